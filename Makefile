@@ -1,0 +1,39 @@
+# make run    environment, then the whole pipeline on real data
+# make test   environment, then the tests (make test-slow adds the long ones)
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: run test test-slow lint bench compile docs clean
+
+run: $(VENV)/.steps
+	$(BIN)/gpu-pipelines run train_evaluate_upload
+
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
+
+# mypy does not follow editable installs that map folders to packages, so a plain copy is installed and checked.
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/typecheck
+	$(PIP) --no-deps --no-build-isolation --target build/typecheck .
+	cd build/typecheck && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p gpu_pipelines
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.steps: $(VENV)/bin/python setup.cfg constraints.txt
+	$(PIP) --editable '.[steps]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.steps
+	$(PIP) --editable '.[steps,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Pipeline steps, one folder each; a step never imports another."""

@@ -1,0 +1,1 @@
+"""The step `data_prep`: raw records become a dataset."""

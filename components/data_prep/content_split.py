@@ -1,0 +1,27 @@
+"""Which split a record belongs to, from its content alone."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def split_of(content: bytes, val_fraction: float, test_fraction: float, seed: int = 0) -> str:
+    """Split of a record by a hash of its content.
+
+    A record keeps its split when others are added or removed, and equal records share one, so that no test row can be
+    a training row as well.
+
+    Args:
+        content: the record's bytes.
+        val_fraction: share of all records that go to `val`, between 0 and 1.
+        test_fraction: share that goes to `test`.
+        seed: another seed gives another, independent split.
+
+    Returns:
+        `train`, `val` or `test`.
+    """
+    digest = hashlib.blake2b(content, digest_size=8, key=seed.to_bytes(8, "big", signed=True)).digest()
+    position = int.from_bytes(digest, "big") / 2**64
+    if position < test_fraction:
+        return "test"
+    return "val" if position < test_fraction + val_fraction else "train"

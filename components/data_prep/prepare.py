@@ -1,0 +1,160 @@
+"""Prepares an image data set: reads, checks, splits and writes it in the dataset format."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature, Manifest
+from gpu_pipelines.components.data_prep.content_split import split_of
+from gpu_pipelines.components.data_prep.image_features import (
+    ImageGeometry,
+    UnreadableImageError,
+    choose_geometry,
+    decode,
+)
+from gpu_pipelines.components.data_prep.image_sources import Record, image_records
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.errors import UserError
+
+EXAMPLES_FOR_GEOMETRY = 200
+PROGRESS_SECONDS = 2.0
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
+    """Prepares the dataset that `settings` describe in `directory`.
+
+    Args:
+        settings: what to read and how to split it.
+        directory: where the dataset goes.
+
+    Returns:
+        The manifest of the dataset written.
+
+    Raises:
+        UserError: a setting is wrong, the source has no usable rows, or a split or class would be empty.
+    """
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-sample-") as scratch:
+        print(f"reading {settings.source}", flush=True)
+        records = image_records(settings, Path(scratch))
+        labels = _sorted_labels({record.label for record in records if record.label and not record.problem})
+        if len(labels) < 2:
+            raise UserError(
+                f"The source {settings.source} has {_only_class(labels)}; a classifier needs at least two.",
+                "Check the sub-folders or the label column.",
+            )
+        geometry = choose_geometry(_first_readable(records), settings.image_size, settings.color_mode)
+        if geometry is None:
+            raise UserError(
+                f"None of the {len(records):,} files of {settings.source} is an image that can be read.",
+                "Check that the source holds images (PNG, JPEG, WebP, …) and not something else.",
+            )
+        with DatasetWriter(
+            directory,
+            task=settings.task,
+            source=settings.source,
+            features={"image": Feature("uint8", geometry.shape), "label": Feature("int32")},
+            labels=labels,
+            preprocessing=geometry.preprocessing(),
+        ) as writer:
+            _write_rows(records, labels, geometry, settings, writer)
+            manifest = writer.finish()
+    _require_usable(manifest, settings)
+    return manifest
+
+
+def _sorted_labels(labels: set[str]) -> list[str]:
+    if all(label.isdecimal() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
+def _only_class(labels: list[str]) -> str:
+    return f"a single class, {labels[0]!r}" if labels else "no labelled rows"
+
+
+def _first_readable(records: list[Record]) -> Iterator[bytes]:
+    # Evenly spaced, because the first files of a folder are all of one class.
+    for record in records[:: max(1, len(records) // EXAMPLES_FOR_GEOMETRY)]:
+        if not record.problem:
+            try:
+                yield record.read()
+            except OSError:
+                continue
+
+
+def _write_rows(
+    records: list[Record], labels: list[str], geometry: ImageGeometry, settings: PrepareSettings, writer: DatasetWriter
+) -> None:
+    index = {label: number for number, label in enumerate(labels)}
+
+    def load(record: Record) -> tuple[str, np.ndarray] | tuple[str, str]:
+        """Split and pixels of a usable record, reason and detail of another."""
+        if record.problem:
+            return "malformed row", record.problem
+        if not record.label:
+            return "no label", ""
+        try:
+            encoded = record.read()
+            pixels = decode(encoded, geometry)
+        except OSError as error:
+            return "file cannot be read", error.strerror or str(error)
+        except UnreadableImageError as error:
+            return "unreadable image", str(error)
+        return split_of(encoded, settings.val_fraction, settings.test_fraction, settings.split_seed), pixels
+
+    started = reported = time.monotonic()
+    # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
+    with ThreadPoolExecutor() as pool:
+        for number, (record, (first, second)) in enumerate(_in_order(pool, load, records), start=1):
+            if isinstance(second, str):
+                writer.reject(record.source, first, second)
+            else:
+                writer.add(first, record.source, {"image": second, "label": index[record.label]})
+            now = time.monotonic()
+            if now - reported > PROGRESS_SECONDS:
+                reported = now
+                rate = number / (now - started)
+                left = (len(records) - number) / rate
+                print(f"row {number:,}/{len(records):,}  {rate:,.0f} rows/s  {left:.0f} s left", flush=True)
+
+
+def _in_order(pool: ThreadPoolExecutor, work: Callable[[In], Out], items: list[In]) -> Iterator[tuple[In, Out]]:
+    """Like `pool.map`, but with a bounded number of results waiting, so that memory stays constant."""
+    chunk = 256
+    for start in range(0, len(items), chunk):
+        batch = items[start : start + chunk]
+        yield from zip(batch, pool.map(work, batch), strict=True)
+
+
+def _require_usable(manifest: Manifest, settings: PrepareSettings) -> None:
+    if not manifest.rows_kept:
+        reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in manifest.rejected.items())
+        raise UserError(f"All {manifest.rows_read:,} rows of {settings.source} were rejected: {reasons}.")
+    for split in SPLITS:
+        if not manifest.rows(split):
+            raise UserError(
+                f"The split {split!r} is empty: {manifest.rows_kept:,} rows are too few to give "
+                f"val_fraction={settings.val_fraction:g} and test_fraction={settings.test_fraction:g}.",
+                "Add rows, or raise the fraction.",
+            )
+    trained = sum(1 for rows in manifest.class_rows["train"] if rows)
+    if trained < 2:
+        raise UserError(
+            f"Only {trained} of the {len(manifest.labels)} classes of {settings.source} has usable training rows.",
+            "Add images; rejected.jsonl and the report say why rows were left out.",
+        )
+    for label, rows in zip(manifest.labels, manifest.class_rows["train"], strict=True):
+        if not rows:
+            print(f"warning: the class {label!r} has no training rows; it cannot be learned", flush=True)

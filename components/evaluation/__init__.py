@@ -1,0 +1,1 @@
+"""The step `evaluation`: checkpoints become one evaluated model."""

@@ -1,0 +1,1 @@
+"""The step `model_upload`: an evaluated model becomes a registered version."""

@@ -1,0 +1,1 @@
+"""The step `training`: a dataset becomes checkpoints."""

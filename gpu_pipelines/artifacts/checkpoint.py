@@ -1,0 +1,101 @@
+"""The checkpoint directory: `step-00000100/` folders, each complete only when its `checkpoint.json` is there.
+
+The tensors are written by `torch.distributed.checkpoint`; this module knows names, order and completeness and does
+not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, sha256_of_tree, write_document
+from gpu_pipelines.errors import UserError
+
+MARKER = "checkpoint.json"
+METRICS = "metrics.jsonl"
+CONFIGURATION = "training.json"
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What `checkpoint.json` says.
+
+    Attributes:
+        step: optimizer steps taken.
+        epoch: passes over the training rows, as a fraction.
+        samples_seen: training rows taken so far, with repetition.
+        world_size: number of processes that trained.
+        dataset_fingerprint: fingerprint of the dataset trained on.
+        configuration_hash: SHA-256 of everything that shapes the weights besides the data.
+        files: SHA-256 of each file of the checkpoint, by relative path.
+    """
+
+    step: int
+    epoch: float
+    samples_seen: int
+    world_size: int
+    dataset_fingerprint: str
+    configuration_hash: str
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint: its folder and what its marker says."""
+
+    path: Path
+    info: CheckpointInfo
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def damaged_file(self) -> str | None:
+        """Relative path of a file that is missing or no longer has its recorded hash, or None."""
+        for name, digest in self.info.files.items():
+            file = self.path / name
+            if not file.is_file() or sha256_of_file(file) != digest:
+                return name
+        return None
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """Folder of the checkpoint after `step` steps."""
+    return directory / f"step-{step:08d}"
+
+
+def mark_complete(path: Path, **info: Any) -> Checkpoint:
+    """Hashes the checkpoint's files and writes its marker, last. `info` are the fields of `CheckpointInfo`."""
+    content = CheckpointInfo(**info, files=sha256_of_tree(path, leave_out=(MARKER,)))
+    write_document(path / MARKER, asdict(content))
+    return Checkpoint(path, content)
+
+
+def complete_checkpoints(directory: Path) -> list[Checkpoint]:
+    """All checkpoints of a directory that have their marker, by step."""
+    found = []
+    for path in sorted(directory.glob("step-*")):
+        if (path / MARKER).is_file():
+            content = read_document(path / MARKER, "checkpoint")
+            content.pop("format_version")
+            found.append(Checkpoint(path, CheckpointInfo(**content)))
+    return sorted(found, key=lambda checkpoint: checkpoint.info.step)
+
+
+def write_configuration(directory: Path, configuration: Mapping[str, Any]) -> None:
+    """Writes how the checkpoints of a directory were trained (recipe, model, hyperparameters)."""
+    write_document(directory / CONFIGURATION, dict(configuration))
+
+
+def read_configuration(directory: Path) -> dict[str, Any]:
+    """Reads what `write_configuration` wrote.
+
+    Raises:
+        UserError: the directory holds no training run.
+    """
+    if not directory.is_dir():
+        raise UserError(f"There is no checkpoint directory {directory}.")
+    return read_document(directory / CONFIGURATION, "checkpoint directory")

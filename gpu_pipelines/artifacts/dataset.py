@@ -1,0 +1,305 @@
+"""The dataset artifact: `dataset.json`, Arrow IPC shards by split, and `rejected.jsonl`.
+
+A shard holds one record batch with fixed-size features, so that it can be mapped into memory and a batch of rows is
+a slice of it. `dataset.json` is written last: a directory without it is not a dataset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, write_document
+from gpu_pipelines.errors import UserError
+
+MANIFEST = "dataset.json"
+REJECTED = "rejected.jsonl"
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One fixed-size column: `dtype` is numpy's name of the element type, `shape` the shape of one row's value."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        element = pa.from_numpy_dtype(np.dtype(self.dtype))
+        return pa.list_(element, int(np.prod(self.shape))) if self.shape else element
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One shard: path relative to the dataset, number of rows, SHA-256 of its bytes."""
+
+    path: str
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What `dataset.json` says.
+
+    Attributes:
+        task: recipe the rows are meant for, such as `image_classification`.
+        source: where the rows came from, as the user named it.
+        features: columns by name.
+        labels: class names; a row's label is an index into them.
+        splits: shards by split.
+        rows_read: rows of the source; always rows kept + rows rejected.
+        rejected: number of rejected rows by reason.
+        class_rows: rows by split and class, in the order of `labels`.
+        preprocessing: how raw records became features, for whoever serves the model.
+        tokenizer: directory of the tokenizer relative to the dataset, where the task has one.
+    """
+
+    task: str
+    source: str
+    features: dict[str, Feature]
+    labels: list[str]
+    splits: dict[str, list[DataFile]]
+    rows_read: int
+    rejected: dict[str, int]
+    class_rows: dict[str, list[int]]
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    tokenizer: str | None = None
+
+    def rows(self, split: str) -> int:
+        return sum(file.rows for file in self.splits[split])
+
+    @property
+    def rows_kept(self) -> int:
+        return sum(self.rows(split) for split in self.splits)
+
+    @property
+    def rows_rejected(self) -> int:
+        return sum(self.rejected.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of what a model can learn from: shards, labels and preprocessing, not names or times."""
+        parts = {
+            "task": self.task,
+            "labels": self.labels,
+            "preprocessing": self.preprocessing,
+            "shards": {split: [file.sha256 for file in files] for split, files in self.splits.items()},
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "rows_kept": self.rows_kept,
+            "rows_rejected": self.rows_rejected,
+            "fingerprint": self.fingerprint,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Manifest:
+        return cls(
+            task=content["task"],
+            source=content["source"],
+            features={n: Feature(f["dtype"], tuple(f["shape"])) for n, f in content["features"].items()},
+            labels=list(content["labels"]),
+            splits={split: [DataFile(**file) for file in files] for split, files in content["splits"].items()},
+            rows_read=content["rows_read"],
+            rejected=dict(content["rejected"]),
+            class_rows={split: list(rows) for split, rows in content["class_rows"].items()},
+            preprocessing=dict(content["preprocessing"]),
+            tokenizer=content["tokenizer"],
+        )
+
+
+class DatasetWriter:
+    """Writes a dataset row by row; `finish` writes the manifest, without which it is no dataset.
+
+    Args:
+        directory: where the dataset goes; made if it does not exist.
+        task: recipe the rows are meant for.
+        source: where the rows come from, as the user named it.
+        features: columns by name; a column `label` holds indices into `labels`.
+        labels: class names.
+        preprocessing: how raw records become features.
+        rows_per_shard: rows after which a new shard is begun.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        task: str,
+        source: str,
+        features: Mapping[str, Feature],
+        labels: Sequence[str],
+        preprocessing: Mapping[str, Any],
+        rows_per_shard: int = 8192,
+    ) -> None:
+        self._directory = directory
+        self._identity = {"task": task, "source": source}
+        self._features = dict(features)
+        self._labels = list(labels)
+        self._preprocessing = dict(preprocessing)
+        self._rows_per_shard = rows_per_shard
+        self._schema = pa.schema(
+            [pa.field(name, feature.arrow_type, nullable=False) for name, feature in self._features.items()]
+            + [pa.field("source", pa.string(), nullable=False)]
+        )
+        self._pending: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+        self._files: dict[str, list[DataFile]] = {split: [] for split in SPLITS}
+        self._class_rows = {split: [0] * len(self._labels) for split in SPLITS}
+        self._rejected: Counter[str] = Counter()
+        self._kept = 0
+        for split in SPLITS:
+            (directory / split).mkdir(parents=True, exist_ok=True)
+        self._rejected_file = (directory / REJECTED).open("w", encoding="utf-8")
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rejected_file.close()
+
+    def add(self, split: str, source: str, row: Mapping[str, Any]) -> None:
+        """Adds a row: `row` has a numpy array or number for each feature, `source` says where it came from."""
+        self._pending[split].append({**row, "source": source})
+        self._class_rows[split][int(row["label"])] += 1
+        self._kept += 1
+        if len(self._pending[split]) >= self._rows_per_shard:
+            self._write_shard(split)
+
+    def reject(self, source: str, reason: str, detail: str = "") -> None:
+        """Keeps note of a row that cannot be used. `reason` is one of a few, `detail` says more about this row."""
+        self._rejected[reason] += 1
+        self._rejected_file.write(json.dumps({"source": source, "reason": reason, "detail": detail}) + "\n")
+
+    def finish(self) -> Manifest:
+        """Writes what is left and, last, the manifest, and returns it."""
+        self._rejected_file.flush()
+        for split in SPLITS:
+            if self._pending[split]:
+                self._write_shard(split)
+        manifest = Manifest(
+            **self._identity,
+            features=self._features,
+            labels=self._labels,
+            splits=self._files,
+            rows_read=self._kept + sum(self._rejected.values()),
+            rejected=dict(sorted(self._rejected.items())),
+            class_rows=self._class_rows,
+            preprocessing=self._preprocessing,
+        )
+        write_document(self._directory / MANIFEST, manifest.to_json())
+        return manifest
+
+    def _write_shard(self, split: str) -> None:
+        rows = self._pending[split]
+        columns = [_column(self._features.get(f.name), [row[f.name] for row in rows]) for f in self._schema]
+        name = f"{split}/part-{len(self._files[split]):05d}.arrow"
+        path = self._directory / name
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, self._schema) as writer:
+            writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._files[split].append(DataFile(name, len(rows), sha256_of_file(path)))
+        self._pending[split] = []
+
+
+def _column(feature: Feature | None, values: list[Any]) -> pa.Array:
+    if feature is None:
+        return pa.array(values, pa.string())
+    flat = pa.array(np.asarray(values, dtype=feature.dtype).ravel())
+    return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(feature.shape))) if feature.shape else flat
+
+
+class Split:
+    """The rows of one split, mapped into memory.
+
+    Args:
+        directory: the dataset.
+        manifest: its manifest.
+        name: `train`, `val` or `test`.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest, name: str) -> None:
+        self.name = name
+        self._features = manifest.features
+        self._batches = [self._open(directory / file.path) for file in manifest.splits[name]]
+        self._starts = np.cumsum([0] + [batch.num_rows for batch in self._batches])
+
+    @staticmethod
+    def _open(path: Path) -> pa.RecordBatch:
+        try:
+            return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise UserError(f"The shard {path} cannot be read: {error}.", "Prepare the dataset again.") from None
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def columns(self, start: int, stop: int) -> Iterable[dict[str, np.ndarray]]:
+        """Rows `start` to `stop` in order: for each shard touched, a dict of zero-copy arrays (rows, *shape)."""
+        for batch, first in zip(self._batches, self._starts, strict=False):
+            low, high = max(start - first, 0), min(stop - first, batch.num_rows)
+            if low < high:
+                yield {n: self._array(batch, n)[low:high] for n in self._features}
+
+    def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Copies the given rows, in the given order: a dict of arrays (len(rows), *shape)."""
+        shard = np.searchsorted(self._starts, rows, side="right") - 1
+        taken = {n: np.empty((len(rows), *f.shape), dtype=f.dtype) for n, f in self._features.items()}
+        for index in np.unique(shard):
+            here = shard == index
+            local = rows[here] - self._starts[index]
+            for name, array in taken.items():
+                array[here] = self._array(self._batches[index], name)[local]
+        return taken
+
+    def sources(self, rows: Sequence[int]) -> list[str]:
+        """Where the given rows came from."""
+        shard = np.searchsorted(self._starts, np.asarray(rows), side="right") - 1
+        return [
+            self._batches[index].column("source")[int(row - self._starts[index])].as_py()
+            for row, index in zip(rows, shard, strict=True)
+        ]
+
+    def _array(self, batch: pa.RecordBatch, name: str) -> np.ndarray:
+        feature = self._features[name]
+        column = batch.column(name)
+        if feature.shape:
+            column = column.flatten()
+        return column.to_numpy(zero_copy_only=True).reshape(batch.num_rows, *feature.shape)
+
+
+class Dataset:
+    """A dataset directory, opened for reading.
+
+    Args:
+        directory: the dataset artifact.
+
+    Raises:
+        UserError: the directory is no dataset or a damaged one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.manifest = Manifest.from_json(read_document(directory / MANIFEST, "dataset"))
+
+    def split(self, name: str) -> Split:
+        """Opens one split.
+
+        Raises:
+            UserError: a shard is missing or damaged.
+        """
+        return Split(self.directory, self.manifest, name)

@@ -1,0 +1,82 @@
+"""JSON documents with a `format_version`, and file hashes: what all artifact formats are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+
+
+def write_document(path: Path, content: dict[str, Any], format_version: int = 1) -> None:
+    """Writes a JSON document in one step: a reader sees the whole of it or nothing.
+
+    Args:
+        path: the file; its directory must exist.
+        content: what to write; NaN and infinity are refused, because JSON has neither.
+        format_version: version of the document's format, written first.
+    """
+    text = json.dumps({"format_version": format_version, **content}, indent=2, allow_nan=False) + "\n"
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes private files; an artifact is read by other users too (an evaluation container, say).
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_document(path: Path, what: str, format_version: int = 1) -> dict[str, Any]:
+    """Reads a JSON document that `write_document` wrote.
+
+    Args:
+        path: the file.
+        what: what it should be, for the message ("dataset", "evaluation").
+        format_version: the newest version this program understands.
+
+    Raises:
+        UserError: the file is missing, is not JSON, or has a newer format.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} is not a {what}: it has no {path.name}.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {error}.") from None
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if not isinstance(version, int) or version > format_version:
+        raise UserError(
+            f"{path} has format_version {version!r}; this program reads up to {format_version}.",
+            "Use the version of gpu-pipelines that wrote it, or a newer one.",
+        )
+    return content
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def sha256_of_tree(directory: Path, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
+    """Hex SHA-256 of every file below a directory, by path relative to it, sorted.
+
+    Args:
+        directory: where to look.
+        leave_out: relative paths that are not hashed (the document that will hold the hashes).
+    """
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    named = ((path.relative_to(directory).as_posix(), path) for path in files)
+    return {name: sha256_of_file(path) for name, path in named if name not in leave_out}

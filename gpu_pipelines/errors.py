@@ -1,0 +1,47 @@
+"""How a user's mistake is reported: what was wrong, which value, what to do; never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+ERROR_PREFIX = "error: "
+
+
+class UserError(Exception):
+    """Something the user can mend: a wrong value, missing data, a place that cannot be written.
+
+    Args:
+        problem: what is wrong, with the value that is.
+        remedy: what to do about it; empty where the problem says it already.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  {self.remedy}" if self.remedy else self.problem
+
+    @classmethod
+    def of_all(cls, problems: Sequence[str]) -> UserError:
+        """One error that lists several problems, so that a second try does not meet the next of them."""
+        if len(problems) == 1:
+            return cls(problems[0])
+        return cls(f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems))
+
+
+@contextmanager
+def user_errors_end_the_step() -> Iterator[None]:
+    """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1.
+
+    The message begins with `ERROR_PREFIX` at the start of a line; the local target looks for it in the step's log.
+    """
+    try:
+        yield
+    except UserError as error:
+        sys.stdout.flush()
+        print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
+        sys.exit(1)

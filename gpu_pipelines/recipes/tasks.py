@@ -1,0 +1,62 @@
+"""The names of the tasks, of their models and of their metrics: what can be checked without importing torch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task by name.
+
+    Attributes:
+        name: as given in the parameter `task`.
+        recipe: `module:class` of the recipe.
+        models: architectures that are built from their name, untrained.
+        metrics: metrics that can be gated and selected on, and whether more is better.
+    """
+
+    name: str
+    recipe: str
+    models: tuple[str, ...]
+    metrics: dict[str, bool]
+
+    def load_recipe(self) -> Any:
+        """Imports the recipe (and with it torch) and returns its class."""
+        module, _, name = self.recipe.partition(":")
+        return getattr(import_module(module), name)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            name="image_classification",
+            recipe="gpu_pipelines.recipes.image_classification:ImageClassification",
+            models=("convnext-micro", "convnext-tiny", "vit-micro", "vit-base"),
+            metrics={
+                "accuracy": True,
+                "macro_f1": True,
+                "macro_recall": True,
+                "min_recall": True,
+                "log_loss": False,
+            },
+        ),
+    )
+}
+
+
+def nearest(value: str, valid: Iterable[str]) -> str:
+    """A sentence that names what was probably meant, or everything that is valid."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(value, names, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Valid: {', '.join(names)}."
+
+
+def task_problems(name: str) -> list[str]:
+    """What is wrong with a task's name; empty if nothing is."""
+    return [] if name in TASKS else [f"There is no task {name!r}. {nearest(name, TASKS)}"]

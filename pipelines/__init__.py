@@ -1,0 +1,1 @@
+"""Pipelines: DAGs built from the components through a target."""
