@@ -1,4 +1,4 @@
-"""From encoded images to fixed-size uint8 arrays, as Hugging Face's ViTImageProcessor would make them before scaling."""
+"""From encoded images to fixed-size uint8 arrays, as Hugging Face's ViTImageProcessor makes them before scaling."""
 
 from __future__ import annotations
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.settings import PrepareSettings, class_folders
 from gpu_pipelines.errors import UserError
-
-TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -46,23 +44,11 @@ def image_records(settings: PrepareSettings, scratch: Path) -> list[Record]:
     if settings.source.startswith("sample:"):
         write_digits(scratch)
         return _folder_records(scratch, settings.source)
-    if "://" in settings.source:
-        raise UserError(
-            f"The source {settings.source} is not on this machine.",
-            "Copy it into a folder first; sources in Cloud Storage and BigQuery are not supported yet.",
-        )
+    if problems := settings.problems_here():
+        raise UserError.of_all(problems)
     path = Path(settings.source).expanduser()
     if path.is_dir():
         return _folder_records(path, settings.source)
-    if not path.exists():
-        raise UserError(
-            f"The source {settings.source} does not exist.",
-            "Give a folder with one sub-folder per class, a table (.csv, .jsonl, .parquet), or sample:digits.",
-        )
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        raise UserError(
-            f"The source {settings.source} is neither a folder nor a table.", f"Tables: {', '.join(TABLE_SUFFIXES)}."
-        )
     records = _table_records(path, settings)
     if not records:
         raise UserError(f"The table {settings.source} has no rows.")
@@ -87,13 +73,9 @@ def write_digits(folder: Path) -> None:
 
 
 def _folder_records(folder: Path, source: str) -> list[Record]:
-    classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if not classes:
-        what = "is empty" if not any(folder.iterdir()) else "has no sub-folders"
-        raise UserError(f"The folder {source} {what}.", "Put the images of each class into a sub-folder of its name.")
     records = [
         Record(path.relative_to(folder).as_posix(), class_folder.name, path.read_bytes)
-        for class_folder in classes
+        for class_folder in class_folders(folder)
         for path in sorted(class_folder.rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     ]

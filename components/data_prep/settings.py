@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpu_pipelines.recipes.tasks import task_problems
 
 SAMPLES = ("digits",)
+TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 COLOR_MODES = ("auto", "L", "RGB")
 MAX_IMAGE_SIZE = 1024
 
@@ -15,7 +17,7 @@ MAX_IMAGE_SIZE = 1024
 class PrepareSettings:
     """The parameters of `prepare_data`; see the component for what each means."""
 
-    source: str
+    source: str = "sample:digits"
     task: str = "image_classification"
     image_column: str = "image"
     label_column: str = "label"
@@ -46,3 +48,36 @@ class PrepareSettings:
                 "less than 1 must be left for training."
             )
         return found
+
+    def problems_here(self) -> list[str]:
+        """What is wrong with the source as seen from this machine, from its name and first level alone."""
+        if not self.source or self.source.startswith("sample:"):
+            return []
+        if "://" in self.source:
+            return [
+                f"The source {self.source} is not on this machine. Copy it into a folder first; sources in "
+                "Cloud Storage and BigQuery are not supported yet."
+            ]
+        path = Path(self.source).expanduser()
+        if path.is_dir():
+            return _folder_problems(self.source, path)
+        if not path.exists():
+            return [
+                f"The source {self.source} does not exist. Give a folder with one sub-folder per class, a table "
+                f"({', '.join(TABLE_SUFFIXES)}), or sample:digits."
+            ]
+        if path.suffix.lower() not in TABLE_SUFFIXES:
+            return [f"The source {self.source} is neither a folder nor a table ({', '.join(TABLE_SUFFIXES)})."]
+        return []
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """The sub-folders that name the classes, sorted; hidden ones are none."""
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _folder_problems(source: str, folder: Path) -> list[str]:
+    if class_folders(folder):
+        return []
+    what = "has no sub-folders" if any(folder.iterdir()) else "is empty"
+    return [f"The folder {source} {what}. Put the images of each class into a sub-folder of its name."]

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.environment import ACCELERATOR
 
-ACCELERATOR_VARIABLE = "GPU_PIPELINES_ACCELERATOR"
 CPU_PROCESSES = 2
 MOST_CPU_PROCESSES = 64
 
@@ -30,7 +30,7 @@ def local_devices(gpus_visible: int) -> Devices:
     Raises:
         UserError: the variable does not hold what this machine can give.
     """
-    asked = os.environ.get(ACCELERATOR_VARIABLE, "")
+    asked = os.environ.get(ACCELERATOR, "")
     if not asked:
         return Devices("cuda", gpus_visible) if gpus_visible else Devices("cpu", CPU_PROCESSES)
     return Devices("cpu", cpu_processes(asked))

@@ -1,4 +1,4 @@
-"""Which rows each process trains on at each step: a function of seed, step and rank, so that it needs no saved state."""
+"""Which rows each process trains on at each step: a function of seed, step and rank, so no state need be saved."""
 
 from __future__ import annotations
 

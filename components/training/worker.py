@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from gpu_pipelines.errors import UserError
@@ -25,6 +26,8 @@ def main(dataset_directory: str, checkpoint_directory: str, device_type: str) ->
     from gpu_pipelines.components.training.settings import TrainingSettings
     from gpu_pipelines.recipes.tasks import TASKS
 
+    # Depthwise convolutions have such strides in every process and step; there is nothing the user could do about it.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     device = torch.device("cpu")
     if device_type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -57,7 +57,7 @@ class _TensorReader(dcp.FileSystemReader):
         path = Path(str(self.path)) / ".metadata"
         try:
             with path.open("rb") as file:
-                metadata = _IndexUnpickler(file).load()  # noqa: S301 (only the types listed above)
+                metadata = _IndexUnpickler(file).load()
         except FileNotFoundError:
             raise UserError(f"The checkpoint {self.path} has no .metadata file.") from None
         except (pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:

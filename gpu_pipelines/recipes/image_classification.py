@@ -28,6 +28,9 @@ class ImageClassification:
     """
 
     def __init__(self, labels: list[str], preprocessing: dict[str, Any], image_shape: tuple[int, ...]) -> None:
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()  # for each of these small files it prints two lines into the step's log
         self.labels = labels
         self.preprocessing = preprocessing
         self.image_shape = image_shape
@@ -81,7 +84,7 @@ class ImageClassification:
         return nn.functional.cross_entropy(model(pixel_values=batch["pixel_values"]).logits.float(), batch["labels"])
 
     def predict(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Class probabilities, float32 of shape (rows, classes). Images of another size than the model's are resized."""
+        """Class probabilities, float32 of shape (rows, classes). Images of another size are resized."""
         images = batch["pixel_values"]
         if images.shape[1] != self.image_shape[0]:
             images = images.mean(dim=1, keepdim=True).expand(-1, self.image_shape[0], -1, -1)

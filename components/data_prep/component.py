@@ -1,0 +1,46 @@
+"""The KFP interface of `prepare_data`."""
+
+from kfp import dsl
+from kfp.dsl import HTML, Dataset, Metrics, Output
+
+from gpu_pipelines.targets.target import STEPS_IMAGE
+
+
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
+def prepare_data(
+    dataset: Output[Dataset],
+    report: Output[HTML],
+    statistics: Output[Metrics],
+    source: str = "sample:digits",
+    task: str = "image_classification",
+    image_column: str = "image",
+    label_column: str = "label",
+    image_size: int = 0,
+    color_mode: str = "auto",
+    val_fraction: float = 0.1,
+    test_fraction: float = 0.1,
+    split_seed: int = 0,
+) -> None:
+    """Reads a data set, checks every row, and writes train, val and test splits that can be mapped into memory.
+
+    Args:
+        source: A folder with one sub-folder of images per class; a table (.csv, .jsonl, .parquet) with a column of
+            image paths or bytes and a column of labels; or sample:digits, the UCI handwritten digits.
+        task: What the rows are for: image_classification.
+        image_column: Of a table, the column with the image: a path relative to the table, or its bytes.
+        label_column: Of a table, the column with the class name.
+        image_size: Pixels per side that every image is resized to, 8 to 1024; 0 chooses by the images, at most 64.
+        color_mode: L for grey, RGB for colour, auto for grey if the images are.
+        val_fraction: Share of the rows that ranks the checkpoints, between 0 and 1.
+        test_fraction: Share of the rows that the best checkpoint alone is scored on, between 0 and 1.
+        split_seed: Another seed gives another split. Leave it as it is for retraining, or the new model is tested on
+            rows that the champion was trained on.
+
+    Returns:
+        dataset: The splits as Arrow files, dataset.json, and rejected.jsonl with each rejected row and the reason.
+        report: Rows, rejected rows by reason, class balance and examples.
+        statistics: Numbers of rows read, kept and rejected, of classes, and of rows in each split.
+    """
+    from gpu_pipelines.components.data_prep.step import run
+
+    run(locals())

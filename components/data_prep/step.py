@@ -1,0 +1,39 @@
+"""What `prepare_data` does with its KFP inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.components.data_prep.prepare import prepare_data
+from gpu_pipelines.components.data_prep.report import write_report
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.step_interface import fields_from, log_metrics
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Runs the step.
+
+    Args:
+        arguments: the inputs and output artifacts of the component, by name.
+    """
+    with user_errors_end_the_step():
+        directory = Path(arguments["dataset"].path)
+        manifest = prepare_data(fields_from(PrepareSettings, arguments), directory)
+        arguments["dataset"].metadata.update(task=manifest.task, fingerprint=manifest.fingerprint)
+        write_report(directory, Path(arguments["report"].path))
+        figures = {
+            "rows_read": manifest.rows_read,
+            "rows_kept": manifest.rows_kept,
+            "rows_rejected": manifest.rows_rejected,
+            "classes": len(manifest.labels),
+            **{f"rows_{split}": manifest.rows(split) for split in manifest.splits},
+        }
+        log_metrics(arguments["statistics"], figures)
+        print(
+            f"kept {manifest.rows_kept:,} of {manifest.rows_read:,} rows, rejected {manifest.rows_rejected:,}: "
+            + ", ".join(f"{split} {manifest.rows(split):,}" for split in manifest.splits),
+            flush=True,
+        )

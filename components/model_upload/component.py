@@ -1,0 +1,31 @@
+"""The KFP interface of `upload_model`."""
+
+from kfp import dsl
+from kfp.dsl import Input, Model, Output
+
+from gpu_pipelines.targets.target import STEPS_IMAGE
+
+
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
+def upload_model(
+    best_checkpoint: Input[Model],
+    model: Output[Model],
+    passed: bool = False,
+    registry: str = "./registry",
+    model_name: str = "",
+) -> None:
+    """Adds a version to a model registry; the alias champion moves to it only if it passed.
+
+    Args:
+        best_checkpoint: Made by evaluate_checkpoints.
+        passed: Whether the model may become the champion. The alias challenger names the new version either way.
+        registry: Directory of the model registry; made if it does not exist.
+        model_name: Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for
+            the name that the evaluation used.
+
+    Returns:
+        model: The version in the registry, with its name, number and aliases as metadata.
+    """
+    from gpu_pipelines.components.model_upload.step import run
+
+    run(locals())

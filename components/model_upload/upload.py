@@ -1,0 +1,69 @@
+"""Uploads an evaluated model to a registry; the better model, and only that, becomes the champion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_pipelines import __version__
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.exported_model import require_exported_model
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import RegisteredVersion, open_registry, registry_problems
+
+
+@dataclass(frozen=True)
+class UploadSettings:
+    """The parameters of `upload_model`; see the component for what each means."""
+
+    registry: str = "./registry"
+    model_name: str = ""
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the values, each with what to do."""
+        return registry_problems(self.registry, self.model_name)
+
+
+def upload_model(settings: UploadSettings, model_directory: Path, passed: bool) -> RegisteredVersion:
+    """Adds a version and moves the aliases.
+
+    Args:
+        settings: registry and name.
+        model_directory: the exported model with its evaluation.
+        passed: whether all gates passed, the comparison with the champion among them.
+
+    Returns:
+        The version added, with the aliases that name it.
+
+    Raises:
+        UserError: the directory is no exported model, or the registry cannot be written. No version is left then.
+    """
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    require_exported_model(model_directory)
+    evaluation = Evaluation.load(model_directory)
+    registry = open_registry(settings.registry)
+    name = settings.model_name or evaluation.model_name
+    version = registry.add(
+        name,
+        model_directory,
+        {
+            "task": evaluation.task,
+            "passed": passed,
+            "checkpoint": evaluation.best,
+            "dataset_fingerprint": evaluation.dataset_fingerprint,
+            "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
+            "gpu_pipelines": __version__,
+        },
+        promote=passed,
+        champion_seen=evaluation.champion_version,
+    )
+    print(f"added {version.name} version {version.number} ({', '.join(version.aliases)})", flush=True)
+    champion = registry.champion(name)
+    if passed and champion is not None and champion.number != version.number:
+        print(
+            f"warning: the champion is now version {champion.number}, which this model was not compared with; "
+            "it stays. Run the evaluation again to compare.",
+            flush=True,
+        )
+    return version

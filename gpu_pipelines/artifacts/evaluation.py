@@ -1,0 +1,65 @@
+"""The evaluation document: how every checkpoint did, which is best, and whether it may become the champion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import read_document, write_document
+
+EVALUATION = "evaluation.json"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluation.json` says.
+
+    Attributes:
+        model_name: name of the model in the registry.
+        task: recipe of the model.
+        labels: class names.
+        dataset_fingerprint: dataset evaluated on.
+        configuration: how the checkpoints were trained.
+        select_by: metric on `val` that chose the best checkpoint.
+        checkpoints: for each, `name`, `step`, `epoch` and its metrics on `val`.
+        best: name of the checkpoint chosen.
+        test: the best one on `test`: `rows`, `metrics` (each value, low, high), `per_class`, `confusion`.
+        champion: the registry's champion on the same rows: `version` and `metrics`, or None if there is none.
+        gates: each gate with its value, threshold, `passed` and `why`.
+        passed: all gates passed.
+        mistakes: rows of `test` that the best one gets wrong: `source`, `label`, `predicted`, `probability`.
+    """
+
+    model_name: str
+    task: str
+    labels: list[str]
+    dataset_fingerprint: str
+    configuration: dict[str, Any]
+    select_by: str
+    checkpoints: list[dict[str, Any]]
+    best: str
+    test: dict[str, Any]
+    champion: dict[str, Any] | None
+    gates: list[dict[str, Any]]
+    passed: bool
+    mistakes: list[dict[str, Any]]
+
+    def save(self, directory: Path) -> None:
+        write_document(directory / EVALUATION, asdict(self))
+
+    @classmethod
+    def load(cls, directory: Path) -> Evaluation:
+        """Reads the document of an exported model.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        content: Mapping[str, Any] = read_document(directory / EVALUATION, "evaluated model")
+        return cls(**{name: content[name] for name in cls.__dataclass_fields__})
+
+    @property
+    def champion_version(self) -> int | None:
+        """Version of the champion that was compared with, or None."""
+        return self.champion["version"] if self.champion else None

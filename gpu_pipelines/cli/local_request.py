@@ -1,0 +1,72 @@
+"""From the words of a command line to a checked request for a run on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.cli.arguments import pipeline_arguments
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.recipes.tasks import nearest
+
+
+@dataclass(frozen=True)
+class LocalRequest:
+    """A checked request.
+
+    Attributes:
+        name: name of the pipeline, as on the command line.
+        pipeline: the KFP pipeline, built for this machine.
+        arguments: all its parameters.
+        accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
+    """
+
+    name: str
+    pipeline: Any
+    arguments: dict[str, Any]
+    accelerator: str
+
+    @property
+    def dependencies(self) -> dict[str, list[str]]:
+        """For each task the tasks it needs, in an order in which they can run."""
+        tasks = self.pipeline.pipeline_spec.root.dag.tasks
+        waiting = {name: sorted(task.dependent_tasks) for name, task in sorted(tasks.items())}
+        ordered: dict[str, list[str]] = {}
+        while waiting:
+            ready = [name for name, needs in waiting.items() if all(need in ordered for need in needs)]
+            ordered.update({name: waiting.pop(name) for name in ready})
+        return ordered
+
+
+def check_request(name: str, assignments: Sequence[str], file: Path | None, accelerator: str) -> LocalRequest:
+    """Checks everything that can be checked before anything runs.
+
+    Args:
+        name: name of the pipeline.
+        assignments: parameters as texts of the form `key=value`.
+        file: a YAML file of parameters.
+        accelerator: `cpu:N` or empty.
+
+    Raises:
+        UserError: lists everything that is wrong.
+    """
+    from gpu_pipelines.components.training.local_devices import cpu_processes
+    from gpu_pipelines.pipelines import PIPELINES
+    from gpu_pipelines.targets.local import LocalTarget, require_step_packages
+    from gpu_pipelines.targets.target import LocalPlan
+
+    if name not in PIPELINES:
+        raise UserError(f"There is no pipeline {name[:60]!r}.", nearest(name, PIPELINES))
+    if accelerator:
+        cpu_processes(accelerator)
+    require_step_packages()
+    module = import_module(PIPELINES[name])
+    plan = LocalPlan(accelerator)
+    arguments = pipeline_arguments(module.build(LocalTarget(), plan), assignments, file)
+    if problems := module.problems(arguments) or module.problems_here(arguments):
+        raise UserError.of_all(problems)
+    pipeline = module.build(LocalTarget(module.state_here(arguments)), plan)
+    return LocalRequest(name, pipeline, arguments, accelerator)

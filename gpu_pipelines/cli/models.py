@@ -1,0 +1,88 @@
+"""`gpu-pipelines models`: what is in a registry."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Look at registered models and move their aliases.", no_args_is_help=True)
+
+Registry = Annotated[str, typer.Option(metavar="DIR", help="The model registry.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+SHOWN_METRICS = ("accuracy", "macro_f1", "log_loss")
+
+
+@app.command("list")
+def list_models(registry: Registry = "./registry", as_json: AsJson = False) -> None:
+    """List models with their newest version and their champion."""
+    from gpu_pipelines.registry import open_registry
+
+    opened = open_registry(registry)
+    models: list[dict[str, Any]] = [
+        {"name": name, "versions": len(opened.versions(name)), "aliases": opened.aliases(name)}
+        for name in opened.names()
+    ]
+    if as_json:
+        print(json.dumps(models, indent=2))
+        return
+    if not models:
+        print(f"No models in {registry}. Run a pipeline to add one.")
+        return
+    rows = [
+        [m["name"], m["versions"], *(m["aliases"].get(alias, "–") for alias in ("champion", "challenger"))]
+        for m in models
+    ]
+    _print_table(["model", "versions", "champion", "challenger"], rows)
+
+
+@app.command()
+def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) -> None:
+    """Show the versions of a model."""
+    from gpu_pipelines.errors import UserError
+    from gpu_pipelines.recipes.tasks import nearest
+    from gpu_pipelines.registry import open_registry
+
+    opened = open_registry(registry)
+    versions = opened.versions(name)
+    if not versions:
+        known = opened.names()
+        raise UserError(f"There is no model {name!r} in {registry}.", nearest(name, known) if known else "It is empty.")
+    if as_json:
+        content = [
+            {"version": v.number, "aliases": v.aliases, "path": str(v.path), **v.info} for v in reversed(versions)
+        ]
+        print(json.dumps({"name": name, "versions": content}, indent=2))
+        return
+    rows = [
+        [
+            v.number,
+            ", ".join(v.aliases) or "–",
+            v.info["created"],
+            "passed" if v.info["passed"] else "failed",
+            *(f"{v.info['metrics'][metric]:.4f}" for metric in SHOWN_METRICS),
+            v.path,
+        ]
+        for v in reversed(versions)
+    ]
+    _print_table(["version", "aliases", "created", "gates", *SHOWN_METRICS, "path"], rows)
+
+
+@app.command()
+def alias(name: str, alias: str, version: int, registry: Registry = "./registry") -> None:
+    """Let an alias name a version, such as champion after a look at the reports."""
+    from gpu_pipelines.registry import open_registry
+
+    open_registry(registry).set_alias(name, alias, version)
+    print(f"{alias} of {name} is now version {version}")
+
+
+def _print_table(header: list[str], rows: list[list[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console().print(table)

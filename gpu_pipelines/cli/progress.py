@@ -1,0 +1,102 @@
+"""How a run is shown while it runs: a live line per step on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.reports.durations import format_seconds
+from gpu_pipelines.targets.local_log import StepRecord
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SIGNS = {
+    "succeeded": "[green]✓[/]",
+    "reused": "[cyan]↺[/]",
+    "failed": "[red]✗[/]",
+    "interrupted": "[yellow]■[/]",
+}
+
+
+class PlainProgress:
+    """Prints each line of each step as it comes, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __enter__(self) -> PlainProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def step_began(self, step: str) -> None:
+        self._print(f"{step}: started")
+
+    def step_said(self, step: str, line: str) -> None:
+        self._print(f"{step}: {line}")
+
+    def step_ended(self, step: StepRecord) -> None:
+        took = "" if step.status == "reused" else f" after {format_seconds(step.seconds)}"
+        self._print(f"{step.name}: {step.status}{took}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveProgress:
+    """Shows finished steps, and the running one with its time and last line, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self._ended: list[StepRecord] = []
+        self._running: str | None = None
+        self._began = 0.0
+        self._line = ""
+        self._last_line: dict[str, str] = {}
+        self._live = Live(get_renderable=self._table, console=console, refresh_per_second=8)
+
+    def __enter__(self) -> LiveProgress:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def step_began(self, step: str) -> None:
+        self._running, self._began, self._line = step, time.monotonic(), "starting"
+
+    def step_said(self, step: str, line: str) -> None:
+        self._line = self._last_line[step] = line
+
+    def step_ended(self, step: StepRecord) -> None:
+        self._ended.append(step)
+        self._running = None
+
+    def _table(self) -> Any:
+        from rich.markup import escape
+        from rich.spinner import Spinner
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for _ in range(3):
+            table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", style="dim")
+        for step in self._ended:
+            took = "" if step.status == "reused" else format_seconds(step.seconds)
+            said = "reused" if step.status == "reused" else self._last_line.get(step.name, "")
+            table.add_row(_SIGNS[step.status], step.name, took, escape(said))
+        if self._running:
+            took = format_seconds(time.monotonic() - self._began)
+            table.add_row(Spinner("dots"), self._running, took, escape(self._line))
+        return table
+
+
+def progress_on(console: Console) -> PlainProgress | LiveProgress:
+    """The one that suits the console."""
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)

@@ -1,0 +1,182 @@
+"""A model registry in a directory: `<name>/versions/<n>/` and `<name>/model.json` with the aliases.
+
+Every change is made under a lock on the model and becomes visible by one rename, so that a reader sees whole versions
+only, two writers do not hinder each other, and a writer that is killed leaves nothing that counts as a version.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import read_document, sha256_of_tree, write_document
+from gpu_pipelines.errors import UserError
+
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+_MODEL = "model.json"
+_VERSION = "version.json"
+_INCOMING = ".incoming-"
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """One version of a model.
+
+    Attributes:
+        name: the model's name.
+        number: the version, from 1.
+        path: directory of the exported model.
+        aliases: aliases that name this version now.
+        info: what was recorded when it was uploaded: `created` (ISO 8601, UTC), `files` (SHA-256 by path) and what
+            the uploader added.
+    """
+
+    name: str
+    number: int
+    path: Path
+    aliases: tuple[str, ...]
+    info: dict[str, Any]
+
+
+class DirectoryRegistry:
+    """The registry below a directory, which is made when the first model is added."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def require_writable(self) -> None:
+        """Tries to write below the root.
+
+        Raises:
+            UserError: it cannot be made or written.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.root, prefix=_INCOMING):
+                pass
+        except OSError as error:
+            raise UserError(
+                f"The registry directory {self.root} cannot be written: {error.strerror}.",
+                "Give another with -p registry=DIRECTORY, or mend its permissions.",
+            ) from None
+
+    def names(self) -> list[str]:
+        """Names of all models that have a version."""
+        return sorted(p.parent.name for p in self.root.glob("*/versions") if any(p.iterdir()))
+
+    def versions(self, name: str) -> list[RegisteredVersion]:
+        """All versions of a model, oldest first; none if there is no such model."""
+        aliases = self.aliases(name)
+        numbers = sorted(int(p.name) for p in (self.root / name / "versions").glob("*") if p.name.isdecimal())
+        return [self._version(name, number, aliases) for number in numbers]
+
+    def version(self, name: str, reference: str) -> RegisteredVersion:
+        """The version that a number or an alias names.
+
+        Raises:
+            UserError: there is none.
+        """
+        found = [v for v in self.versions(name) if reference == str(v.number) or reference in v.aliases]
+        if not found:
+            raise UserError(f"The model {name!r} in {self.root} has no version or alias {reference!r}.")
+        return found[0]
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Version by alias."""
+        path = self.root / name / _MODEL
+        return dict(read_document(path, "registered model")["aliases"]) if path.exists() else {}
+
+    def champion(self, name: str) -> RegisteredVersion | None:
+        """The version that the alias `champion` names, or None."""
+        number = self.aliases(name).get(CHAMPION)
+        return None if number is None else self.version(name, str(number))
+
+    def set_alias(self, name: str, alias: str, number: int) -> None:
+        """Lets an alias name a version.
+
+        Raises:
+            UserError: there is no such version.
+        """
+        self.version(name, str(number))
+        with self._locked(name) as folder:
+            self._write_aliases(folder, {**self.aliases(name), alias: number})
+
+    def add(
+        self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
+    ) -> RegisteredVersion:
+        """Adds a version; `challenger` names it, and `champion` as well where it may be promoted.
+
+        Args:
+            name: the model's name.
+            model: directory of the exported model; it is copied.
+            info: what to record with the version.
+            promote: the model passed its gates.
+            champion_seen: version of the champion it was compared with, None if there was none; `champion` does not
+                move if it names another by now.
+
+        Raises:
+            UserError: the registry cannot be written.
+        """
+        self.require_writable()
+        try:
+            with self._locked(name) as folder:
+                incoming = self._copy_in(model, folder, info)
+                number = self._next_number(folder)
+                (folder / "versions").mkdir(exist_ok=True)
+                incoming.rename(folder / "versions" / str(number))
+                aliases = {**self.aliases(name), CHALLENGER: number}
+                if promote and aliases.get(CHAMPION) == champion_seen:
+                    aliases[CHAMPION] = number
+                self._write_aliases(folder, aliases)
+        except OSError as error:
+            raise UserError(
+                f"The model {name!r} could not be written to {self.root}: {error.strerror or error}.",
+                "No version was added. Check space and permissions, then upload again.",
+            ) from None
+        return self._version(name, number, aliases)
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[Path]:
+        folder = self.root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Whoever holds the lock is the only writer, so what lies about is from a writer that was killed.
+            for stale in folder.glob(f"{_INCOMING}*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            yield folder
+
+    def _copy_in(self, model: Path, folder: Path, info: dict[str, Any]) -> Path:
+        incoming = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=folder))
+        incoming.chmod(0o755)
+        try:
+            shutil.copytree(model, incoming, dirs_exist_ok=True)
+            created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            write_document(incoming / _VERSION, {"created": created, **info, "files": sha256_of_tree(model)})
+        except BaseException:
+            shutil.rmtree(incoming, ignore_errors=True)
+            raise
+        return incoming
+
+    @staticmethod
+    def _next_number(folder: Path) -> int:
+        return 1 + max((int(p.name) for p in (folder / "versions").glob("*") if p.name.isdecimal()), default=0)
+
+    @staticmethod
+    def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:
+        write_document(folder / _MODEL, {"name": folder.name, "aliases": dict(sorted(aliases.items()))})
+
+    def _version(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
+        path = self.root / name / "versions" / str(number)
+        info = read_document(path / _VERSION, "model version")
+        info.pop("format_version")
+        named = tuple(sorted(alias for alias, version in aliases.items() if version == number))
+        return RegisteredVersion(name, number, path, named, info)

@@ -1,0 +1,47 @@
+"""One HTML page: no scripts, no links to elsewhere, light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+_BEGIN, _END = "<!-- sections -->", "<!-- /sections -->"
+_HERE = Path(__file__).parent
+
+
+def render(template: Path, **values: Any) -> Markup:
+    """Fills in a Jinja template; every value is escaped unless it is `Markup`."""
+    loader = FileSystemLoader(template.parent)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return Markup(environment.get_template(template.name).render(**values))  # noqa: S704 (escaped by the template)
+
+
+def write_page(path: Path, title: str, sections: Markup, subtitle: str = "") -> None:
+    """Writes a page of sections (`<section>` elements)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = render(_HERE / "page.html", title=title, subtitle=subtitle, sections=sections)
+    path.write_text(page, encoding="utf-8")
+
+
+def sections_of(path: Path) -> Markup:
+    """The sections of a page that `write_page` wrote, to be put into another."""
+    text = path.read_text(encoding="utf-8")
+    return Markup(text.partition(_BEGIN)[2].partition(_END)[0])  # noqa: S704 (this program wrote and escaped it)
+
+
+def image_data(pixels: np.ndarray) -> str:
+    """A `data:` URI of a PNG of uint8 pixels (channels, height, width)."""
+    from PIL import Image
+
+    array = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(array)).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

@@ -1,0 +1,94 @@
+"""`report.html` of a run on this machine: its steps and, below, the reports that the steps wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from gpu_pipelines.reports.dag import draw_dag
+from gpu_pipelines.reports.durations import format_seconds
+from gpu_pipelines.reports.page import render, sections_of, write_page
+from gpu_pipelines.targets.run_record import RunRecord
+
+# Verdict first, then how it came about.
+REPORTS = ("evaluation_report", "training_report", "data_report")
+_KINDS = {"succeeded": "good", "reused": "", "failed": "bad", "interrupted": "warn"}
+
+
+def write_run_report(record: RunRecord) -> None:
+    """Writes the report of a run that has ended, however it ended."""
+    body = Markup("").join(sections_of(path) for path in _step_reports(record))
+    sections = render(
+        Path(__file__).with_name("run_report.html"),
+        r=record,
+        headline=_headline(record),
+        dag=draw_dag(
+            record.dependencies,
+            {step.name: step.status for step in record.steps},
+            {step.name: f"{step.status}, {_took(step)}" if _took(step) else step.status for step in record.steps},
+        ),
+        steps=_steps(record),
+        body=body,
+        parameters={
+            name: ", ".join(value) if isinstance(value, list) else value for name, value in record.parameters.items()
+        },
+    )
+    write_page(record.report, record.pipeline, sections, subtitle=f"Run {record.run_id} on this machine")
+
+
+def _step_reports(record: RunRecord) -> Iterator[Path]:
+    if record.artifacts:
+        yield from (Path(record.artifacts[name]) for name in REPORTS)
+        return
+    # The runner gives no outputs of a run that failed, but the steps that ended have left theirs.
+    for step, name in (
+        ("evaluate-checkpoints", "report"),
+        ("train-model", "training_report"),
+        ("prepare-data", "report"),
+    ):
+        yield from (record.directory / "artifacts").glob(f"*/{step}/{name}")
+
+
+def _headline(record: RunRecord) -> dict[str, Any]:
+    if record.status == "succeeded":
+        model = record.model
+        name = f"{model['model_name']} version {int(model['version'])}"
+        champion = "champion" in model["aliases"]
+        text = f"{name} is the champion" if champion else f"{name} was added; the champion stays"
+        lines = [f"The run took {format_seconds(record.seconds)}."]
+        return {"kind": "good" if champion else "warn", "text": text, "lines": lines, "message": ""}
+    if record.status == "failed":
+        step = record.steps[-1]
+        return {
+            "kind": "bad",
+            "text": f"{step.name} failed",
+            "lines": [f"It ran for {format_seconds(step.seconds)}. No model was registered."],
+            "message": step.message or f"Its log says more: {step.log}",
+        }
+    return {"kind": "warn", "text": "The run was interrupted", "lines": ["No model was registered."], "message": ""}
+
+
+def _took(step: Any) -> str:
+    return "" if step.status == "reused" else format_seconds(step.seconds)
+
+
+def _steps(record: RunRecord) -> list[dict[str, Any]]:
+    total = sum(step.seconds for step in record.steps) or 1.0
+    rows, passed = [], 0.0
+    for step in record.steps:
+        rows.append(
+            {
+                "name": step.name,
+                "status": step.status,
+                "kind": _KINDS[step.status],
+                "took": _took(step),
+                "offset": round(100 * passed / total, 2),
+                "share": round(100 * step.seconds / total, 2),
+                "log": step.log,
+            }
+        )
+        passed += step.seconds
+    return rows

@@ -1,0 +1,8 @@
+"""Environment variables that a target sets on a step, and what each tells it. Never read at import."""
+
+# Which accelerators the step is placed on, such as cpu:2. Unset: all GPUs of the machine, else two CPU processes.
+ACCELERATOR = "GPU_PIPELINES_ACCELERATOR"
+
+# A digest of what the step reads besides its inputs (files of the user, the registry, this program). No step reads it:
+# it is part of the key under which the local runner caches the step, so that a change makes the step run again.
+INPUT_STATE = "GPU_PIPELINES_INPUT_STATE"

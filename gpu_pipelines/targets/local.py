@@ -1,0 +1,167 @@
+"""The local target: the pipeline on this machine, with KFP's own local runner, one subprocess per step."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE
+from gpu_pipelines.targets.local_log import LocalLog, Observer, StepRecord
+from gpu_pipelines.targets.local_processes import no_process_left_behind
+from gpu_pipelines.targets.target import LocalPlan
+
+STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
+# Its effect, a new version, is what it is run for; a result of an earlier run would not have it.
+NEVER_REUSED = "upload-model"
+
+
+class LocalTarget:
+    """Places steps on this machine.
+
+    Args:
+        state_by_step: for each step that reads more than its inputs, a digest of that; it becomes part of the key under
+            which the step's results are kept for reuse.
+    """
+
+    def __init__(self, state_by_step: Mapping[str, str] | None = None) -> None:
+        self._state_by_step = dict(state_by_step or {})
+
+    def place(self, component: Any, plan: LocalPlan | None) -> Callable[..., Any]:
+        """The component itself, told which devices to use."""
+
+        def task(**arguments: Any) -> Any:
+            placed = component(**arguments)
+            placed.set_caching_options(component.name != NEVER_REUSED)
+            if plan is not None and plan.spec:
+                placed.set_env_variable(ACCELERATOR, plan.spec)
+            if component.name in self._state_by_step:
+                placed.set_env_variable(INPUT_STATE, self._state_by_step[component.name])
+            return placed
+
+        return task
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """How a run on this machine went.
+
+    Attributes:
+        status: succeeded, failed or interrupted.
+        steps: the steps that began, in order.
+        outputs: output artifacts of the pipeline by name; empty unless it succeeded.
+    """
+
+    status: str
+    steps: list[StepRecord]
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+
+def require_step_packages() -> None:
+    """Checks that what the steps import is installed, without importing it.
+
+    Raises:
+        UserError: something is not.
+    """
+    missing = [name for name in STEP_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"Running on this machine needs {', '.join(missing)}.", "Install it: pip install 'gpu-pipelines[steps]'."
+        )
+
+
+def run_locally(
+    pipeline: Any, arguments: Mapping[str, Any], directory: Path, cache: Path, observer: Observer, *, reuse: bool
+) -> LocalRun:
+    """Runs a pipeline and waits for it.
+
+    Args:
+        pipeline: a KFP pipeline, built for `LocalTarget`.
+        arguments: its parameters; those left out have their defaults.
+        directory: the run; gets `artifacts/` and `logs/`.
+        cache: where results of steps are kept over runs.
+        observer: is told how it goes.
+        reuse: take results of earlier runs for steps whose inputs have not changed.
+    """
+    from kfp import local
+
+    # A run that does not reuse still leaves its results for one that does: it fills a cache of its own, merged below.
+    own_cache = cache if reuse else directory / ".cache"
+    local.init(
+        local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(directory / "artifacts"),
+        workspace_root=str(directory / ".workspace"),
+        enable_caching=True,
+        cache_root=str(own_cache),
+    )
+    log = LocalLog(directory, observer)
+    try:
+        with redirect_stdout(log), _logging_to(log), warnings.catch_warnings(), no_process_left_behind():
+            # The image's name is no matter here: no container is started.
+            warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
+            outputs = pipeline(**arguments).outputs
+        return LocalRun("succeeded", log.steps, dict(outputs))
+    except KeyboardInterrupt:
+        log.end_running("interrupted")
+        return LocalRun("interrupted", log.steps)
+    except RuntimeError:
+        # The only way in which the runner says that a task failed; anything else it raises is a defect and passes.
+        if not (log.steps and log.steps[-1].status == "failed"):
+            raise
+        return LocalRun("failed", log.steps)
+    finally:
+        if not reuse:
+            _merge(own_cache, cache)
+
+
+@contextmanager
+def _logging_to(stream: LocalLog) -> Iterator[None]:
+    """Sends log records to `stream`: that a step is reused is logged where the runner's own handler is not in place."""
+    root = logging.getLogger()
+    handler, level = logging.StreamHandler(stream), root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+def _merge(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in source.glob("*.json"):
+        entry.replace(target / entry.name)
+    shutil.rmtree(source, ignore_errors=True)
+
+
+def digest_of_files(path: Path) -> str:
+    """Hex SHA-256 of names, sizes and times of change of a file, or of all files below a directory."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            status = file.stat()
+            digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def digest_of_program() -> str:
+    """Hex SHA-256 of the source files that steps import, so that results of other code are not reused."""
+    import gpu_pipelines
+    from gpu_pipelines import components
+
+    digest = hashlib.sha256()
+    for package in (gpu_pipelines, components):
+        for folder in map(Path, package.__path__):
+            for file in sorted(folder.rglob("*")):
+                if file.suffix in (".py", ".html") and file.relative_to(folder).parts[0] not in ("cli", "targets"):
+                    digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,100 @@
+"""What a run on this machine leaves beside its artifacts: `run.json`."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.local_log import StepRecord
+
+RUN = "run.json"
+REPORT = "report.html"
+RECORDED_PACKAGES = ("gpu-pipelines", "kfp", "torch", "transformers", "pyarrow", "pillow", "numpy")
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that matter to a result."""
+    versions = {"python": platform.python_version()}
+    for name in RECORDED_PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+@dataclass
+class RunRecord:
+    """What `run.json` says of a run.
+
+    Attributes:
+        run_id: name of the run's directory.
+        pipeline: name of the pipeline.
+        started: ISO 8601, UTC.
+        parameters: all parameters.
+        accelerator: what was asked for; empty for all GPUs of the machine, else two CPU processes.
+        dependencies: for each task the tasks it needs.
+        directory: the run's directory.
+        status: running, succeeded, failed or interrupted.
+        seconds: duration.
+        steps: the steps that began, in order.
+        artifacts: paths of the pipeline's outputs.
+        model: metadata of the registered version: `model_name`, `version`, `aliases`.
+        versions: of Python and the packages that matter.
+    """
+
+    run_id: str
+    pipeline: str
+    started: str
+    parameters: dict[str, Any]
+    accelerator: str
+    dependencies: dict[str, list[str]]
+    directory: Path
+    status: str = "running"
+    seconds: float = 0.0
+    steps: list[StepRecord] = field(default_factory=list)
+    artifacts: dict[str, str] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=installed_versions)
+
+    @property
+    def report(self) -> Path:
+        return self.directory / REPORT
+
+    def save(self) -> None:
+        content = asdict(self)
+        del content["directory"]
+        for step in content["steps"]:
+            del step["started"]
+            step["seconds"] = round(step["seconds"], 3)
+        write_document(self.directory / RUN, {**content, "seconds": round(self.seconds, 3)})
+
+
+def new_run_directory(runs: Path, pipeline: str) -> tuple[str, Path]:
+    """Makes the directory of a new run, named after pipeline and time (UTC).
+
+    Returns:
+        The run's id and its directory.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1, 100):
+        run_id = f"{pipeline}-{stamp}" + (f"-{attempt}" if attempt > 1 else "")
+        try:
+            (runs / run_id).mkdir(parents=True)
+        except FileExistsError:
+            if runs.is_dir():
+                continue
+            raise UserError(f"{runs} is a file, not a directory for runs.", "Give another with --runs.") from None
+        except OSError as error:
+            raise UserError(f"{runs} cannot be written: {error.strerror}.", "Give another with --runs.") from None
+        return run_id, runs / run_id
+    raise UserError(f"{runs} has a hundred runs of this second.", "Wait a second, then run again.")

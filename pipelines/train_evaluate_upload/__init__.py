@@ -1,0 +1,1 @@
+"""The pipeline `train_evaluate_upload`."""

@@ -1,0 +1,164 @@
+"""Prepare data, train, evaluate every checkpoint, upload the best one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kfp import dsl
+from kfp.dsl import HTML, Model
+
+from gpu_pipelines.components.data_prep.component import prepare_data
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
+from gpu_pipelines.components.evaluation.settings import DEFAULT_GATES, EvaluationSettings
+from gpu_pipelines.components.model_upload.component import upload_model
+from gpu_pipelines.components.training.component import train_model
+from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.pipelines.descriptions import described_by
+from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.step_interface import fields_from
+from gpu_pipelines.targets.local import digest_of_files, digest_of_program
+from gpu_pipelines.targets.target import LocalPlan, Target
+
+# Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
+CHECKPOINT_URI = f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/checkpoints/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
+
+
+class Outputs(NamedTuple):
+    """What a run of the pipeline leaves."""
+
+    data_report: HTML
+    training_report: HTML
+    evaluation_report: HTML
+    best_checkpoint: Model
+    model: Model
+
+
+def build(target: Target, plan: LocalPlan) -> Any:
+    """Builds the pipeline.
+
+    Args:
+        target: where it will run; places each step.
+        plan: accelerators of the steps that use them.
+
+    Returns:
+        A KFP pipeline (`kfp.dsl.GraphComponent`).
+    """
+    prepare = target.place(prepare_data, None)
+    train = target.place(train_model, plan)
+    evaluate = target.place(evaluate_checkpoints, plan)
+    upload = target.place(upload_model, None)
+
+    @dsl.pipeline(name="train-evaluate-upload")
+    @described_by(prepare_data, train_model, evaluate_checkpoints, upload_model)
+    def train_evaluate_upload(
+        source: str = PrepareSettings.source,
+        task: str = PrepareSettings.task,
+        image_column: str = PrepareSettings.image_column,
+        label_column: str = PrepareSettings.label_column,
+        image_size: int = PrepareSettings.image_size,
+        color_mode: str = PrepareSettings.color_mode,
+        val_fraction: float = PrepareSettings.val_fraction,
+        test_fraction: float = PrepareSettings.test_fraction,
+        split_seed: int = PrepareSettings.split_seed,
+        model: str = TrainingSettings.model,
+        epochs: float = TrainingSettings.epochs,
+        max_steps: int = TrainingSettings.max_steps,
+        learning_rate: float = TrainingSettings.learning_rate,
+        weight_decay: float = TrainingSettings.weight_decay,
+        warmup_steps: int = TrainingSettings.warmup_steps,
+        gradient_clip: float = TrainingSettings.gradient_clip,
+        global_batch_size: int = TrainingSettings.global_batch_size,
+        checkpoint_every_steps: int = TrainingSettings.checkpoint_every_steps,
+        seed: int = TrainingSettings.seed,
+        gates: list = list(DEFAULT_GATES),  # noqa: B006 (KFP takes the default from here)
+        select_by: str = EvaluationSettings.select_by,
+        model_name: str = EvaluationSettings.model_name,
+        registry: str = EvaluationSettings.registry,
+    ) -> Outputs:
+        """Prepares data, trains a model, evaluates every checkpoint and uploads the best one.
+
+        Returns:
+            data_report: Rows, rejected rows by reason, class balance and examples.
+            training_report: Curves of loss, learning rate and throughput.
+            evaluation_report: Verdict, checkpoints over time, test metrics, confusion matrix and mistakes.
+            best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card.
+            model: The version in the registry.
+        """
+        prepared = prepare(
+            source=source,
+            task=task,
+            image_column=image_column,
+            label_column=label_column,
+            image_size=image_size,
+            color_mode=color_mode,
+            val_fraction=val_fraction,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+        )
+        trained = train(
+            dataset=prepared.outputs["dataset"],
+            model=model,
+            epochs=epochs,
+            max_steps=max_steps,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            warmup_steps=warmup_steps,
+            gradient_clip=gradient_clip,
+            global_batch_size=global_batch_size,
+            checkpoint_every_steps=checkpoint_every_steps,
+            seed=seed,
+            checkpoint_uri=CHECKPOINT_URI,
+        )
+        evaluated = evaluate(
+            dataset=prepared.outputs["dataset"],
+            checkpoints=trained.outputs["checkpoints"],
+            gates=gates,
+            select_by=select_by,
+            registry=registry,
+            model_name=model_name,
+        )
+        uploaded = upload(
+            best_checkpoint=evaluated.outputs["best_checkpoint"],
+            passed=evaluated.outputs["passed"],
+            registry=registry,
+            model_name=model_name,
+        )
+        return Outputs(
+            data_report=prepared.outputs["report"],
+            training_report=trained.outputs["training_report"],
+            evaluation_report=evaluated.outputs["report"],
+            best_checkpoint=evaluated.outputs["best_checkpoint"],
+            model=uploaded.outputs["model"],
+        )
+
+    return train_evaluate_upload
+
+
+def problems(arguments: Mapping[str, Any]) -> list[str]:
+    """Everything that is wrong with the parameters of a run, without reading any data."""
+    prepare = fields_from(PrepareSettings, arguments)
+    training = fields_from(TrainingSettings, arguments)
+    evaluation = fields_from(EvaluationSettings, arguments)
+    return [*prepare.problems(), *training.problems(prepare.task), *evaluation.problems(prepare.task)]
+
+
+def problems_here(arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the parameters of a run on this machine: data that is not here, a registry not writable."""
+    found = fields_from(PrepareSettings, arguments).problems_here()
+    try:
+        open_registry(arguments["registry"]).require_writable()
+    except UserError as error:
+        found.append(f"{error.problem} {error.remedy}")
+    return found
+
+
+def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
+    program = digest_of_program()
+    source = arguments["source"]
+    data = "" if source.startswith("sample:") else digest_of_files(Path(source).expanduser().resolve())
+    champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
+    seen = f"{champion.path.resolve()} {champion.info['created']}" if champion else ""
+    return {"prepare-data": program + data, "train-model": program, "evaluate-checkpoints": program + seen}
