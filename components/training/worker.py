@@ -12,7 +12,7 @@ from pathlib import Path
 from gpu_pipelines.errors import UserError
 
 # A worker that prints its error and exits would be followed by the launcher's; the launcher reads it from here instead.
-USER_ERROR = "user error"
+USER_ERROR = "user error: "
 
 
 def main(dataset_directory: str, checkpoint_directory: str, device_type: str) -> None:
@@ -45,8 +45,8 @@ def main(dataset_directory: str, checkpoint_directory: str, device_type: str) ->
 
 
 def _leave_for_the_launcher(error: UserError) -> None:
-    message = {"message": f"{USER_ERROR}{error}", "extraInfo": {"timestamp": int(time.time())}}
-    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": message}), encoding="utf-8")
+    reply = {"message": f"{USER_ERROR}{error}", "timestamp": int(time.time())}
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps(reply), encoding="utf-8")
 
 
 if __name__ == "__main__":
