@@ -1,0 +1,70 @@
+"""Fixtures: the command line as a user runs it, small data sets, and one real run of the pipeline for all tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
+PIPELINE = "train_evaluate_upload"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command printed, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+
+def gpu_pipelines(*arguments: str, cwd: Path, timeout: float = 240) -> Finished:
+    """Runs the installed command."""
+    done = subprocess.run(
+        [str(GPU_PIPELINES), *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def run_pipeline(cwd: Path, *arguments: str, **parameters: Any) -> Finished:
+    """Runs the pipeline with parameters; `arguments` are further flags."""
+    given = [part for name, value in parameters.items() for part in ("-p", f"{name}={value}")]
+    return gpu_pipelines("run", PIPELINE, *given, *arguments, cwd=cwd)
+
+
+def newest_run(cwd: Path) -> dict[str, Any]:
+    """`run.json` of the newest run, with its directory under `directory`."""
+    path = max(cwd.glob("runs/*/run.json"), key=lambda file: file.stat().st_mtime_ns)
+    return {**json.loads(path.read_text()), "directory": path.parent}
+
+
+def write_photos(folder: Path, per_class: int = 40, classes: tuple[str, ...] = ("blue", "red"), seed: int = 0) -> Path:
+    """Noisy colour images of two sizes, one sub-folder per class; the class is the prevailing colour."""
+    generator = np.random.default_rng(seed)
+    tones = {"blue": (40, 40, 190), "red": (190, 40, 40), "green": (40, 190, 40)}
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for number in range(per_class):
+            height, width = ((24, 32), (40, 24))[number % 2]
+            noise = generator.normal(0, 40, (height, width, 3))
+            pixels = np.clip(np.array(tones[name]) + noise, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number:03d}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the pipeline ran once with its defaults, on the digits."""
+    cwd = tmp_path_factory.mktemp("digits")
+    done = run_pipeline(cwd)
+    assert done.status == 0, done.out + done.err
+    (cwd / "printed.txt").write_text(done.out)
+    return cwd
