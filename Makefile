@@ -24,6 +24,16 @@ lint: $(VENV)/.dev
 	$(PIP) --no-deps --no-build-isolation --target build/typecheck .
 	cd build/typecheck && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p gpu_pipelines
 
+bench: $(VENV)/.steps
+	$(BIN)/python benchmarks/local_pipeline.py
+
+compile: $(VENV)/.steps
+	$(BIN)/gpu-pipelines compile --all
+
+# The READMEs of the components, from their interfaces.
+docs: $(VENV)/.steps
+	$(BIN)/python -m gpu_pipelines.components.readme
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 

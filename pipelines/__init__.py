@@ -1,4 +1,21 @@
 """Pipelines: DAGs built from the components through a target."""
 
+from importlib import import_module
+from types import ModuleType
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.recipes.tasks import nearest
+
 # Module of each pipeline, by the name it has on the command line.
 PIPELINES = {"train_evaluate_upload": "gpu_pipelines.pipelines.train_evaluate_upload.pipeline"}
+
+
+def load_pipeline(name: str) -> ModuleType:
+    """The module of a pipeline, with its `build`, `problems`, `problems_here` and `state_here`.
+
+    Raises:
+        UserError: there is no pipeline of that name.
+    """
+    if name not in PIPELINES:
+        raise UserError(f"There is no pipeline {name[:60]!r}.", nearest(name, PIPELINES))
+    return import_module(PIPELINES[name])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.cli.arguments import pipeline_arguments
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.tasks import nearest
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,14 @@ def check_request(name: str, assignments: Sequence[str], file: Path | None, acce
         UserError: lists everything that is wrong.
     """
     from gpu_pipelines.components.training.local_devices import cpu_processes
-    from gpu_pipelines.pipelines import PIPELINES
+    from gpu_pipelines.pipelines import load_pipeline
     from gpu_pipelines.targets.local import LocalTarget, require_step_packages
     from gpu_pipelines.targets.target import LocalPlan
 
-    if name not in PIPELINES:
-        raise UserError(f"There is no pipeline {name[:60]!r}.", nearest(name, PIPELINES))
     if accelerator:
         cpu_processes(accelerator)
+    module = load_pipeline(name)
     require_step_packages()
-    module = import_module(PIPELINES[name])
     plan = LocalPlan(accelerator)
     arguments = pipeline_arguments(module.build(LocalTarget(), plan), assignments, file)
     if problems := module.problems(arguments) or module.problems_here(arguments):

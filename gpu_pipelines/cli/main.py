@@ -9,6 +9,7 @@ import typer
 
 from gpu_pipelines import __version__
 from gpu_pipelines.cli import models
+from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.run import run
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
@@ -22,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command("compile")(compile_pipelines)
 app.add_typer(models.app, name="models")
 
 

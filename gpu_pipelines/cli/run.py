@@ -95,7 +95,9 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
 def _show_request(console: Console, request: LocalRequest) -> None:
     from rich.table import Table
 
-    console.print(f"{request.name} on this machine: {' → '.join(request.dependencies)}", highlight=False)
+    console.print(
+        f"{request.name} on this machine: {' → '.join(request.dependencies)}", highlight=False, soft_wrap=True
+    )
     table = Table("parameter", "value", box=None, pad_edge=False)
     for name, value in request.arguments.items():
         table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))

@@ -46,7 +46,7 @@ class _IndexUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         raise UserError(
             f"The index of the checkpoint refers to {module}.{name}, which no checkpoint of tensors needs.",
-            "Do not use a checkpoint from a source you do not trust.",
+            "It was not written by this program; do not use a checkpoint from a source you do not trust.",
         )
 
 
@@ -62,9 +62,6 @@ class _TensorReader(dcp.FileSystemReader):
             raise UserError(f"The checkpoint {self.path} has no .metadata file.") from None
         except (pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:
             raise UserError(f"The index of the checkpoint {self.path} is damaged: {error}.") from None
-        for name, entry in metadata.state_dict_metadata.items():
-            if type(entry).__name__ != "TensorStorageMetadata":
-                raise UserError(f"The checkpoint {self.path} holds {name!r}, which is not a tensor.")
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id

@@ -1,0 +1,88 @@
+"""The compiled files: the same bytes every time, compared both ways, and usable without this repository."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import gpu_pipelines
+from kfp import components, dsl
+from kfp.pipeline_spec import pipeline_spec_pb2
+
+from gpu_pipelines.cli.compile import compiled_files
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_compiled_directory_is_up_to_date() -> None:
+    done = gpu_pipelines("compile", "--all", "--check", cwd=ROOT)
+    assert done.status == 0, done.err
+
+
+@pytest.mark.parametrize("change", ["edited", "missing", "unknown"])
+def test_a_file_that_differs_is_named_with_how(tmp_path: Path, change: str) -> None:
+    shutil.copytree(ROOT / "compiled", tmp_path / "compiled")
+    file = tmp_path / "compiled/components/upload_model.yaml"
+    if change == "edited":
+        file.write_text(file.read_text().replace("registry", "register", 1))
+    elif change == "missing":
+        file.unlink()
+    else:
+        file.with_name("other.yaml").write_text("")
+    done = gpu_pipelines("compile", "--all", "--check", cwd=tmp_path)
+    assert done.status == 1
+    expected = {
+        "edited": "components/upload_model.yaml differs:",
+        "missing": "components/upload_model.yaml is missing",
+        "unknown": "components/other.yaml is of no pipeline, target or component",
+    }
+    assert expected[change] in done.err
+    assert gpu_pipelines("compile", "--all", cwd=tmp_path).status == 0
+    assert file.read_bytes() == (ROOT / "compiled/components/upload_model.yaml").read_bytes()
+
+
+def test_every_compiled_file_is_one_document_of_kfps_own_type() -> None:
+    from google.protobuf import json_format
+
+    for name, text in compiled_files().items():
+        documents = list(yaml.safe_load_all(text))
+        assert len(documents) == 1, name
+        spec = json_format.ParseDict(documents[0], pipeline_spec_pb2.PipelineSpec())
+        assert spec.pipeline_info.name
+
+
+def test_compiled_components_can_be_joined_to_a_pipeline_of_ones_own() -> None:
+    folder = ROOT / "compiled" / "components"
+    prepare = components.load_component_from_file(str(folder / "prepare_data.yaml"))
+    train = components.load_component_from_file(str(folder / "train_model.yaml"))
+
+    @dsl.pipeline(name="mine")
+    def mine(source: str = "data") -> None:
+        train(dataset=prepare(source=source).outputs["dataset"], epochs=1.0)
+
+    assert set(mine.pipeline_spec.root.dag.tasks) == {"prepare-data", "train-model"}
+
+
+def test_one_pipeline_can_be_compiled_to_a_file(tmp_path: Path) -> None:
+    done = gpu_pipelines("compile", "train_evaluate_upload", "-o", "mine.yaml", cwd=tmp_path)
+    assert done.status == 0
+    expected = (ROOT / "compiled/train_evaluate_upload/local/cpu-2.yaml").read_bytes()
+    assert (tmp_path / "mine.yaml").read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Give either the name of a pipeline or --all"),
+        (["train_evaluate_upload", "--all"], "Give either the name of a pipeline or --all"),
+        (["nothing"], "There is no pipeline 'nothing'"),
+        (["train_evaluate_upload", "--target", "moon"], "There is no target 'moon'"),
+        (["train_evaluate_upload", "--accelerator", "h100:8"], "Give cpu:1 to cpu:64"),
+        (["train_evaluate_upload", "-o", "no/such/folder.yaml"], "no/such/folder.yaml cannot be written"),
+    ],
+)
+def test_a_wrong_request_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = gpu_pipelines("compile", *arguments, cwd=tmp_path)
+    assert done.status == 2
+    assert message in done.err
+    assert "Traceback" not in done.err

@@ -1,0 +1,166 @@
+"""What holds the house together: who may import what, what is installed, and what is generated from what."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import gpu_pipelines
+
+from gpu_pipelines.components.catalog import COMPONENTS, load_component
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.evaluation.settings import EvaluationSettings
+from gpu_pipelines.components.model_upload.upload import UploadSettings
+from gpu_pipelines.components.readme import readme
+from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.pipelines import PIPELINES, load_pipeline
+from gpu_pipelines.targets.local import LocalTarget
+from gpu_pipelines.targets.target import LocalPlan
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [path for folder in ("components", "gpu_pipelines", "pipelines") for path in (ROOT / folder).rglob("*.py")]
+
+# Which files alone may import a package, at the top or inside a function.
+ONLY_IN = {
+    "kfp": ("gpu_pipelines/targets/", "pipelines/", "components/*/component.py", "gpu_pipelines/cli/compile.py"),
+    "google": ("gpu_pipelines/targets/vertex", "gpu_pipelines/registry/vertex"),
+    "torch": (
+        "gpu_pipelines/recipes/",
+        "components/training/",
+        "components/evaluation/",
+        "gpu_pipelines/serving/",
+    ),
+    "transformers": ("gpu_pipelines/recipes/", "gpu_pipelines/serving/"),
+}
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("package", ONLY_IN)
+def test_a_heavy_package_is_imported_only_where_it_may_be(package: str) -> None:
+    allowed = ONLY_IN[package]
+    for path in SOURCES:
+        name = relative(path)
+        if any(Path(name).match(place) if "*" in place else name.startswith(place) for place in allowed):
+            continue
+        assert package not in {module.partition(".")[0] for module in imports_of(path)}, name
+
+
+def test_a_step_never_imports_another() -> None:
+    for path in (ROOT / "components").glob("*/*.py"):
+        own = f"gpu_pipelines.components.{path.parent.name}"
+        others = [
+            module
+            for module in imports_of(path)
+            if module.startswith("gpu_pipelines.components.") and not module.startswith(own)
+        ]
+        assert not others, relative(path)
+
+
+def test_what_steps_share_imports_no_step_and_no_command() -> None:
+    for package in ("artifacts", "recipes", "registry", "reports"):
+        for path in (ROOT / "gpu_pipelines" / package).rglob("*.py"):
+            for module in imports_of(path):
+                assert not module.startswith(("gpu_pipelines.components", "gpu_pipelines.cli")), relative(path)
+
+
+def test_every_package_and_every_data_file_is_installed() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    listed = set(setup["options"]["packages"].split())
+    packages = {relative(path.parent) for path in SOURCES if path.name == "__init__.py"}
+    mapped = {p if p.startswith("gpu_pipelines") else f"gpu_pipelines/{p}" for p in packages}
+    assert listed == {name.replace("/", ".") for name in mapped}
+    data = dict(setup["options.package_data"])
+    for path in (file for folder in ("components", "gpu_pipelines") for file in (ROOT / folder).rglob("*.html")):
+        package = relative(path.parent).replace("/", ".")
+        full = package if package.startswith("gpu_pipelines") else f"gpu_pipelines.{package}"
+        assert data.get(full) == "*.html", relative(path)
+
+
+def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['gpu-pipelines', '--version']; import gpu_pipelines.cli.main as m\n"
+        "try: m.main()\nexcept SystemExit: pass\n"
+        "print([n for n in ('kfp', 'torch', 'numpy', 'pyarrow', 'rich.console', 'google') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["gpu-pipelines 0.1.0", "[]"]
+    shown = gpu_pipelines("--help", cwd=tmp_path)
+    assert shown.status == 0
+    assert all(command in shown.out for command in ("run", "compile", "models"))
+
+
+def interfaces() -> Iterator[tuple[str, Any]]:
+    for name in COMPONENTS:
+        yield name, load_component(name).component_spec
+    for name in PIPELINES:
+        yield name, load_pipeline(name).build(LocalTarget(), LocalPlan()).component_spec
+
+
+@pytest.mark.parametrize(("name", "spec"), list(interfaces()))
+def test_every_input_and_output_is_described_and_every_parameter_has_a_default(name: str, spec: Any) -> None:
+    assert spec.description
+    for kind, entries in (("input", spec.inputs), ("output", spec.outputs)):
+        for entry, described in entries.items():
+            assert described.description, f"{kind} {entry}"
+    for entry, described in spec.inputs.items():
+        assert described.optional or "@" in described.type, f"{entry} has no default"
+
+
+@pytest.mark.parametrize(
+    ("component", "settings"),
+    [
+        ("prepare_data", PrepareSettings),
+        ("train_model", TrainingSettings),
+        ("evaluate_checkpoints", EvaluationSettings),
+        ("upload_model", UploadSettings),
+    ],
+)
+def test_the_defaults_in_a_stub_are_those_of_the_step(component: str, settings: Any) -> None:
+    inputs = load_component(component).component_spec.inputs
+    for field in fields(settings):
+        assert inputs[field.name].default == getattr(settings(), field.name), field.name
+
+
+def test_a_parameter_means_the_same_in_the_pipeline_as_in_its_component() -> None:
+    pipeline = load_pipeline("train_evaluate_upload").build(LocalTarget(), LocalPlan()).component_spec.inputs
+    inputs = {n: i for name in COMPONENTS for n, i in load_component(name).component_spec.inputs.items()}
+    for name, spec in pipeline.items():
+        assert spec.type == inputs[name].type
+        assert spec.default == inputs[name].default
+    hidden = {n for n, i in inputs.items() if "@" not in i.type} - set(pipeline)
+    assert hidden == {"checkpoint_uri", "passed"}, "what the pipeline itself fills in"
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_stubs_are_thin(name: str) -> None:
+    source = inspect.getsource(load_component(name).python_func)
+    body = ast.parse(source).body[0]
+    assert isinstance(body, ast.FunctionDef)
+    assert len(body.body) == 3, "a docstring, an import, a call: all of it is in the compiled file and the cache key"
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_the_readme_of_a_component_is_up_to_date(name: str) -> None:
+    path = ROOT / "components" / COMPONENTS[name] / "README.md"
+    assert path.read_text(encoding="utf-8") == readme(name), "run make docs"

@@ -1,0 +1,129 @@
+"""What is wrong ends with one message that says what to do: status 2 before anything runs, 1 from a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import gpu_pipelines, newest_run, run_pipeline, write_photos
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-p", "source=nowhere"], "The source nowhere does not exist. Give a folder"),
+        (["-p", "source=empty"], "The folder empty is empty. Put the images of each class into a sub-folder"),
+        (["-p", "source=notes.txt"], "neither a folder nor a table"),
+        (["-p", "source=sample:digit"], "Samples: sample:digits"),
+        (["-p", "source=gs://bucket/images"], "is not on this machine"),
+        (["-p", "sorce=x"], "There is no parameter 'sorce'. Did you mean 'source'?"),
+        (["-p", "epochs=many"], "epochs takes a number; got 'many'"),
+        (["-p", "max_steps=1.5"], "max_steps takes a whole number; got '1.5'"),
+        (["-p", "learning_rate=0"], "learning_rate is 0.0; give more than 0"),
+        (["-p", "epochs"], "-p epochs is not of the form key=value"),
+        (["-p", "gates=acuracy>=0.9"], "no metric 'acuracy' to gate on. Did you mean 'accuracy'?"),
+        (["-p", "gates=accuracy"], "not of the form METRIC>=NUMBER"),
+        (["-p", "select_by=f1"], "select_by is 'f1', which is not a metric"),
+        (["-p", "model=resnet"], "There is no model 'resnet'"),
+        (["-p", "model_name=../up"], "model_name is '../up'"),
+        (["-p", "val_fraction=0.6", "-p", "test_fraction=0.6"], "less than 1 must be left for training"),
+        (["-p", "registry=notes.txt/models"], "cannot be written: Not a directory. Give another"),
+        (["--params", "broken.yaml"], "broken.yaml is not YAML"),
+        (["--params", "missing.yaml"], "missing.yaml cannot be read"),
+        (["--accelerator", "h100:8"], "Give cpu:1 to cpu:64"),
+        (["--accelerator", "cpu:0"], "Give cpu:1 to cpu:64"),
+        (["--target", "moon"], "There is no target 'moon'"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path, arguments: list[str], message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "broken.yaml").write_text("epochs: [1\n")
+    done = gpu_pipelines("run", "train_evaluate_upload", *arguments, cwd=tmp_path)
+    assert done.status == 2
+    assert done.err.startswith("error: ")
+    assert message in done.err
+    assert "Traceback" not in done.err + done.out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("epochs: many\nsorce: x\n")
+    done = run_pipeline(tmp_path, "--params", "p.yaml", gates="x>=1")
+    assert done.status == 2
+    assert "2 things are wrong" in done.err
+    assert "sorce" in done.err
+    done = run_pipeline(tmp_path, learning_rate=-1, gates="x>=1", image_size=3)
+    assert "3 things are wrong" in done.err
+
+
+def test_an_unknown_pipeline_is_refused_with_the_valid_ones(tmp_path: Path) -> None:
+    done = gpu_pipelines("run", "train_evaluate", cwd=tmp_path)
+    assert (done.status, done.err) == (
+        2,
+        "error: There is no pipeline 'train_evaluate'.\n  Did you mean 'train_evaluate_upload'?\n",
+    )
+
+
+def test_a_dry_run_shows_the_request_and_runs_nothing(tmp_path: Path) -> None:
+    done = run_pipeline(tmp_path, "--dry-run", epochs=3)
+    assert done.status == 0
+    assert "prepare-data → train-model → evaluate-checkpoints → upload-model" in done.out
+    assert "Nothing was run." in done.out
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("case", ["one class", "no image", "too few", "no label column", "all of a class missing"])
+def test_data_that_cannot_be_used_fails_the_step_with_the_reason(tmp_path: Path, case: str) -> None:
+    parameters: dict[str, object] = {"source": "data"}
+    if case == "one class":
+        write_photos(tmp_path / "data", classes=("red",))
+        message = "a single class, 'red'; a classifier needs at least two"
+    elif case == "no image":
+        for name in ("a", "b"):
+            (tmp_path / "data" / name).mkdir(parents=True)
+            (tmp_path / "data" / name / "x.jpg").write_text("no")
+        message = "None of the 2 files of data is an image"
+    elif case == "too few":
+        write_photos(tmp_path / "data", per_class=2)
+        message = "is empty: 4 rows are too few"
+    elif case == "no label column":
+        write_photos(tmp_path / "images", per_class=2)
+        (tmp_path / "table.csv").write_text("image,class\nimages/red/000.png,red\n")
+        parameters["source"] = "table.csv"
+        message = "no column 'label'; it has image, class"
+    else:
+        write_photos(tmp_path / "data")
+        for file in (tmp_path / "data" / "red").iterdir():
+            file.write_text("no")
+        message = "Only 1 of the 2 classes of data has usable training rows"
+    done = run_pipeline(tmp_path, **parameters)
+    assert done.status == 1
+    assert done.err.startswith("error: prepare-data failed: ")
+    assert message in done.err
+    assert "Traceback" not in done.err + done.out
+    assert not list(tmp_path.glob("registry/*"))
+    record = newest_run(tmp_path)
+    assert record["status"] == "failed"
+    assert message in (record["directory"] / "report.html").read_text().replace("&#39;", "'")
+
+
+def test_a_diverging_training_fails_the_step_with_what_to_do(tmp_path: Path) -> None:
+    done = run_pipeline(tmp_path, learning_rate=1e30, gradient_clip=0, max_steps=20)
+    assert done.status == 1
+    assert done.err.startswith("error: train-model failed: The loss was ")
+    assert "Lower learning_rate" in done.err
+    assert "Traceback" not in done.err
+    page = (newest_run(tmp_path)["directory"] / "report.html").read_text()
+    assert "<h2>Data</h2>" in page, "the step that ended has its report"
+    assert not list(tmp_path.glob("registry/*"))
+
+
+def test_a_champion_of_other_classes_is_not_compared_with(digits_run: Path, tmp_path: Path) -> None:
+    write_photos(tmp_path / "data")
+    done = run_pipeline(
+        tmp_path, source="data", model_name="digits", max_steps=2, registry=digits_run / "registry", global_batch_size=8
+    )
+    assert done.status == 1
+    assert "knows none of the classes" in done.err
+    assert [path.name for path in (digits_run / "registry/digits/versions").iterdir()] == ["1"]

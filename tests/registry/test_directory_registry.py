@@ -1,0 +1,170 @@
+"""The directory registry: versions, aliases, several writers, and writers that are killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import DirectoryRegistry, model_name_for, open_registry, registry_problems
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    (directory / "tokenizer").mkdir(parents=True)
+    (directory / "model.safetensors").write_bytes(os.urandom(20_000))
+    (directory / "tokenizer" / "vocabulary.json").write_text("{}")
+    return directory
+
+
+def add(registry: DirectoryRegistry, model: Path, promote: bool = True, seen: int | None = None) -> int:
+    return registry.add("digits", model, {"passed": promote}, promote=promote, champion_seen=seen).number
+
+
+def test_versions_count_from_one_and_hold_a_copy_of_all_files(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    assert [add(registry, model), add(registry, model, seen=1)] == [1, 2]
+    first = registry.version("digits", "1")
+    assert (first.path / "tokenizer" / "vocabulary.json").read_text() == "{}"
+    assert set(first.info["files"]) == {"model.safetensors", "tokenizer/vocabulary.json"}
+    assert registry.names() == ["digits"]
+
+
+def test_challenger_names_the_newest_and_champion_the_newest_that_passed(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    assert registry.champion("digits") is None
+    add(registry, model)
+    add(registry, model, promote=False, seen=1)
+    assert registry.aliases("digits") == {"champion": 1, "challenger": 2}
+    add(registry, model, promote=True, seen=1)
+    assert registry.aliases("digits") == {"champion": 3, "challenger": 3}
+
+
+def test_the_champion_does_not_move_over_one_it_was_not_compared_with(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    add(registry, model)
+    add(registry, model, seen=None)
+    assert registry.aliases("digits") == {"champion": 1, "challenger": 2}
+
+
+def test_an_alias_can_be_moved_by_hand_but_only_to_a_version_that_exists(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    add(registry, model)
+    add(registry, model, promote=False, seen=1)
+    registry.set_alias("digits", "champion", 2)
+    champion = registry.champion("digits")
+    assert champion is not None
+    assert champion.number == 2
+    with pytest.raises(UserError, match="no version or alias '7'"):
+        registry.set_alias("digits", "champion", 7)
+
+
+def _add_five(root: Path, model: Path) -> None:
+    registry = DirectoryRegistry(root)
+    for _ in range(5):
+        add(registry, model)
+
+
+def test_writers_at_the_same_time_each_add_all_their_versions(tmp_path: Path, model: Path) -> None:
+    root = tmp_path / "registry"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_add_five, args=(root, model)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    registry = DirectoryRegistry(root)
+    assert [version.number for version in registry.versions("digits")] == list(range(1, 16))
+    assert registry.aliases("digits")["challenger"] == 15
+
+
+def _add_and_die(root: Path, model: Path, calls: int) -> None:
+    """Adds a version and kills itself at the given call of one of the steps that change the registry."""
+    import shutil
+
+    import gpu_pipelines.registry.directory as directory
+
+    count = 0
+
+    def counted(function: object) -> object:
+        def call(*arguments: object, **named: object) -> object:
+            nonlocal count
+            count += 1
+            if count == calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)  # type: ignore[operator]
+
+        return call
+
+    shutil.copyfile = counted(shutil.copyfile)  # type: ignore[assignment]
+    directory.write_document = counted(directory.write_document)  # type: ignore[assignment]
+    Path.rename = counted(Path.rename)  # type: ignore[method-assign]
+    add(DirectoryRegistry(root), model, seen=1)
+    os._exit(33)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 4, 5])
+def test_a_writer_killed_at_any_stage_leaves_whole_versions_only(tmp_path: Path, model: Path, calls: int) -> None:
+    root = tmp_path / "registry"
+    registry = DirectoryRegistry(root)
+    add(registry, model)
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=_add_and_die, args=(root, model, calls))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    for version in registry.versions("digits"):
+        assert set(version.info["files"]) == {"model.safetensors", "tokenizer/vocabulary.json"}
+        assert all((version.path / name).is_file() for name in version.info["files"])
+    assert registry.aliases("digits")["champion"] == 1
+    started = time.monotonic()
+    number = add(registry, model, seen=1)
+    assert time.monotonic() - started < 10
+    assert registry.aliases("digits") == {"champion": number, "challenger": number}
+    assert not list((root / "digits").glob(".incoming-*"))
+
+
+def test_a_registry_that_cannot_be_written_is_said_before_anything_is_copied(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"(?s)file/registry cannot be written: Not a directory.*registry="):
+        add(DirectoryRegistry(tmp_path / "file" / "registry"), model)
+
+
+def test_a_model_that_vanishes_while_it_is_uploaded_leaves_no_version(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    (model / "gone.bin").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="No version was added"):
+        add(registry, model)
+    assert registry.versions("digits") == []
+    assert registry.names() == []
+
+
+@pytest.mark.parametrize("name", ["../escape", "UPPER", "a/b", "-dash", "x" * 64, "tab\t"])
+def test_names_that_are_no_names_are_refused(name: str) -> None:
+    assert len(registry_problems("./registry", name)) == 1
+
+
+def test_a_registry_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(UserError, match="not supported"):
+        open_registry("s3://bucket/models")
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("sample:digits", "digits"),
+        ("data/Flower Photos/", "flower-photos"),
+        ("/data/flower_photos.csv", "flower-photos"),
+        ("~/__", "model"),
+    ],
+)
+def test_a_model_without_a_name_is_named_after_its_data(source: str, name: str) -> None:
+    assert model_name_for(source) == name
+    assert registry_problems("./registry", model_name_for(source)) == []
