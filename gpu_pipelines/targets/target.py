@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpu_pipelines import __version__
+
 # The image that all steps run in where they run in containers.
-STEPS_IMAGE = "gpu-pipelines/python-steps:0.1.0"
+STEPS_IMAGE = f"gpu-pipelines/steps:{__version__}"
 
 
 @dataclass(frozen=True)
