@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-
 from gpu_pipelines.components.catalog import COMPONENTS, load_component
 
 _KFP_TYPES = {"String": "str", "Integer": "int", "Float": "float", "Boolean": "bool", "List": "list"}

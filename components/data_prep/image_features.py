@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
-GREY_MODES = {"1", "L", "LA", "I", "I;16", "F"}
+GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
 # Larger images than this are resized by default; on a GPU give image_size=224 or more.
 LARGEST_CHOSEN_SIZE = 64
 
@@ -58,17 +58,23 @@ def open_image(encoded: bytes) -> Image.Image:
     Raises:
         UnreadableImageError: the bytes are no image, or one so large that it looks like a decompression bomb.
     """
+    if not encoded:
+        raise UnreadableImageError("the file is empty")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return Image.open(io.BytesIO(encoded))
+        image = Image.open(io.BytesIO(encoded))
     except UnidentifiedImageError:
-        raise UnreadableImageError("not an image that Pillow knows" if encoded else "the file is empty") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UnreadableImageError(str(error)) from None
+        raise UnreadableImageError("not an image that Pillow knows") from None
+    except Exception as error:  # Pillow's decoders raise nearly anything on damaged bytes.
+        raise UnreadableImageError(str(error) or type(error).__name__) from None
+    # Pillow only warns up to twice its limit; turning the warning into an error would not be safe in threads.
+    if image.width * image.height > (Image.MAX_IMAGE_PIXELS or np.inf):
+        raise UnreadableImageError(f"{image.width} × {image.height} pixels look like a decompression bomb")
+    return image
 
 
-def choose_geometry(examples: Iterable[bytes], size: int = 0, mode: str = "auto") -> ImageGeometry | None:
+def choose_geometry(
+    examples: Iterable[bytes], size: int = 0, mode: str = "auto", enough: int = 200
+) -> ImageGeometry | None:
     """Chooses what is left open from some encoded images.
 
     Args:
@@ -76,6 +82,7 @@ def choose_geometry(examples: Iterable[bytes], size: int = 0, mode: str = "auto"
         size: pixels per side; 0 takes the median of the shorter sides, in steps of 8, from 8 to
             `LARGEST_CHOSEN_SIZE`.
         mode: "L", "RGB", or "auto": grey if all examples are.
+        enough: readable examples after which no more are taken.
 
     Returns:
         The geometry, or None if something was left open and no example could be read.
@@ -84,10 +91,10 @@ def choose_geometry(examples: Iterable[bytes], size: int = 0, mode: str = "auto"
         return ImageGeometry(size, mode)
     opened = []
     for encoded in examples:
-        try:
+        with suppress(UnreadableImageError):
             opened.append(open_image(encoded))
-        except UnreadableImageError:
-            continue
+        if len(opened) >= enough:
+            break
     if not opened:
         return None
     median = float(np.median([min(image.size) for image in opened]))
@@ -97,7 +104,7 @@ def choose_geometry(examples: Iterable[bytes], size: int = 0, mode: str = "auto"
 
 
 def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
-    """Decodes, turns upright by its EXIF tag, converts and resizes an image (bilinear, aspect not kept).
+    """Decodes, converts, resizes (bilinear, aspect not kept) and turns upright by its EXIF tag.
 
     Returns:
         uint8 array of shape (channels, height, width).
@@ -106,25 +113,49 @@ def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
         UnreadableImageError: the bytes are no image or a damaged one.
     """
     image = open_image(encoded)
+    side = geometry.size
     try:
-        # JPEG only: decodes at a fraction of the size where that is still at least twice what is wanted.
-        image.draft(geometry.mode, (2 * geometry.size, 2 * geometry.size))
-        upright = ImageOps.exif_transpose(image)
-        converted = _to_mode(upright, geometry.mode)
-        if converted.size != (geometry.size, geometry.size):
-            converted = converted.resize((geometry.size, geometry.size), Image.Resampling.BILINEAR)
-        pixels = np.asarray(converted, dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UnreadableImageError(str(error)) from None
+        # JPEG only: decodes at a fraction of the size where that is still at least twice what is wanted. The fraction
+        # of an odd size is rounded up, so the picture is only the box of it that draft returns.
+        drafted = image.draft(geometry.mode, (2 * side, 2 * side))
+        image.load()  # of a TIFF this turns the picture and takes the tag away
+        turn = _TURNS.get(_orientation(image))
+        resized = _to_mode(image, geometry.mode).resize(
+            (side, side), Image.Resampling.BILINEAR, box=drafted[1] if drafted else None
+        )
+        pixels = np.asarray(resized.transpose(turn) if turn is not None else resized, dtype=np.uint8)
+    except Exception as error:  # Pillow's decoders raise nearly anything on damaged bytes.
+        raise UnreadableImageError(str(error) or type(error).__name__) from None
     return pixels[None] if geometry.mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
+# What turns a picture upright, by its EXIF orientation. Source: Exif 2.32, section 4.6.4, tag 274.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # A damaged tag is no reason to lose the picture.
+        return 1
+
+
 def _to_mode(image: Image.Image, mode: str) -> Image.Image:
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        # Pillow clips 16-bit grey to 255 instead of scaling it; medical and depth images would come out white.
-        values = np.asarray(image, dtype=np.float64)
-        top = 65535.0 if values.max(initial=0) > 255 else 255.0
-        image = Image.fromarray(np.clip(values * (255.0 / top), 0, 255).astype(np.uint8))
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
+    if image.mode.startswith("I") or image.mode == "F":
+        # Pillow clips deep grey to 255 instead of scaling it; medical and depth images would come out white.
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
+        scale = 1.0 if image.mode == "F" else 255 / 65535
+        image = Image.fromarray(np.clip(np.rint(values * scale), 0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        # Onto white, as Hugging Face's processors do; a black drawing on nothing would come out all black.
+        drawn = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", drawn.size, (255, 255, 255, 255)), drawn)
     return image.convert(mode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 from gpu_pipelines.components.data_prep.settings import PrepareSettings, class_folders
 from gpu_pipelines.errors import UserError
 
+_EXTRA = "\0extra"
+
 
 @dataclass(frozen=True)
 class Record:
@@ -21,7 +24,7 @@ class Record:
     Attributes:
         source: where it is, for people: a path, or a table's name and row.
         label: class name; empty if the source has none for it.
-        read: returns the encoded image; raises OSError if it cannot be read.
+        read: returns the encoded image; raises OSError or ValueError if it cannot be read.
         problem: why the record is unusable before it is read (a malformed line), or empty.
     """
 
@@ -72,39 +75,68 @@ def write_digits(folder: Path) -> None:
         Image.fromarray(image).save(path)
 
 
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A path as text; bytes of it that are not UTF-8 are shown as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def _folder_records(folder: Path, source: str) -> list[Record]:
     records = [
-        Record(path.relative_to(folder).as_posix(), class_folder.name, path.read_bytes)
+        Record(shown_path(path.relative_to(folder)), shown_path(class_folder.name), path.read_bytes)
         for class_folder in class_folders(folder)
-        for path in sorted(class_folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
+        for path in _files_below(class_folder)
     ]
     if not records:
         raise UserError(f"The sub-folders of {source} hold no files.", "Put the images of each class into them.")
     return records
 
 
+def _files_below(folder: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise UserError(f"The folder {error.filename} cannot be read: {error.strerror}.", "Mend its permissions.")
+
+    found = []
+    for place, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in files if not name.startswith(".")]
+    return sorted(path for path in found if path.is_file())
+
+
 def _table_records(path: Path, settings: PrepareSettings) -> list[Record]:
     image, label = settings.image_column, settings.label_column
     rows = {".csv": _csv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}[path.suffix.lower()]
-    return [_table_record(path, where, row, image, label) for where, row in rows(path, [image, label])]
+    try:
+        return [_table_record(path, where, row, image, label) for where, row in rows(path, [image, label])]
+    except OSError as error:
+        raise UserError(f"The table {path} cannot be read: {error.strerror or error}.") from None
 
 
 def _table_record(path: Path, where: str, row: dict[str, Any] | str, image: str, label: str) -> Record:
     source = f"{path.name}:{where}"
     if isinstance(row, str):
         return Record(source, "", _no_image, problem=row)
+    named = row.get(label)
+    if isinstance(named, (list, dict)):
+        return Record(source, "", _no_image, problem=f"the column {label!r} holds a {type(named).__name__}")
+    name = "" if named is None or named != named else str(named).strip()
     value = row.get(image)
     if isinstance(value, dict):  # Hugging Face's image feature: {"bytes": …, "path": …}
         value = value.get("bytes") or value.get("path")
-    name = "" if row.get(label) is None else str(row[label]).strip()
     if isinstance(value, bytes):
         encoded = value
         return Record(source, name, lambda: encoded)
     if isinstance(value, str) and value.strip():
         file = path.parent / value.strip()
-        return Record(f"{source} {value.strip()}", name, file.read_bytes)
+        shown = value.strip().encode("utf-8", "backslashreplace").decode("utf-8")
+        return Record(f"{source} {shown}", name, lambda: _read_regular(file))
     return Record(source, name, _no_image, problem=f"the column {image!r} has no image")
+
+
+def _read_regular(file: Path) -> bytes:
+    # A table can name anything; a pipe or a device would block for ever or never end.
+    if file.exists() and not file.is_file():
+        raise OSError("not a regular file")
+    return file.read_bytes()
 
 
 def _no_image() -> bytes:
@@ -123,12 +155,14 @@ def _require_columns(path: Path, has: list[str], wanted: list[str]) -> None:
 
 def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, Any] | str]]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        reader = csv.DictReader(file, restkey="\0extra")
+    # Bytes that are not UTF-8 are kept apart as escapes: replaced by one mark, two classes could become one.
+    with path.open(newline="", encoding="utf-8-sig", errors="backslashreplace") as file:
+        # Before Python 3.11 the reader gives up at a NUL; no path has one, so such a row is rejected either way.
+        reader = csv.DictReader((line.replace("\0", "\\0") for line in file), restkey=_EXTRA)
         try:
             _require_columns(path, [name for name in reader.fieldnames or [] if name], columns)
-            for number, row in enumerate(reader, start=2):
-                yield f"{number}", "more fields than the header has" if "\0extra" in row else row
+            for row in reader:
+                yield f"{reader.line_num}", "more fields than the header has" if _EXTRA in row else row
         except csv.Error as error:
             raise UserError(f"The table {path} is not CSV: {error} (near line {reader.line_num}).") from None
 
@@ -165,5 +199,7 @@ def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[st
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{number}", row
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"The table {path} is not Parquet: {error}.") from None
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        if getattr(error, "errno", None):  # of the file system; Arrow raises OSError without one for corrupt data
+            raise
+        raise UserError(f"The table {path} is not Parquet that can be read: {error}.") from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +21,7 @@ from gpu_pipelines.components.data_prep.image_features import (
     choose_geometry,
     decode,
 )
-from gpu_pipelines.components.data_prep.image_sources import Record, image_records
+from gpu_pipelines.components.data_prep.image_sources import Record, image_records, shown_path
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 
@@ -54,7 +56,9 @@ def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
                 f"The source {settings.source} has {_only_class(labels)}; a classifier needs at least two.",
                 "Check the sub-folders or the label column.",
             )
-        geometry = choose_geometry(_first_readable(records), settings.image_size, settings.color_mode)
+        geometry = choose_geometry(
+            _spread_out(records), settings.image_size, settings.color_mode, EXAMPLES_FOR_GEOMETRY
+        )
         if geometry is None:
             raise UserError(
                 f"None of the {len(records):,} files of {settings.source} is an image that can be read.",
@@ -63,19 +67,17 @@ def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
         with DatasetWriter(
             directory,
             task=settings.task,
-            source=settings.source,
+            source=shown_path(settings.source),
             features={"image": Feature("uint8", geometry.shape), "label": Feature("int32")},
             labels=labels,
             preprocessing=geometry.preprocessing(),
         ) as writer:
             _write_rows(records, labels, geometry, settings, writer)
-            manifest = writer.finish()
-    _require_usable(manifest, settings)
-    return manifest
+            return writer.finish(check=lambda manifest: _require_usable(manifest, settings))
 
 
 def _sorted_labels(labels: set[str]) -> list[str]:
-    if all(label.isdecimal() for label in labels):
+    if all(re.fullmatch("[0-9]{1,18}", label) for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
 
@@ -84,14 +86,14 @@ def _only_class(labels: list[str]) -> str:
     return f"a single class, {labels[0]!r}" if labels else "no labelled rows"
 
 
-def _first_readable(records: list[Record]) -> Iterator[bytes]:
-    # Evenly spaced, because the first files of a folder are all of one class.
-    for record in records[:: max(1, len(records) // EXAMPLES_FOR_GEOMETRY)]:
-        if not record.problem:
-            try:
-                yield record.read()
-            except OSError:
-                continue
+def _spread_out(records: list[Record]) -> Iterator[bytes]:
+    """All images that can be read, evenly spaced ones first: the first files of a folder are all of one class."""
+    stride = max(1, len(records) // EXAMPLES_FOR_GEOMETRY)
+    for offset in range(stride):
+        for record in records[offset::stride]:
+            if not record.problem:
+                with suppress(OSError, ValueError):
+                    yield record.read()
 
 
 def _write_rows(
@@ -108,8 +110,8 @@ def _write_rows(
         try:
             encoded = record.read()
             pixels = decode(encoded, geometry)
-        except OSError as error:
-            return "file cannot be read", error.strerror or str(error)
+        except (OSError, ValueError) as error:
+            return "file cannot be read", getattr(error, "strerror", None) or str(error)
         except UnreadableImageError as error:
             return "unreadable image", str(error)
         return split_of(encoded, settings.val_fraction, settings.test_fraction, settings.split_seed), pixels

@@ -11,6 +11,7 @@ SAMPLES = ("digits",)
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 COLOR_MODES = ("auto", "L", "RGB")
 MAX_IMAGE_SIZE = 1024
+LARGEST_SEED = 2**53  # KFP passes numbers as doubles
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class PrepareSettings:
             found.append("source is empty. Give a folder, a table (.csv, .jsonl, .parquet) or sample:digits.")
         elif self.source.startswith("sample:") and self.source.removeprefix("sample:") not in SAMPLES:
             found.append(f"There is no {self.source!r}. Samples: {', '.join(f'sample:{name}' for name in SAMPLES)}.")
+        if abs(self.split_seed) > LARGEST_SEED:
+            found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
         if self.image_size != 0 and not 8 <= self.image_size <= MAX_IMAGE_SIZE:
             found.append(f"image_size is {self.image_size}; give 8 to {MAX_IMAGE_SIZE} pixels, or 0 to choose it.")
         if self.color_mode not in COLOR_MODES:
@@ -58,17 +61,11 @@ class PrepareSettings:
                 f"The source {self.source} is not on this machine. Copy it into a folder first; sources in "
                 "Cloud Storage and BigQuery are not supported yet."
             ]
-        path = Path(self.source).expanduser()
-        if path.is_dir():
-            return _folder_problems(self.source, path)
-        if not path.exists():
-            return [
-                f"The source {self.source} does not exist. Give a folder with one sub-folder per class, a table "
-                f"({', '.join(TABLE_SUFFIXES)}), or sample:digits."
-            ]
-        if path.suffix.lower() not in TABLE_SUFFIXES:
-            return [f"The source {self.source} is neither a folder nor a table ({', '.join(TABLE_SUFFIXES)})."]
-        return []
+        try:
+            return _path_problems(self.source, Path(self.source).expanduser())
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return [f"The source {self.source[:200]} cannot be read: {reason}."]
 
 
 def class_folders(folder: Path) -> list[Path]:
@@ -76,8 +73,17 @@ def class_folders(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _folder_problems(source: str, folder: Path) -> list[str]:
-    if class_folders(folder):
-        return []
-    what = "has no sub-folders" if any(folder.iterdir()) else "is empty"
-    return [f"The folder {source} {what}. Put the images of each class into a sub-folder of its name."]
+def _path_problems(source: str, path: Path) -> list[str]:
+    if path.is_dir():
+        if class_folders(path):
+            return []
+        what = "has no sub-folders" if any(path.iterdir()) else "is empty"
+        return [f"The folder {source} {what}. Put the images of each class into a sub-folder of its name."]
+    if not path.exists():
+        return [
+            f"The source {source} does not exist. Give a folder with one sub-folder per class, a table "
+            f"({', '.join(TABLE_SUFFIXES)}), or sample:digits."
+        ]
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        return [f"The source {source} is neither a folder nor a table ({', '.join(TABLE_SUFFIXES)})."]
+    return []

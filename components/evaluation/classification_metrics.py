@@ -1,7 +1,7 @@
 """Metrics of a classifier from its class probabilities, with bootstrap confidence intervals.
 
 All but the log loss are functions of the confusion matrix, so resampling the rows is drawing its cells from a
-multinomial distribution: a thousand resamples of any number of rows cost milliseconds. The tests hold each metric
+multinomial distribution: its cost does not grow with the rows. The tests hold each metric
 against scikit-learn, whose import alone would take longer than the whole evaluation of a small model.
 """
 
@@ -23,7 +23,7 @@ class ClassificationScores:
 
     Attributes:
         confusion: int64 (classes, classes + 1): rows by true class and predicted class; the last column counts
-            predictions of a class that the labels do not have (a champion trained on other classes).
+            predictions that are none of the labels: of a class that only a champion knows, or not a number.
         losses: float64 (rows,): -ln of the probability of the true class.
     """
 
@@ -33,9 +33,11 @@ class ClassificationScores:
     @classmethod
     def of(cls, probabilities: np.ndarray, labels: np.ndarray, classes: int) -> ClassificationScores:
         """Scores probabilities (rows, classes or classes + 1) against labels (rows,)."""
-        predicted = probabilities.argmax(axis=1)
+        # A model that has diverged gives NaN, which argmax takes for the first class.
+        finite = np.isfinite(probabilities).all(axis=1)
+        predicted = np.where(finite, probabilities.argmax(axis=1), classes)
         cells = np.bincount(labels.astype(np.int64) * (classes + 1) + predicted, minlength=classes * (classes + 1))
-        right = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+        right = np.where(finite, probabilities[np.arange(len(labels)), labels], 0.0).astype(np.float64)
         losses = -np.log(np.clip(right, SMALLEST_PROBABILITY, 1.0))
         return cls(cells.reshape(classes, classes + 1), losses)
 
@@ -57,6 +59,9 @@ class ClassificationScores:
     def intervals(self, seed: int = 0) -> dict[str, dict[str, float]]:
         """Each metric as `{"value", "low", "high"}`: a 95% percentile interval over 1,000 resamples of the rows.
 
+        Resampled minima lie below the minimum of the sample (`min_recall` of many classes), so an interval is widened
+        to hold its own value.
+
         Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
         """
         generator = np.random.default_rng(seed)
@@ -73,8 +78,8 @@ class ClassificationScores:
         return {
             name: {
                 "value": value,
-                "low": float(np.percentile(np.hstack(resampled[name]), tail)),
-                "high": float(np.percentile(np.hstack(resampled[name]), 100 - tail)),
+                "low": min(value, float(np.percentile(np.hstack(resampled[name]), tail))),
+                "high": max(value, float(np.percentile(np.hstack(resampled[name]), 100 - tail))),
             }
             for name, value in self.metrics().items()
         }

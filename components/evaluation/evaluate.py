@@ -16,11 +16,11 @@ from gpu_pipelines.artifacts.dataset import Dataset, Split
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import write_model_card
 from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.components.evaluation.gates import GateResult
+from gpu_pipelines.components.evaluation.gates import GateResult, shown_beside
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.checkpoint_state import load_weights
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.recipes.tasks import TASKS, Metric
 from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry
 
 ROWS_PER_BATCH = 256
@@ -59,7 +59,9 @@ def evaluate_checkpoints(
     name = settings.model_name or model_name_for(dataset.manifest.source)
     champion = _score_champion(open_registry(settings.registry).champion(name), evaluator, task)
     gates = [gate.check(scores.metrics()) for gate in settings.parsed_gates(task)]
-    gates.append(_champion_gate(scores, champion, settings.select_by, TASKS[task].metrics[settings.select_by]))
+    gates.append(
+        _champion_gate(scores, champion, settings.select_by, TASKS[task].metrics[settings.select_by].more_is_better)
+    )
     evaluation = Evaluation(
         model_name=name,
         task=task,
@@ -145,13 +147,17 @@ def _good_checkpoints(directory: Path, dataset: Dataset) -> list[Checkpoint]:
 
 
 def _choose(
-    scored: list[dict[str, Any]], checkpoints: list[Checkpoint], metric: str, directions: dict[str, bool]
+    scored: list[dict[str, Any]], checkpoints: list[Checkpoint], metric: str, known: dict[str, Metric]
 ) -> Checkpoint:
     """The best by `metric` on val; among equals the one of lower log loss, then the earlier one."""
 
     def rank(number: int) -> tuple[float, float, int]:
         values = scored[number]["val"]
-        return (-values[metric] if directions[metric] else values[metric], values["log_loss"], scored[number]["step"])
+        return (
+            -values[metric] if known[metric].more_is_better else values[metric],
+            values["log_loss"],
+            scored[number]["step"],
+        )
 
     return checkpoints[min(range(len(scored)), key=rank)]
 
@@ -196,7 +202,8 @@ def _champion_gate(
     other = champion["metrics"][metric]["value"]
     passed = value >= other if more_is_better else value <= other
     why = (
-        f"{metric} is {value:.4f}, version {champion['version']} has {other:.4f} on the same {scores.rows:,} test rows"
+        f"{metric} is {shown_beside(value, other)}, version {champion['version']} has {shown_beside(other, value)} "
+        f"on the same {scores.rows:,} test rows"
     )
     return GateResult(AT_LEAST_CHAMPION, value, other, passed, why)
 
@@ -212,6 +219,7 @@ def _summary(scores: ClassificationScores) -> dict[str, Any]:
 
 def _mistakes(probabilities: np.ndarray, labels: np.ndarray, split: Split, names: list[str]) -> list[dict[str, Any]]:
     """The wrong predictions that the model was surest of."""
+    probabilities = np.nan_to_num(probabilities, nan=0.0, posinf=0.0, neginf=0.0)
     predicted = probabilities.argmax(axis=1)
     wrong = np.flatnonzero(predicted != labels)
     surest = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:MISTAKES_KEPT]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Mapping
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from gpu_pipelines.recipes.tasks import TASKS, nearest
 
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
-_GATE = re.compile(r"\s*(?P<metric>[A-Za-z_][\w.]*)\s*(?P<sign>>=|<=|>|<)\s*(?P<threshold>\S+)\s*")
+_GATE = re.compile(r"\s*(?P<metric>[A-Za-z_][\w.]*)\s*(?P<sign>>=|<=|>|<)\s*(?P<threshold>[^\s<>=]\S*)\s*", re.ASCII)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,13 @@ class Gate:
     threshold: float
 
     def __str__(self) -> str:
-        return f"{self.metric}{self.sign}{self.threshold:g}"
+        return f"{self.metric}{self.sign}{repr(self.threshold).removesuffix('.0')}"
 
     def check(self, metrics: Mapping[str, float]) -> GateResult:
         value = metrics[self.metric]
         passed = bool(_OPERATORS[self.sign](value, self.threshold))
-        why = f"{self.metric} is {value:.4f}, wanted {self.sign} {self.threshold:g}"
+        wanted = repr(self.threshold).removesuffix(".0")
+        why = f"{self.metric} is {shown_beside(value, self.threshold)}, wanted {self.sign} {wanted}"
         return GateResult(gate=str(self), value=value, threshold=self.threshold, passed=passed, why=why)
 
 
@@ -42,6 +45,15 @@ class GateResult:
     why: str
 
 
+def shown_beside(value: float, other: float) -> str:
+    """A value with four decimals, or as many as it takes not to look equal to, or beyond, what it is compared with."""
+    for digits in (4, 6, 8):
+        text = f"{value:.{digits}f}"
+        if (float(text) > other) == (value > other) and (float(text) < other) == (value < other):
+            return text
+    return repr(value)
+
+
 def parse_gate(text: str, task: str) -> Gate:
     """Parses `METRIC>=NUMBER` (or `<=`, `>`, `<`).
 
@@ -51,13 +63,14 @@ def parse_gate(text: str, task: str) -> Gate:
     match = _GATE.fullmatch(text)
     if not match:
         raise ValueError(f"The gate {text[:60]!r} is not of the form METRIC>=NUMBER, such as accuracy>=0.95.")
-    try:
-        threshold = float(match["threshold"])
-    except ValueError:
-        raise ValueError(f"The gate {text[:60]!r} compares with {match['threshold']!r}, not a number.") from None
-    if threshold != threshold:
-        raise ValueError(f"The gate {text[:60]!r} compares with NaN, which nothing can pass.")
+    if not _NUMBER.fullmatch(match["threshold"]):
+        raise ValueError(f"The gate {text[:60]!r} compares with {match['threshold'][:40]!r}, not a number.")
     metrics = TASKS[task].metrics
     if match["metric"] not in metrics:
         raise ValueError(f"There is no metric {match['metric']!r} to gate on. {nearest(match['metric'], metrics)}")
-    return Gate(match["metric"], match["sign"], threshold)
+    gate = Gate(match["metric"], match["sign"], float(match["threshold"]))
+    lowest, largest = 0.0, metrics[gate.metric].largest
+    if not any(_OPERATORS[gate.sign](end, gate.threshold) for end in (lowest, largest)):
+        reach = f"{lowest:g} to {largest:g}" if largest < math.inf else f"{lowest:g} upwards"
+        raise ValueError(f"Nothing can pass the gate {text[:60]!r}: {gate.metric} goes from {reach}.")
+    return gate

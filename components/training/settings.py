@@ -12,6 +12,7 @@ from typing import Any
 from gpu_pipelines.recipes.tasks import TASKS, nearest
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
+LARGEST_NUMBER = 2**53  # KFP passes numbers as doubles
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class TrainingSettings:
             found.append(f"global_batch_size is {self.global_batch_size}; give at least 1.")
         for name in ("max_steps", "weight_decay", "warmup_steps", "gradient_clip", "checkpoint_every_steps", "seed"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                found.append(f"{name} is {value}; give 0 or more.")
+            if not 0 <= value <= LARGEST_NUMBER:
+                found.append(f"{name} is {value}; give 0 to 2^53.")
         return found
 
     def total_steps(self, rows: int) -> int:

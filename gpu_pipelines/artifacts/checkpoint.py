@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_file, sha256_of_tree, write_document
 from gpu_pipelines.errors import UserError
 
 MARKER = "checkpoint.json"
@@ -40,6 +40,10 @@ class CheckpointInfo:
     dataset_fingerprint: str
     configuration_hash: str
     files: Mapping[str, str]
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
+        return cls(**{name: content[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,7 @@ def complete_checkpoints(directory: Path) -> list[Checkpoint]:
     found = []
     for path in sorted(directory.glob("step-*")):
         if (path / MARKER).is_file():
-            content = read_document(path / MARKER, "checkpoint")
-            content.pop("format_version")
-            found.append(Checkpoint(path, CheckpointInfo(**content)))
+            found.append(Checkpoint(path, read_as(path / MARKER, "checkpoint", CheckpointInfo.from_json)))
     return sorted(found, key=lambda checkpoint: checkpoint.info.step)
 
 

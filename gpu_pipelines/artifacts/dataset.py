@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, write_document
+from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, write_document
 from gpu_pipelines.errors import UserError
 
 MANIFEST = "dataset.json"
 REJECTED = "rejected.jsonl"
 SPLITS = ("train", "val", "test")
+SHARD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,19 @@ class Feature:
 
 @dataclass(frozen=True)
 class DataFile:
-    """One shard: path relative to the dataset, number of rows, SHA-256 of its bytes."""
+    """One shard.
+
+    Attributes:
+        path: relative to the dataset.
+        rows: number of rows.
+        sha256: of the file's bytes.
+        features_sha256: of the features alone, without where the rows came from.
+    """
 
     path: str
     rows: int
     sha256: str
+    features_sha256: str
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ class Manifest:
             "task": self.task,
             "labels": self.labels,
             "preprocessing": self.preprocessing,
-            "shards": {split: [file.sha256 for file in files] for split, files in self.splits.items()},
+            "shards": {split: [file.features_sha256 for file in files] for split, files in self.splits.items()},
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -132,7 +141,7 @@ class DatasetWriter:
         features: columns by name; a column `label` holds indices into `labels`.
         labels: class names.
         preprocessing: how raw records become features.
-        rows_per_shard: rows after which a new shard is begun.
+        rows_per_shard: rows after which a new shard is begun; left out, as many as fill 64 MiB, at most 8,192.
     """
 
     def __init__(
@@ -144,14 +153,15 @@ class DatasetWriter:
         features: Mapping[str, Feature],
         labels: Sequence[str],
         preprocessing: Mapping[str, Any],
-        rows_per_shard: int = 8192,
+        rows_per_shard: int | None = None,
     ) -> None:
         self._directory = directory
         self._identity = {"task": task, "source": source}
         self._features = dict(features)
         self._labels = list(labels)
         self._preprocessing = dict(preprocessing)
-        self._rows_per_shard = rows_per_shard
+        row_bytes = sum(np.dtype(f.dtype).itemsize * int(np.prod(f.shape)) for f in self._features.values())
+        self._rows_per_shard = rows_per_shard or max(1, min(8192, SHARD_BYTES // row_bytes))
         self._schema = pa.schema(
             [pa.field(name, feature.arrow_type, nullable=False) for name, feature in self._features.items()]
             + [pa.field("source", pa.string(), nullable=False)]
@@ -161,6 +171,8 @@ class DatasetWriter:
         self._class_rows = {split: [0] * len(self._labels) for split in SPLITS}
         self._rejected: Counter[str] = Counter()
         self._kept = 0
+        # What an earlier attempt left is no dataset any more once its shards are written over.
+        (directory / MANIFEST).unlink(missing_ok=True)
         for split in SPLITS:
             (directory / split).mkdir(parents=True, exist_ok=True)
         self._rejected_file = (directory / REJECTED).open("w", encoding="utf-8")
@@ -174,7 +186,19 @@ class DatasetWriter:
         self._rejected_file.close()
 
     def add(self, split: str, source: str, row: Mapping[str, Any]) -> None:
-        """Adds a row: `row` has a numpy array or number for each feature, `source` says where it came from."""
+        """Adds a row.
+
+        Args:
+            split: `train`, `val` or `test`.
+            source: where it came from, for people.
+            row: a numpy array or number for each feature.
+
+        Raises:
+            ValueError: a value does not have its feature's shape.
+        """
+        for name, feature in self._features.items():
+            if np.shape(row[name]) != feature.shape:
+                raise ValueError(f"{name} has the shape {np.shape(row[name])}, not {feature.shape}.")
         self._pending[split].append({**row, "source": source})
         self._class_rows[split][int(row["label"])] += 1
         self._kept += 1
@@ -186,8 +210,12 @@ class DatasetWriter:
         self._rejected[reason] += 1
         self._rejected_file.write(json.dumps({"source": source, "reason": reason, "detail": detail}) + "\n")
 
-    def finish(self) -> Manifest:
-        """Writes what is left and, last, the manifest, and returns it."""
+    def finish(self, check: Callable[[Manifest], None] = lambda manifest: None) -> Manifest:
+        """Writes what is left and, last, the manifest, and returns it.
+
+        Args:
+            check: is given the manifest before it is written; if it raises, none is.
+        """
         self._rejected_file.flush()
         for split in SPLITS:
             if self._pending[split]:
@@ -202,6 +230,7 @@ class DatasetWriter:
             class_rows=self._class_rows,
             preprocessing=self._preprocessing,
         )
+        check(manifest)
         write_document(self._directory / MANIFEST, manifest.to_json())
         return manifest
 
@@ -212,7 +241,11 @@ class DatasetWriter:
         path = self._directory / name
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, self._schema) as writer:
             writer.write_batch(pa.record_batch(columns, schema=self._schema))
-        self._files[split].append(DataFile(name, len(rows), sha256_of_file(path)))
+        digest = hashlib.sha256()
+        for column in columns[: len(self._features)]:
+            for buffer in column.buffers():
+                digest.update(buffer or b"")
+        self._files[split].append(DataFile(name, len(rows), sha256_of_file(path), digest.hexdigest()))
         self._pending[split] = []
 
 
@@ -235,15 +268,18 @@ class Split:
     def __init__(self, directory: Path, manifest: Manifest, name: str) -> None:
         self.name = name
         self._features = manifest.features
-        self._batches = [self._open(directory / file.path) for file in manifest.splits[name]]
+        self._batches = [self._open(directory / file.path, file.rows) for file in manifest.splits[name]]
         self._starts = np.cumsum([0] + [batch.num_rows for batch in self._batches])
 
-    @staticmethod
-    def _open(path: Path) -> pa.RecordBatch:
+    def _open(self, path: Path, rows: int) -> pa.RecordBatch:
         try:
-            return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+            batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
         except (OSError, pa.ArrowInvalid) as error:
             raise UserError(f"The shard {path} cannot be read: {error}.", "Prepare the dataset again.") from None
+        types = {field.name: field.type for field in batch.schema}
+        if batch.num_rows != rows or any(types.get(n) != f.arrow_type for n, f in self._features.items()):
+            raise UserError(f"The shard {path} is not the one that dataset.json names.", "Prepare the dataset again.")
+        return batch
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -294,7 +330,7 @@ class Dataset:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.manifest = Manifest.from_json(read_document(directory / MANIFEST, "dataset"))
+        self.manifest = read_as(directory / MANIFEST, "dataset", Manifest.from_json)
 
     def split(self, name: str) -> Split:
         """Opens one split.

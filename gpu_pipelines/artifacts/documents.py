@@ -6,10 +6,13 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpu_pipelines.errors import UserError
+
+Made = TypeVar("Made")
 
 
 def write_document(path: Path, content: dict[str, Any], format_version: int = 1) -> None:
@@ -59,6 +62,24 @@ def read_document(path: Path, what: str, format_version: int = 1) -> dict[str, A
             "Use the version of gpu-pipelines that wrote it, or a newer one.",
         )
     return content
+
+
+def read_as(path: Path, what: str, make: Callable[[dict[str, Any]], Made]) -> Made:
+    """Reads a document and makes an object of it.
+
+    Args:
+        path: the file.
+        what: what it should be, for the message.
+        make: called with the content; may raise what missing or mistyped entries make it raise.
+
+    Raises:
+        UserError: as `read_document`, or the content is not what `make` expects.
+    """
+    content = read_document(path, what)
+    try:
+        return make(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged: {type(error).__name__}: {error}.", f"It is no {what}.") from None
 
 
 def sha256_of_file(path: Path) -> str:

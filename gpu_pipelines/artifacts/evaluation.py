@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_document, write_document
+from gpu_pipelines.artifacts.documents import read_as, write_document
 
 EVALUATION = "evaluation.json"
 
@@ -56,7 +56,10 @@ class Evaluation:
         Raises:
             UserError: there is none, or it is damaged.
         """
-        content: Mapping[str, Any] = read_document(directory / EVALUATION, "evaluated model")
+        return read_as(directory / EVALUATION, "evaluated model", cls._from_json)
+
+    @classmethod
+    def _from_json(cls, content: Mapping[str, Any]) -> Evaluation:
         return cls(**{name: content[name] for name in cls.__dataclass_fields__})
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -16,12 +17,14 @@ from gpu_pipelines.recipes.tasks import nearest
 
 _TYPES = {
     "String": "text",
-    "Integer": "a whole number",
+    "Integer": "a whole number (at most 2^53)",
     "Float": "a number",
     "Boolean": "true or false",
-    "List": "a list",
+    "List": "a list of texts",
     "Dict": "a mapping",
 }
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+LARGEST_WHOLE_NUMBER = 2**53  # KFP passes numbers as doubles
 
 
 def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
@@ -37,85 +40,116 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     """
     inputs = pipeline.component_spec.inputs or {}
     problems: list[str] = []
-    given: dict[str, Any] = {}
-    for name, value in (_from_file(file) if file else {}).items():
-        _take(given, problems, inputs, str(name), value)
+    texts: list[tuple[str, Any]] = list(_from_file(file)) if file else []
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
-        if not sign:
-            problems.append(f"-p {assignment} is not of the form key=value.")
+        if sign:
+            texts.append((name.strip(), text))
         else:
-            _take(given, problems, inputs, name.strip(), text, from_text=True)
+            problems.append(f"-p {assignment[:80]} is not of the form key=value.")
+    given: dict[str, Any] = {}
+    for name, value in texts:
+        if name not in inputs:
+            problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, inputs)}")
+            continue
+        try:
+            given[name] = _converted(inputs[name].type, value)
+        except (ValueError, RecursionError):
+            given[name] = None
+            wanted = _TYPES.get(inputs[name].type, inputs[name].type)
+            problems.append(f"{name} takes {wanted}; got {str(value)[:80]!r}.")
     problems += [
         f"The parameter {name} must be given." for name, i in inputs.items() if not i.optional and name not in given
     ]
     if problems:
         raise UserError.of_all(problems)
-    return {name: given.get(name, spec.default) for name, spec in inputs.items()}
+    return {name: given.get(name, copy.deepcopy(spec.default)) for name, spec in inputs.items()}
 
 
-def _from_file(path: Path) -> Mapping[Any, Any]:
+def _from_file(path: Path) -> list[tuple[str, Any]]:
+    """Names and values of a YAML mapping.
+
+    A scalar is its text as written, like on the command line: YAML 1.1 itself would read 1e-3 as text, 010 as 8 and
+    12:30 as 750.
+    """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            return []
+        if not isinstance(root, yaml.MappingNode):
+            raise UserError(f"The parameter file {path} is not a mapping of parameter names to values.")
+        return [(_name(key), _plain(value)) for key, value in root.value]
     except OSError as error:
         raise UserError(f"The parameter file {path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UserError(f"The parameter file {path} is not YAML: it is nested too deeply.") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"The parameter file {path} is not YAML: {' '.join(str(error).split())}.") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UserError(f"The parameter file {path} is not a mapping of parameter names to values.")
-    return content
 
 
-def _take(
-    given: dict[str, Any],
-    problems: list[str],
-    inputs: Mapping[str, Any],
-    name: str,
-    value: Any,
-    *,
-    from_text: bool = False,
-) -> None:
-    if name not in inputs:
-        problems.append(f"There is no parameter {name!r}. {nearest(name, inputs)}")
-        return
-    wanted = inputs[name].type
-    try:
-        given[name] = _from_text(wanted, value) if from_text else _checked(wanted, value)
-    except ValueError:
-        problems.append(f"{name} takes {_TYPES.get(wanted, wanted)}; got {str(value)[:80]!r}.")
+def _name(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise yaml.constructor.ConstructorError(None, None, "a parameter's name is one word", node.start_mark)
+    return str(node.value)
 
 
-def _from_text(wanted: str, text: str) -> Any:
-    if wanted == "String":
-        return text
-    if wanted == "Integer":
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
+def _plain(node: yaml.Node) -> Any:
+    """Texts, lists of texts, mappings with JSON's types, or None, of a YAML node."""
+    if node.tag.startswith("!") or node.tag.startswith("tag:yaml.org,2002:python/"):
+        raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} has no place here", node.start_mark)
+    if isinstance(node, yaml.ScalarNode):
+        return None if node.tag == "tag:yaml.org,2002:null" else str(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item) for item in node.value]
+    return yaml.SafeLoader("").construct_document(node)
+
+
+def _converted(wanted: str, value: Any) -> Any:
+    """A value of the type, from a text or from what a file held.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if wanted in ("String", "Integer", "Float", "Boolean"):
+        if not isinstance(value, str):
             raise ValueError
-        return int(text)
-    if wanted == "Float":
-        return _checked(wanted, float(text))
-    if wanted == "Boolean":
-        return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _wrong()
-    if wanted == "List" and not text.lstrip().startswith("["):
-        return [part.strip() for part in text.split(",") if part.strip()]
-    return _checked(wanted, json.loads(text))
-
-
-def _checked(wanted: str, value: Any) -> Any:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if wanted == "String" and (is_number or isinstance(value, str)):
-        return str(value)
-    if wanted == "Float" and is_number and math.isfinite(value):
-        return float(value)
+        return _SCALARS[wanted](value)
+    if isinstance(value, str):
+        value = _list_or_json(wanted, value)
     if wanted == "List" and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value
-    expected = {"Integer": int, "Boolean": bool, "Dict": dict}.get(wanted)
-    if expected and isinstance(value, expected) and (wanted == "Boolean") == isinstance(value, bool):
-        return value
-    return _wrong()
-
-
-def _wrong() -> Any:
+    if wanted == "Dict" and isinstance(value, dict):
+        try:
+            return json.loads(json.dumps(value, allow_nan=False))
+        except TypeError:
+            raise ValueError from None
     raise ValueError
+
+
+def _list_or_json(wanted: str, text: str) -> Any:
+    if wanted == "List" and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return json.loads(text)
+
+
+def _whole_number(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip(), re.ASCII) or abs(int(text)) > LARGEST_WHOLE_NUMBER:
+        raise ValueError
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if not _NUMBER.fullmatch(text.strip()) or not math.isfinite(float(text)):
+        raise ValueError
+    return float(text)
+
+
+def _truth(text: str) -> bool:
+    truths: Mapping[str, bool] = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if text.strip().lower() not in truths:
+        raise ValueError
+    return truths[text.strip().lower()]
+
+
+_SCALARS: Mapping[str, Any] = {"String": str, "Integer": _whole_number, "Float": _number, "Boolean": _truth}

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a metric can be: whether more of it is better, and the largest value; the smallest is 0."""
+
+    more_is_better: bool = True
+    largest: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -17,13 +26,13 @@ class Task:
         name: as given in the parameter `task`.
         recipe: `module:class` of the recipe.
         models: architectures that are built from their name, untrained.
-        metrics: metrics that can be gated and selected on, and whether more is better.
+        metrics: metrics that can be gated and selected on.
     """
 
     name: str
     recipe: str
     models: tuple[str, ...]
-    metrics: dict[str, bool]
+    metrics: dict[str, Metric]
 
     def load_recipe(self) -> Any:
         """Imports the recipe (and with it torch) and returns its class."""
@@ -39,11 +48,11 @@ TASKS = {
             recipe="gpu_pipelines.recipes.image_classification:ImageClassification",
             models=("convnext-micro", "convnext-tiny", "vit-micro", "vit-base"),
             metrics={
-                "accuracy": True,
-                "macro_f1": True,
-                "macro_recall": True,
-                "min_recall": True,
-                "log_loss": False,
+                "accuracy": Metric(),
+                "macro_f1": Metric(),
+                "macro_recall": Metric(),
+                "min_recall": Metric(),
+                "log_loss": Metric(more_is_better=False, largest=math.inf),
             },
         ),
     )

@@ -28,7 +28,8 @@ def write_page(path: Path, title: str, sections: Markup, subtitle: str = "") -> 
     """Writes a page of sections (`<section>` elements)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     page = render(_HERE / "page.html", title=title, subtitle=subtitle, sections=sections)
-    path.write_text(page, encoding="utf-8")
+    # A file name need not be text; what cannot be encoded is shown as its bytes.
+    path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def sections_of(path: Path) -> Markup:

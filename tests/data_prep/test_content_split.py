@@ -42,12 +42,11 @@ def test_changing_the_share_of_val_leaves_test_as_it_is() -> None:
 
 def test_the_split_is_the_same_in_every_version_of_the_program() -> None:
     # A new release must not deal a champion's training rows into the test split.
-    assert [split_of(b"%d" % n, 0.25, 0.25) for n in range(12)] == [
-        *"train val train train train test test train test val train val".split(),
-    ]
+    got = [split_of(b"%d" % n, 0.25, 0.25) for n in range(12)]
+    assert " ".join(got) == "train val train train train test test train test val train val"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.binary(), st.integers(-(10**18), 10**18), st.floats(0.01, 0.49), st.floats(0.01, 0.49))
 def test_equal_content_shares_a_split(content: bytes, seed: int, val: float, test: float) -> None:
     assert split_of(content, val, test, seed) == split_of(bytes(bytearray(content)), val, test, seed)

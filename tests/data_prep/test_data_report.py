@@ -36,14 +36,18 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
+        self.pieces: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attributes)))
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.pieces)
 
 
 def report_of(source: Path, folder: Path) -> str:
@@ -108,7 +112,7 @@ def test_the_report_shows_the_figures_of_the_manifest(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos", per_class=30)
     (photos / "red/broken.png").write_bytes(b"broken")
     page = Page(report_of(photos, tmp_path))
-    words = page.text.split()
+    words = [piece.strip() for piece in page.pieces]
     for word in ("61", "60", "blue", "red", "red/broken.png"):
         assert word in words
     assert "unreadable image" in page.text

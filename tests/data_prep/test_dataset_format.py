@@ -1,4 +1,4 @@
-"""The dataset artifact: shards that are mapped and not copied, reading in any order, and a manifest that can be trusted."""
+"""The dataset artifact: mapped shards, reading in any order, and a manifest that can be trusted."""
 
 from __future__ import annotations
 
@@ -55,6 +55,20 @@ def write(folder: Path, rows: int = 23, rejected: int = 2, **changes: Any) -> Ma
         return writer.finish()
 
 
+def write_rows(folder: Path, *rows: dict[str, Any]) -> Manifest:
+    with open_writer(folder) as writer:
+        for content in rows:
+            writer.add("train", "x", content)
+        return writer.finish()
+
+
+def mapped_ranges(folder: Path) -> list[tuple[int, int]]:
+    """Addresses at which this process has mapped files of a folder."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split()[0].split("-") for line in lines if f" {folder}/" in line]
+    return [(int(low, 16), int(high, 16)) for low, high in ranges]
+
+
 def expected(numbers: Any) -> dict[str, np.ndarray]:
     rows = [row(int(n)) for n in numbers]
     return {
@@ -80,20 +94,22 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 # Reading
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the mappings of a process are read from /proc")
 def test_shards_are_mapped_and_not_read_into_memory(tmp_path: Path) -> None:
     features = {"image": Feature("uint8", (3, 64, 64)), "label": Feature("int32")}
     with open_writer(tmp_path, features=features, rows_per_shard=100) as writer:
         for number in range(300):
             writer.add("train", "x", {"image": np.full((3, 64, 64), number % 256, np.uint8), "label": 0})
         writer.finish()
-    before = pa.total_allocated_bytes()
     split = Dataset(tmp_path).split("train")
     taken = [columns["image"] for columns in split.columns(0, 300)]
     assert sum(array.nbytes for array in taken) == 300 * 3 * 64 * 64
-    assert pa.total_allocated_bytes() - before < 100_000
     assert not any(array.flags.writeable or array.flags.owndata for array in taken)
-    again = [columns["image"] for columns in split.columns(0, 300)]
-    assert all(np.shares_memory(one, two) for one, two in zip(taken, again, strict=True))
+    ranges = mapped_ranges(tmp_path / "train")
+    assert len(ranges) == 3
+    for array in taken:
+        start = array.__array_interface__["data"][0]
+        assert any(low <= start and start + array.nbytes <= high for low, high in ranges)
 
 
 def test_a_mapped_array_outlives_the_dataset_it_came_from(tmp_path: Path) -> None:
@@ -105,7 +121,7 @@ def test_a_mapped_array_outlives_the_dataset_it_came_from(tmp_path: Path) -> Non
     assert_same(columns, expected([100, 101, 102]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.integers(0, 22), max_size=40))
 def test_take_gives_rows_of_all_shards_in_the_order_asked_for(dataset: Dataset, rows: list[int]) -> None:
     assert_same(dataset.split("train").take(np.array(rows, dtype=np.int64)), expected(rows))
@@ -123,7 +139,7 @@ def test_take_refuses_rows_that_are_not_there(dataset: Dataset, rows: list[int])
         dataset.split("train").take(np.array(rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 30), st.integers(0, 30))
 def test_columns_gives_a_range_over_shards_in_order(dataset: Dataset, start: int, stop: int) -> None:
     parts = list(dataset.split("train").columns(start, stop))
@@ -156,9 +172,8 @@ def test_every_numeric_element_type_comes_back_as_it_went_in(tmp_path: Path, dty
 
 def test_an_array_of_another_shape_is_refused_and_not_reinterpreted(tmp_path: Path) -> None:
     height_first = {**row(0), "image": row(0)["image"].transpose(1, 2, 0)}
-    with open_writer(tmp_path) as writer, pytest.raises(ValueError, match="image"):
-        writer.add("train", "x", height_first)
-        writer.finish()
+    with pytest.raises(ValueError, match="image"):
+        write_rows(tmp_path, height_first)
 
 
 def test_other_programs_can_open_a_shard(tmp_path: Path) -> None:
@@ -267,9 +282,8 @@ def test_without_its_manifest_a_directory_is_no_dataset(tmp_path: Path) -> None:
 
 def test_a_second_attempt_that_is_broken_off_does_not_pass_for_the_first(tmp_path: Path) -> None:
     write(tmp_path, rows_per_shard=1)
-    with pytest.raises(KeyboardInterrupt), open_writer(tmp_path, rows_per_shard=1) as writer:
-        writer.add("train", "other", row(77))
-        raise KeyboardInterrupt
+    with open_writer(tmp_path, rows_per_shard=1) as writer:
+        writer.add("train", "other", row(77))  # and the process is interrupted here
     try:
         manifest = Dataset(tmp_path).manifest
     except UserError:

@@ -1,4 +1,4 @@
-"""Encoded images become arrays as Hugging Face's image processor makes them; whatever else is rejected, not crashed on."""
+"""Encoded images become arrays as Hugging Face's image processor makes them; anything else is rejected."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import io
 import json
 import random
 import struct
+import sys
 import warnings
 import zlib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from gpu_pipelines.components.data_prep.image_features import (
     UnreadableImageError,
     choose_geometry,
     decode,
+    open_image,
 )
 
 ORIENTATION = 0x0112
@@ -246,8 +250,33 @@ def test_bytes_that_are_no_image_are_unreadable(content: bytes, says: str | None
 
 @pytest.mark.parametrize("side", [9_600, 14_000, 60_000, 2**31 - 1])
 def test_decompression_bombs_are_unreadable_before_they_are_decoded(side: int) -> None:
-    with pytest.raises(UnreadableImageError, match=r"bomb|image"):
+    with pytest.raises(UnreadableImageError, match="decompression bomb"):
         decode(png_header(side, side), ImageGeometry(16, "RGB"))
+
+
+def test_decompression_bombs_are_found_by_many_threads_at_once() -> None:
+    # As the preparation decodes; the filters of Python's warnings belong to the process, not to the thread.
+    bomb = png_header(9_600, 9_600)
+
+    def outcome(_: int) -> str:
+        try:
+            open_image(bomb)
+        except UnreadableImageError as error:
+            return "a bomb" if "decompression bomb" in str(error) else str(error)
+        return "opened"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        filters = list(warnings.filters)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(16) as pool:
+                outcomes = Counter(pool.map(outcome, range(10_000)))
+        finally:
+            sys.setswitchinterval(interval)
+        assert set(outcomes) == {"a bomb"}, outcomes
+        assert warnings.filters == filters
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP", "AVIF", "JPEG2000"])

@@ -18,7 +18,7 @@ from conftest import gpu_pipelines, newest_run, run_pipeline, write_photos
         (["-p", "source=gs://bucket/images"], "is not on this machine"),
         (["-p", "sorce=x"], "There is no parameter 'sorce'. Did you mean 'source'?"),
         (["-p", "epochs=many"], "epochs takes a number; got 'many'"),
-        (["-p", "max_steps=1.5"], "max_steps takes a whole number; got '1.5'"),
+        (["-p", "max_steps=1.5"], "max_steps takes a whole number (at most 2^53); got '1.5'"),
         (["-p", "learning_rate=0"], "learning_rate is 0.0; give more than 0"),
         (["-p", "epochs"], "-p epochs is not of the form key=value"),
         (["-p", "gates=acuracy>=0.9"], "no metric 'acuracy' to gate on. Did you mean 'accuracy'?"),

@@ -1,0 +1,153 @@
+"""A gate means what was written: its metric, its comparison, its number; anything else is refused with the remedy."""
+
+from __future__ import annotations
+
+import json
+import operator
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_pipelines.components.evaluation.gates import Gate, parse_gate
+from gpu_pipelines.components.evaluation.settings import EvaluationSettings
+
+TASK = "image_classification"
+COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+METRICS = ("accuracy", "macro_f1", "macro_recall", "min_recall", "log_loss")
+FEW = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "gate"),
+    [
+        ("accuracy>=0.95", Gate("accuracy", ">=", 0.95)),
+        ("  log_loss  <=  2e-1 ", Gate("log_loss", "<=", 0.2)),
+        ("macro_f1>.5", Gate("macro_f1", ">", 0.5)),
+        ("min_recall<1", Gate("min_recall", "<", 1.0)),
+        ("accuracy\t>= 0.95\n", Gate("accuracy", ">=", 0.95)),
+    ],
+)
+def test_a_gate_is_read_with_or_without_spaces(text: str, gate: Gate) -> None:
+    assert parse_gate(text, TASK) == gate
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not of the form"),
+        ("accuracy", "not of the form"),
+        (">=0.95", "not of the form"),
+        ("accuracy>=", "not of the form"),
+        ("accuracy==0.95", "not of the form"),
+        ("accuracy=0.95", "not of the form"),
+        ("accuracy!=0.95", "not of the form"),
+        ("accuracy=>0.95", "not of the form"),
+        ("accuracy>=0.95 or more", "not of the form"),
+        ("accuracy>=0.9, macro_f1>=0.9", "not of the form"),
+        ("0.95<=accuracy", "not of the form"),
+        ("accuracy>=95%", "'95%', not a number"),
+        ("accuracy>=0,95", "not a number"),
+        ("accuracy>==0.95", "not of the form"),
+        ("accuracy>=high", "not a number"),
+        ("accuracy>=nan", "not a number"),
+        ("acuracy>=0.95", "Did you mean 'accuracy'"),
+        ("Accuracy>=0.95", "Did you mean 'accuracy'"),
+        ("bleu>=0.3", "Valid: accuracy, log_loss"),
+        ("val.accuracy>=0.95", "no metric 'val.accuracy'"),
+    ],
+)
+def test_a_gate_that_is_wrong_is_refused_with_what_would_do(text: str, says: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_gate(text, TASK)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["accuracy>=0_95", "accuracy>=1_0", "accuracy>=٠.٩"])
+def test_a_number_that_only_python_reads_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a number"):
+        parse_gate(text, TASK)
+
+
+@pytest.mark.parametrize("text", ["accuracy>=95", "macro_f1>1", "min_recall<-0.1", "accuracy>=inf", "log_loss<0"])
+def test_a_gate_that_nothing_can_pass_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_gate(text, TASK)
+
+
+@FEW
+@given(st.sampled_from(sorted(COMPARE)), st.floats(0, 1), st.floats(0, 1))
+def test_a_gate_passes_exactly_when_its_comparison_holds(sign: str, threshold: float, value: float) -> None:
+    for seen in (value, threshold):
+        result = Gate("accuracy", sign, threshold).check({"accuracy": seen, "macro_f1": 1 - seen})
+        assert result.passed is COMPARE[sign](seen, threshold)
+        assert (result.value, result.threshold) == (seen, threshold)
+
+
+@pytest.mark.parametrize("sign", sorted(COMPARE))
+def test_a_metric_that_is_not_a_number_passes_no_gate(sign: str) -> None:
+    assert not Gate("accuracy", sign, 0.5).check({"accuracy": float("nan")}).passed
+
+
+@FEW
+@given(st.sampled_from(METRICS), st.sampled_from(sorted(COMPARE)), st.floats(0.01, 0.99))
+def test_the_name_of_a_gate_is_read_back_as_the_same_gate(metric: str, sign: str, threshold: float) -> None:
+    gate = parse_gate(f"{metric}{sign}{threshold!r}", TASK)
+    assert parse_gate(str(gate), TASK) == gate
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold"), [(0.94999, 0.95), (0.9499999999, 0.95), (0.9, 0.9000004), (0.99999, 0.999995)]
+)
+def test_the_reason_of_a_failed_gate_does_not_contradict_it(value: float, threshold: float) -> None:
+    result = Gate("accuracy", ">=", threshold).check({"accuracy": value})
+    words = result.why.replace(",", "").split()
+    assert not result.passed
+    assert float(words[words.index("is") + 1]) < float(words[-1])
+
+
+def test_the_reason_names_the_metric_its_value_and_what_was_wanted() -> None:
+    why = Gate("accuracy", ">=", 0.95).check({"accuracy": 0.9312345}).why
+    assert "accuracy" in why
+    assert "0.931" in why
+    assert ">= 0.95" in why
+
+
+def test_a_result_can_be_written_as_json() -> None:
+    result = asdict(Gate("accuracy", ">=", 0.5).check({"accuracy": 0.75}))
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert set(result) == {"gate", "value", "threshold", "passed", "why"}
+
+
+def test_all_wrong_gates_are_listed_at_once_with_the_other_settings() -> None:
+    problems = EvaluationSettings(
+        gates=["acuracy>=0.9", "accuracy>=0.9", "log_loss<=x"],
+        select_by="f1",
+        registry="s3://bucket",
+        model_name="Not Good",
+    ).problems(TASK)
+    text = "\n".join(problems)
+    assert len(problems) == 5
+    for word in ("acuracy", "log_loss<=x", "'f1'", "s3://bucket", "Not Good"):
+        assert word in text
+
+
+def test_good_settings_have_no_problems_and_no_gates_are_fine() -> None:
+    assert EvaluationSettings().problems(TASK) == []
+    assert EvaluationSettings(gates=[]).problems(TASK) == []
+    assert EvaluationSettings().parsed_gates(TASK) == [Gate("accuracy", ">=", 0.9)]
+
+
+def test_a_gate_is_refused_without_importing_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\n"
+        "from gpu_pipelines.components.evaluation.settings import EvaluationSettings\n"
+        "assert EvaluationSettings(gates=['x']).problems('image_classification')\n"
+        "print(sorted({'torch', 'sklearn', 'transformers', 'kfp'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
