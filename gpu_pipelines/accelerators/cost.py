@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -49,7 +49,8 @@ class CostEstimate:
         here: the price in the plan's region; None if that is open or has no price.
         regions: prices of every region where the plan can run and a price is known, the cheapest first by the price
             that counts.
-        as_of: day of the price list; None where part of the figures has no known date.
+        as_of: the oldest day that a price list in use is of; None if none has a date.
+        undated: ids of the sources in use that have no date.
         left_out: what the figures do not have in them.
     """
 
@@ -58,6 +59,7 @@ class CostEstimate:
     here: RegionPrice | None
     regions: tuple[RegionPrice, ...]
     as_of: date | None
+    undated: tuple[str, ...]
     left_out: tuple[str, ...]
 
     def per_hour(self, price: RegionPrice) -> float | None:
@@ -78,6 +80,7 @@ class CostEstimate:
             "here": self._line(self.here) if self.here else None,
             "regions": [self._line(price) for price in self.regions],
             "as_of": self.as_of.isoformat() if self.as_of else None,
+            "undated_sources": list(self.undated),
             "left_out": list(self.left_out),
         }
 
@@ -113,12 +116,14 @@ def estimate_cost(
         price = price_in(facts, plan.gpu, plan.count, plan.machine, region, plan.nodes)
         if price is not None:
             prices.append(price)
+    sources = {source for price in prices for source in price.sources}
     estimate = CostEstimate(
         strategy=plan.strategy,
         hours=hours if hours is not None else plan.hours,
         here=next((price for price in prices if price.region == plan.region), None),
         regions=(),
-        as_of=facts.as_of({source for price in prices for source in price.sources}) if prices else None,
+        as_of=facts.as_of(sources),
+        undated=facts.undated(sources),
         left_out=LEFT_OUT,
     )
     return _with_regions(estimate, prices)
@@ -156,14 +161,7 @@ def _with_regions(estimate: CostEstimate, prices: list[RegionPrice]) -> CostEsti
         per_hour = estimate.per_hour(price)
         return (float("inf") if per_hour is None else per_hour, price.region)
 
-    return CostEstimate(
-        estimate.strategy,
-        estimate.hours,
-        estimate.here,
-        tuple(sorted(prices, key=key)),
-        estimate.as_of,
-        estimate.left_out,
-    )
+    return replace(estimate, regions=tuple(sorted(prices, key=key)))
 
 
 def _sum(parts: list[tuple[float | None, float]], nodes: int) -> float | None:

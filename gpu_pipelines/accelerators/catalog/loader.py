@@ -143,10 +143,12 @@ class Catalog:
         return sorted({count for machine in self.machines_with(gpu) for count in machine.gpu_counts[gpu]})
 
     def as_of(self, sources: Iterable[str]) -> date | None:
-        """The oldest day among those sources; None if one of them has none."""
-        days = [self.sources[source].as_of for source in sources]
-        known = [day for day in days if day is not None]
-        return min(known) if known and len(known) == len(days) else None
+        """The oldest day among those sources that have one; None if none has."""
+        return min((day for source in sources if (day := self.sources[source].as_of) is not None), default=None)
+
+    def undated(self, sources: Iterable[str]) -> tuple[str, ...]:
+        """Those of the sources that do not say what day they are of."""
+        return tuple(sorted(source for source in sources if self.sources[source].as_of is None))
 
     def _rows(self, name: str) -> list[dict[str, str]]:
         path = self.path(name)
