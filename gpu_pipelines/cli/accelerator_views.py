@@ -351,6 +351,26 @@ def _draw_memory(option: dict[str, Any]) -> None:
         print(f"Memory of one GPU on {_spec(option)}, GB: {told}.")
 
 
+def draw_quota(report: dict[str, Any]) -> None:
+    """Prints a quota report."""
+    print(f"{report['metric']}: {report['needed']} needed in {report['project']}")
+    for region in report["regions"]:
+        limit = "no limit" if region["limit"] < 0 else str(region["limit"])
+        print(f"  {region['region']:<24} {limit:>8}  {'enough' if region['enough'] else 'not enough'}")
+    if not report["enough"]:
+        print(f"Ask for more: {report['console']}\n  {report['command']}")
+
+
+def draw_refreshed(result: dict[str, Any]) -> None:
+    """Prints what a refresh wrote."""
+    print(
+        f"{result['directory']}: {result['prices_read']} prices read, {result['prices_kept']} kept as they were, "
+        f"{result['availability_read']} places of GPUs."
+    )
+    if result["unknown_regions"]:
+        print(f"Left out, for regions.csv does not have them: {', '.join(result['unknown_regions'])}.")
+
+
 def _table(title: str, *columns: str) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

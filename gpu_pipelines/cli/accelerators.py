@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -151,6 +152,47 @@ def advise(
         )
         found = rank(workload, Wishes(deadline, budget, region, strategy, max_nodes, mfu))
         _print(found.to_json(), as_json, lambda document: views.draw_advice(document, top))
+
+
+@app.command()
+def quota(
+    spec: Annotated[str, typer.Argument(help="NAME:COUNT.")],
+    nodes: Annotated[int, typer.Option("--nodes", help="Machines.")] = 1,
+    region: Region = None,
+    strategy: Strategy = None,
+    project: Annotated[str | None, typer.Option("--project", help="Google Cloud project.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether a project has the Vertex AI quota for a plan; exits with 1 if it has not. Needs credentials."""
+    with _errors_exit_2(as_json):
+        from gpu_pipelines.accelerators.live.clients import Clients
+        from gpu_pipelines.accelerators.live.quota import read_quota
+        from gpu_pipelines.accelerators.plan import plan as make_plan
+        from gpu_pipelines.cli import accelerator_views as views
+
+        chosen = make_plan(spec, nodes=nodes, region=region, strategy=strategy)
+        report = read_quota(chosen, Clients(project))
+        _print(report.to_json(), as_json, views.draw_quota)
+    if not report.enough:
+        raise typer.Exit(1)
+
+
+@catalog_app.command()
+def refresh(
+    project: Annotated[str | None, typer.Option("--project", help="Google Cloud project to read with.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Directory for the files; the catalog's own if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild prices and availability from the Cloud Billing and Compute Engine APIs. Needs credentials."""
+    with _errors_exit_2(as_json):
+        from gpu_pipelines.accelerators.catalog import load_catalog
+        from gpu_pipelines.accelerators.live.clients import Clients
+        from gpu_pipelines.accelerators.live.refresh import refresh as rebuild
+        from gpu_pipelines.cli import accelerator_views as views
+
+        _print(rebuild(load_catalog(), Clients(project), output).to_json(), as_json, views.draw_refreshed)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from gpu_pipelines.accelerators.catalog.records import (
     MachineType,
     Price,
     Region,
+    SkuName,
     Source,
     UnusableMachineType,
 )
@@ -48,6 +49,7 @@ COLUMNS = {
     "machine_types_not_for_training.csv": "machine_type gpu gpu_count vcpus memory_gb reason instead unverified",
     "regions.csv": "region place latitude longitude vertex_training unverified",
     "availability.csv": "gpu region zones machine_families unverified",
+    "sku_names.csv": "sku resource machine_families gpu unverified",
     "prices.csv": "item unit region on_demand spot unverified",
 }
 N1_GPUS = ("k80", "p4", "p100", "t4", "v100")
@@ -128,6 +130,11 @@ class Catalog:
     def prices(self) -> dict[tuple[str, str, str], Price]:
         """Prices by item, unit and region."""
         return {(p.item, p.unit, p.region): p for p in self._read("prices.csv", _price)}
+
+    @cached_property
+    def sku_names(self) -> dict[str, SkuName]:
+        """What the SKUs of the price list are of, by the beginning of their description."""
+        return {sku.sku: sku for sku in self._read("sku_names.csv", _sku_name)}
 
     def machines_with(self, gpu: str, count: int | None = None) -> list[MachineType]:
         """Machine types that carry that GPU, and that many of it where a number is given, the smallest first."""
@@ -350,6 +357,15 @@ def _availability(row: Row) -> Availability:
         machine_families=_words(row["machine_families"]),
         unverified=_words(row["unverified"]),
         sources=_words(row["source"]),
+    )
+
+
+def _sku_name(row: Row) -> SkuName:
+    return SkuName(
+        sku=row["sku"],
+        resource=_choice(row, "resource", ("vcpu", "memory_gb", "gpu", "local_ssd_gb")),
+        machine_families=_words(row["machine_families"]),
+        gpu=row["gpu"],
     )
 
 

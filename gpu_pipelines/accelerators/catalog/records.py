@@ -289,6 +289,23 @@ class Price:
     sources: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class SkuName:
+    """What a SKU of Compute Engine's price list is of.
+
+    Attributes:
+        sku: beginning of its description, without `Spot Preemptible` and without the place.
+        resource: `vcpu`, `memory_gb`, `gpu` or `local_ssd_gb`.
+        machine_families: families of machine types that are billed by it.
+        gpu: name of the GPU; empty for the others.
+    """
+
+    sku: str
+    resource: str
+    machine_families: tuple[str, ...]
+    gpu: str
+
+
 def machine_family(machine_type: str) -> str:
     """The family of a machine type by its name: `a3-highgpu-8g` → `a3-highgpu`; every N1 → `n1`."""
     series, _, rest = machine_type.partition("-")
