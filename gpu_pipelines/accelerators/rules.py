@@ -303,8 +303,6 @@ def _check_offered(checked: Checked, catalog: Catalog, machines: list[MachineTyp
     if checked.gpu is None or not machines or strategy not in STRATEGIES:
         return machines
     sold = [machine for machine in machines if machine.offered(strategy) != "no"]
-    if strategy == "flex-start" and not checked.gpu.flex_start:
-        sold = []
     if sold:
         return sold
     text = f"{checked.gpu.name} cannot be had by {strategy}"

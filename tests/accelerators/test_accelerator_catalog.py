@@ -89,6 +89,12 @@ def test_references_between_files_hold(catalog: Catalog) -> None:
         assert set(other.instead) <= gpus
 
 
+def test_flex_start_of_a_gpu_and_of_its_machines_agree(catalog: Catalog) -> None:
+    for gpu in catalog.gpus.values():
+        sold = {machine.flex_start for machine in catalog.machines_with(gpu.name)}
+        assert sold == {"yes" if gpu.flex_start else "no"}, gpu.name
+
+
 def test_no_row_is_given_twice(catalog: Catalog) -> None:
     assert len(catalog.availability) == len(rows_of("availability.csv"))
     assert len(catalog.prices) == len(rows_of("prices.csv"))

@@ -57,6 +57,8 @@ def test_more_main_memory_takes_a_larger_machine() -> None:
     made = plan("l4:1", memory_gb=100, today=TODAY)
     assert made.machine_type == "g2-standard-32"
     assert "as asked" in made.reasons[0]
+    # With less memory asked for, each GPU still gets two vCPUs.
+    assert plan("p4:4", memory_gb=10, today=TODAY).machine_type == "n1-standard-8"
     assert refused("l4:1", memory_gb=1000).problems[0].field == "memory_gb"
 
 
