@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,7 +50,7 @@ class PlanRequest:
         return self.strategy or ("reservation" if self.reservation else "standard")
 
     def command(self) -> str:
-        """The request as arguments of `gpu-pipelines accelerators plan`."""
+        """The request as arguments of `gpu-pipelines accelerators plan`, for a shell."""
         flags = {
             "nodes": None if self.nodes == 1 else self.nodes,
             "region": self.region,
@@ -59,7 +60,9 @@ class PlanRequest:
             "hours": None if self.hours is None else f"{self.hours:g}",
             "memory": None if self.memory_gb is None else f"{self.memory_gb:g}",
         }
-        return " ".join([self.spec, *(f"--{name} {value}" for name, value in flags.items() if value is not None)])
+        return " ".join(
+            [shlex.quote(self.spec), *(f"--{name} {value}" for name, value in flags.items() if value is not None)]
+        )
 
 
 def split_spec(spec: str) -> tuple[str, int] | None:

@@ -206,8 +206,10 @@ def _check_local(checked: Checked) -> None:
     if request.nodes > 1:
         checked.add("nodes", f"cpu:N is for this machine only; it has 1 node, not {request.nodes}.")
     for name in ("region", "strategy", "machine_type", "reservation", "memory_gb"):
-        if getattr(request, name) is not None:
-            checked.add(name, f"cpu:N is for this machine only; {name} {getattr(request, name)!r} means nothing there.")
+        value = getattr(request, name)
+        if value is not None:
+            told = f"{name.replace('_', ' ')} {shown(str(value))}"
+            checked.add(name, f"cpu:N is for this machine only; {told} means nothing there.")
 
 
 def _check_strategy(checked: Checked) -> None:

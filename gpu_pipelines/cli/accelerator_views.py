@@ -317,8 +317,7 @@ def draw_advice(document: dict[str, Any], top: int) -> None:
             option["region"] or "–",
             _usd(option["on_demand_usd"]),
             _usd(option["spot_usd"]),
-            ("price unverified " if option["price_unverified"] else "")
-            + ("contested" if "contested" in option["warnings"] else ""),
+            ", ".join(_marks(option)),
         )
     if options:
         _draw(table)
@@ -331,6 +330,15 @@ def draw_advice(document: dict[str, Any], top: int) -> None:
         print(f"  not {_spec(option)}: {'; '.join(option['reasons'])}")
     for assumption in document["assumptions"]:
         print(f"  {assumption}")
+
+
+def _marks(option: dict[str, Any]) -> list[str]:
+    marks = {
+        "price unverified": option["price_unverified"],
+        "may be refused": "contested" in option["warnings"],
+        "network not counted": option["nodes"] > 1 and option["hours"]["network"] is None,
+    }
+    return [mark for mark, holds in marks.items() if holds]
 
 
 def _spec(option: dict[str, Any]) -> str:

@@ -93,6 +93,11 @@ def test_the_time_is_the_longest_of_three() -> None:
     # 2 · 14 GB gathered and 14 GB scattered, half of it to the other node, in each of 1e9 / 2048 / 16 steps.
     assert slow.network == pytest.approx(1e9 / 2048 / 16 * 0.5 * 42e9 * 8 / 10e9 / 3600)
     assert timed("h100", gpus=16, nodes=2).network is None
+    # DDP exchanges the gradients of 14 GB twice.
+    workload = Workload(parameters=7e9, tokens=1e9)
+    memory = estimate_memory(workload, "bf16", 16, "ddp")
+    ddp = estimate_time(workload, GPUS["b200"], "bf16", 16, 2, 100, memory, 0.4)
+    assert ddp.network == pytest.approx(1e9 / 2048 / 16 * 2 * 0.5 * 14e9 * 8 / 100e9 / 3600)
 
 
 def test_a_trial_is_projected_between_the_ratios_of_peak_and_bandwidth() -> None:
@@ -209,3 +214,15 @@ def test_the_table_and_the_document() -> None:
     assert first["memory_gb"]["total"] <= first["usable_gb"]
     assert first["hours"]["hours"] <= 100
     assert document["workload"]["layers"] > 20
+
+
+def test_what_the_time_leaves_out_is_marked() -> None:
+    # The facts have no network figure for N1, and B200 prices have one weak source.
+    arguments = ["advise", "--parameters", "100m", "--tokens", "1b", "--max-nodes", "2", "--top", "99"]
+    lines = CliRunner().invoke(app, arguments).stdout.splitlines()
+    (v100,) = [line for line in lines if "v100:8 × 2 nodes" in line]
+    assert "network not counted" in v100
+    (b200,) = [line for line in lines if "b200:8 " in line and "nodes" not in line]
+    assert "price unverified" in b200
+    (a100,) = [line for line in lines if "a100:16 " in line and "nodes" not in line]
+    assert "unverified" not in a100

@@ -95,6 +95,14 @@ def test_flex_start_of_a_gpu_and_of_its_machines_agree(catalog: Catalog) -> None
         assert sold == {"yes" if gpu.flex_start else "no"}, gpu.name
 
 
+def test_the_regions_of_the_ai_platform_page_are_known(catalog: Catalog) -> None:
+    page = """us-west1 us-west2 us-central1 us-east1 us-east4 northamerica-northeast1 southamerica-east1 europe-west1
+        europe-west2 europe-west4 asia-south1 asia-southeast1 asia-east1 asia-northeast1 asia-northeast3
+        australia-southeast1"""
+    with_gpus = {row.region for row in catalog.availability.values() if row.machine_families}
+    assert set(page.split()) <= with_gpus
+
+
 def test_no_row_is_given_twice(catalog: Catalog) -> None:
     assert len(catalog.availability) == len(rows_of("availability.csv"))
     assert len(catalog.prices) == len(rows_of("prices.csv"))

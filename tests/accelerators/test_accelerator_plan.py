@@ -237,7 +237,11 @@ def test_a_consumer_card_gets_what_to_take_side_by_side(name: str) -> None:
 def test_other_cards_have_a_substitute_too(name: str) -> None:
     (problem,) = refused(f"{name}:1").problems
     assert problem.alternatives
-    assert len(problem.comparison) >= 2
+    asked, *instead = problem.comparison
+    assert instead
+    if name != "gb300":
+        assert all(line.memory_gb >= asked.memory_gb for line in instead)
+        assert instead[-1].why == "at least its memory, bandwidth and bf16 speed"
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -272,6 +276,12 @@ def test_regions_of_vertex_training_are_checked() -> None:
     assert "unverified" in codes(plan("h100:8", region="asia-south2", today=TODAY))
     (problem,) = refused("l4:1", region="us-centrall1").problems
     assert "Did you mean us-central1?" in problem.message
+
+
+def test_an_alternative_can_be_pasted_into_a_shell() -> None:
+    (problem,) = refused("rtx pro 6000 : 2", region="europe-west10").problems
+    assert problem.alternatives[0].command() == "'rtx pro 6000 : 2' --region europe-west4"
+    assert len(str(refused("cpu:2", region="x" * 10_000))) < 300
 
 
 def test_cpu_is_for_this_machine_only() -> None:
