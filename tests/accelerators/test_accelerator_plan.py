@@ -101,6 +101,7 @@ def test_a_plan_says_what_is_to_be_rendered() -> None:
     }
     assert "us-central1" in made.regions
     assert "europe-west2" not in made.regions
+    assert len({made, plan("h100:8", nodes=4, region="us-central1", strategy="spot", hours=24, today=TODAY)}) == 1
     with pytest.raises(FrozenInstanceError):
         made.nodes = 5  # type: ignore[misc]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 
 #: How a way of buying a machine stands: `contested` and `unverified` are let through with a warning.
@@ -150,7 +150,7 @@ class MachineType:
     """
 
     name: str
-    gpu_counts: Mapping[str, tuple[int, ...]]
+    gpu_counts: Mapping[str, tuple[int, ...]] = field(hash=False)
     vcpus: int
     memory_gb: float
     local_ssd_gb: int
