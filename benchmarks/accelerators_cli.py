@@ -15,11 +15,20 @@ import subprocess
 import sys
 import time
 
+#: The least that any command with an argument takes here.
+BARE = """
+import typer
+app = typer.Typer()
+@app.command()
+def command(argument: str, option: int = 1) -> None: ...
+app(["argument"])
+"""
 CLI = [sys.executable, "-m", "gpu_pipelines.cli.accelerators"]
 COMMANDS = {
     "accelerators --help": [*CLI, "--help"],
     "accelerators plan h100:8": [*CLI, "plan", "h100:8"],
     "python -c 'import kfp'": [sys.executable, "-c", "import kfp"],
+    "an empty typer command": [sys.executable, "-c", BARE],
     "python -c pass": [sys.executable, "-c", "pass"],
 }
 PEER = "python -c 'import kfp'"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from gpu_pipelines.accelerators.alternatives import alternatives
 from gpu_pipelines.accelerators.catalog import Catalog, Gpu, MachineType, load_catalog
 from gpu_pipelines.accelerators.cautions import Caution, cautions, quota_field
 from gpu_pipelines.accelerators.machine_choice import choose_machine
@@ -243,6 +242,9 @@ def plan_request(request: PlanRequest, *, catalog: Catalog | None = None, today:
 
 
 def _problems(checked: Checked, catalog: Catalog, today: date) -> list[Problem]:
+    # Only a refused request looks for alternatives; one that is accepted answers sooner without the import.
+    from gpu_pipelines.accelerators.alternatives import alternatives
+
     return [
         Problem(
             field=finding.field,

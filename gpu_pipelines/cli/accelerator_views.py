@@ -13,7 +13,6 @@ from gpu_pipelines.accelerators.placement import usable_regions, zones_of
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, Problem, plan, plan_request
 from gpu_pipelines.accelerators.request import STRATEGIES, PlanRequest, find_gpu, shown
 from gpu_pipelines.accelerators.rules import nearest
-from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError
 
 CHEAPEST = 5
@@ -146,6 +145,8 @@ def plans(requests: Sequence[PlanRequest]) -> dict[str, Any]:
         cost = estimate_cost(each)
         document["plans"].append({**each.to_json(), "cost": cost.to_json() if cost else None})
     if len(made) > 1:
+        from gpu_pipelines.accelerators.together import share_zone
+
         placed = share_zone(made)
         document["together"] = {
             "region": placed.region,

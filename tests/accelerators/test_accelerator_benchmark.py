@@ -19,6 +19,7 @@ def test_the_last_line_of_the_benchmark_is_its_result() -> None:
         "accelerators --help",
         "accelerators plan h100:8",
         "python -c 'import kfp'",
+        "an empty typer command",
         "python -c pass",
     }
     # The aim is 0.2 s and 0.3 s; this only notices an import that does not belong there, on whatever machine it runs.
