@@ -26,13 +26,15 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.steps
 	$(BIN)/python benchmarks/local_pipeline.py
+	$(BIN)/python benchmarks/accelerators_cli.py
 
 compile: $(VENV)/.steps
 	$(BIN)/gpu-pipelines compile --all
 
-# The READMEs of the components, from their interfaces.
+# The READMEs of the components, from their interfaces, and the tables of accelerators, from the catalog.
 docs: $(VENV)/.steps
 	$(BIN)/python -m gpu_pipelines.components.readme
+	$(BIN)/python -m gpu_pipelines.accelerators.document
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 
+from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.environment import ACCELERATOR
 
 CPU_PROCESSES = 2
-MOST_CPU_PROCESSES = 64
 
 
 @dataclass(frozen=True)
@@ -33,19 +32,12 @@ def local_devices(gpus_visible: int) -> Devices:
     asked = os.environ.get(ACCELERATOR, "")
     if not asked:
         return Devices("cuda", gpus_visible) if gpus_visible else Devices("cpu", CPU_PROCESSES)
-    return Devices("cpu", cpu_processes(asked))
-
-
-def cpu_processes(spec: str) -> int:
-    """The N of `cpu:N`.
-
-    Raises:
-        UserError: the text is not of that form, or N is out of range.
-    """
-    match = re.fullmatch(r"cpu:([0-9]{1,4})", spec.strip().lower())
-    if not match or not 1 <= int(match[1]) <= MOST_CPU_PROCESSES:
+    planned = plan(asked)
+    if planned.is_local:
+        return Devices("cpu", planned.count)
+    if gpus_visible != planned.count:
         raise UserError(
-            f"The accelerator {spec[:40]!r} is not one of this machine.",
-            f"Give cpu:1 to cpu:{MOST_CPU_PROCESSES}, or leave it out for all GPUs that are here.",
+            f"The step was placed on {planned.spec}, but PyTorch sees {gpus_visible} GPUs.",
+            "Check the machine type, the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES.",
         )
-    return int(match[1])
+    return Devices("cuda", planned.count)

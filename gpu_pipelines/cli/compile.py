@@ -60,13 +60,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _built(name: str, accelerator: str) -> Any:
-    from gpu_pipelines.components.training.local_devices import cpu_processes
     from gpu_pipelines.pipelines import load_pipeline
-    from gpu_pipelines.targets.local import LocalTarget
-    from gpu_pipelines.targets.target import LocalPlan
+    from gpu_pipelines.targets.local import LocalTarget, plan_here
 
-    cpu_processes(accelerator)
-    return load_pipeline(name).build(LocalTarget(), LocalPlan(accelerator))
+    return load_pipeline(name).build(LocalTarget(), plan_here(accelerator))
 
 
 def _compiled(source: Any) -> str:

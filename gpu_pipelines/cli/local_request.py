@@ -51,16 +51,12 @@ def check_request(name: str, assignments: Sequence[str], file: Path | None, acce
     Raises:
         UserError: lists everything that is wrong.
     """
-    from gpu_pipelines.components.training.local_devices import cpu_processes
     from gpu_pipelines.pipelines import load_pipeline
-    from gpu_pipelines.targets.local import LocalTarget, require_step_packages
-    from gpu_pipelines.targets.target import LocalPlan
+    from gpu_pipelines.targets.local import LocalTarget, plan_here, require_step_packages
 
-    if accelerator:
-        cpu_processes(accelerator)
+    plan = plan_here(accelerator)
     module = load_pipeline(name)
     require_step_packages()
-    plan = LocalPlan(accelerator)
     arguments = pipeline_arguments(module.build(LocalTarget(), plan), assignments, file)
     if problems := module.problems(arguments) or module.problems_here(arguments):
         raise UserError.of_all(problems)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import models
+from gpu_pipelines.cli import accelerators, models
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.run import run
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
@@ -19,11 +19,14 @@ app = typer.Typer(
     name="gpu-pipelines",
     help="Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.",
     no_args_is_help=True,
+    # Plain help: drawing it with rich would take longer than all the rest of a short command.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
 app.command("compile")(compile_pipelines)
+app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
 
 

@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE
 from gpu_pipelines.targets.local_log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local_processes import no_process_left_behind
-from gpu_pipelines.targets.target import LocalPlan
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # Its effect, a new version, is what it is run for; a result of an earlier run would not have it.
@@ -35,19 +35,35 @@ class LocalTarget:
     def __init__(self, state_by_step: Mapping[str, str] | None = None) -> None:
         self._state_by_step = dict(state_by_step or {})
 
-    def place(self, component: Any, plan: LocalPlan | None) -> Callable[..., Any]:
+    def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """The component itself, told which devices to use."""
 
         def task(**arguments: Any) -> Any:
             placed = component(**arguments)
             placed.set_caching_options(component.name != NEVER_REUSED)
-            if plan is not None and plan.spec:
+            if plan is not None:
                 placed.set_env_variable(ACCELERATOR, plan.spec)
             if component.name in self._state_by_step:
                 placed.set_env_variable(INPUT_STATE, self._state_by_step[component.name])
             return placed
 
         return task
+
+
+def plan_here(spec: str) -> AcceleratorPlan | None:
+    """The plan for `cpu:N`; None for an empty text, which means all GPUs of this machine, else two CPU processes.
+
+    Raises:
+        UserError: the text is no accelerator, or one that is elsewhere.
+    """
+    if not spec:
+        return None
+    planned = plan(spec)
+    if not planned.is_local:
+        raise UserError(
+            f"The target local has no {planned.spec}.", "Give cpu:N, or leave it out for all GPUs that are here."
+        )
+    return planned
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from kfp import dsl
 from kfp.dsl import HTML, Model
 
+from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
@@ -19,7 +20,7 @@ from gpu_pipelines.pipelines.descriptions import described_by
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.step_interface import fields_from
 from gpu_pipelines.targets.local import digest_of_files, digest_of_program
-from gpu_pipelines.targets.target import LocalPlan, Target
+from gpu_pipelines.targets.target import Target
 
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
 CHECKPOINT_URI = f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/checkpoints/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
@@ -35,12 +36,12 @@ class Outputs(NamedTuple):
     model: Model
 
 
-def build(target: Target, plan: LocalPlan) -> Any:
+def build(target: Target, plan: AcceleratorPlan | None) -> Any:
     """Builds the pipeline.
 
     Args:
         target: where it will run; places each step.
-        plan: accelerators of the steps that use them.
+        plan: accelerators of the steps that use them; None for those that the target has.
 
     Returns:
         A KFP pipeline (`kfp.dsl.GraphComponent`).

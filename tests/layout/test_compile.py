@@ -77,7 +77,7 @@ def test_one_pipeline_can_be_compiled_to_a_file(tmp_path: Path) -> None:
         (["train_evaluate_upload", "--all"], "Give either the name of a pipeline or --all"),
         (["nothing"], "There is no pipeline 'nothing'"),
         (["train_evaluate_upload", "--target", "moon"], "There is no target 'moon'"),
-        (["train_evaluate_upload", "--accelerator", "h100:8"], "Give cpu:1 to cpu:64"),
+        (["train_evaluate_upload", "--accelerator", "h100:8"], "The target local has no h100:8"),
         (["train_evaluate_upload", "-o", "no/such/folder.yaml"], "no/such/folder.yaml cannot be written"),
     ],
 )

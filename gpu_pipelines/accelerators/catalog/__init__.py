@@ -1,0 +1,34 @@
+"""What Google Cloud's GPUs, machine types, regions and prices are, as data files that a person can read and correct.
+
+Each fact stands in one CSV file of this folder. Two columns are in every file: `source`, the ids of rows of sources.csv
+(what was read, where, as of when), and `unverified`, the columns of the row that rest on one weak source or on general
+knowledge. Files are read when they are first needed; nothing is read at import.
+"""
+
+from gpu_pipelines.accelerators.catalog.loader import Catalog, CatalogError, load_catalog
+from gpu_pipelines.accelerators.catalog.records import (
+    Availability,
+    ElsewhereGpu,
+    Gpu,
+    HostLimit,
+    MachineType,
+    Price,
+    Region,
+    Source,
+    UnusableMachineType,
+)
+
+__all__ = [
+    "Availability",
+    "Catalog",
+    "CatalogError",
+    "ElsewhereGpu",
+    "Gpu",
+    "HostLimit",
+    "MachineType",
+    "Price",
+    "Region",
+    "Source",
+    "UnusableMachineType",
+    "load_catalog",
+]

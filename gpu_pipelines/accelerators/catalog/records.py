@@ -1,0 +1,312 @@
+"""The rows of the catalog as frozen dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+
+#: How a way of buying a machine stands: `contested` and `unverified` are let through with a warning.
+OFFERED = ("yes", "no", "contested", "unverified")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where facts come from.
+
+    Attributes:
+        id: as used in the column `source` of every other file.
+        what: the document or program.
+        where: its address, without scheme.
+        as_of: the day the facts describe; None where the source does not say.
+    """
+
+    id: str
+    what: str
+    where: str
+    as_of: date | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU that Vertex AI training has, or had, an accelerator type for.
+
+    Attributes:
+        name: its name in a specification, e.g. `h100`.
+        enum: `google.cloud.aiplatform_v1.AcceleratorType`, e.g. `NVIDIA_H100_80GB`.
+        product: NVIDIA's name.
+        compute_engine_name: accelerator type of Compute Engine, e.g. `nvidia-h100-80gb`.
+        gke_label: value of the node label `cloud.google.com/gke-accelerator`.
+        aliases: further names that are accepted.
+        ends: day of its end of support, when its machines are shut down; None if none is announced.
+        replacements: names of the GPUs to take after that.
+        flex_start: whether Flex-start takes it.
+        architecture: e.g. `Hopper`.
+        compute_capability: e.g. `9.0`.
+        memory_gb: memory of one GPU, GB.
+        memory_bandwidth_gb_s: GB/s.
+        bf16_tflops: dense (not sparse) tensor TFLOP/s; None before Ampere, which has no bf16.
+        fp16_tflops: dense tensor TFLOP/s; None without tensor cores.
+        fp32_tflops: TFLOP/s outside the tensor cores.
+        nvlink: whether the GPUs of one machine are joined by NVLink.
+        note: what else is to be known of the hardware.
+        min_cuda: first CUDA toolkit that compiles for it.
+        last_cuda: last such toolkit; empty while current ones do.
+        pytorch_build: the build of PyTorch it needs, e.g. `cu126`; empty if the default one runs.
+        pytorch: the same in words.
+        training_metric: Vertex AI quota of standard and reserved jobs.
+        spot_metric: Vertex AI quota of Spot and Flex-start jobs.
+        serving_metric: Vertex AI quota of predictions.
+        unverified: names of the attributes above that are not verified.
+        sources: ids of the sources.
+    """
+
+    name: str
+    enum: str
+    product: str
+    compute_engine_name: str
+    gke_label: str
+    aliases: tuple[str, ...]
+    ends: date | None
+    replacements: tuple[str, ...]
+    flex_start: bool
+    architecture: str
+    compute_capability: str
+    memory_gb: int
+    memory_bandwidth_gb_s: int
+    bf16_tflops: float | None
+    fp16_tflops: float | None
+    fp32_tflops: float
+    nvlink: bool
+    note: str
+    min_cuda: str
+    last_cuda: str
+    pytorch_build: str
+    pytorch: str
+    training_metric: str
+    spot_metric: str
+    serving_metric: str
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    def has_ended(self, today: date) -> bool:
+        """Whether its machines are shut down on that day."""
+        return self.ends is not None and today >= self.ends
+
+    @property
+    def supports_bf16(self) -> bool:
+        """Whether its tensor cores compute in bfloat16 (Ampere and later)."""
+        return self.bf16_tflops is not None
+
+
+@dataclass(frozen=True)
+class ElsewhereGpu:
+    """A GPU people ask for that Vertex AI training cannot give.
+
+    Attributes:
+        name: its name in a specification, e.g. `rtx-4090`.
+        product: NVIDIA's name.
+        aliases: further names it is asked for by.
+        kind: what sort of product it is, e.g. `consumer card`.
+        memory_gb: GB.
+        memory_bandwidth_gb_s: GB/s.
+        bf16_tflops: dense tensor TFLOP/s with float32 accumulation.
+        reason: why it cannot be had; empty means that Google Cloud has none at all.
+        instead: names of GPUs to take; empty means that they are chosen by memory and speed.
+        unverified: names of the attributes above that are not verified.
+        sources: ids of the sources.
+    """
+
+    name: str
+    product: str
+    aliases: tuple[str, ...]
+    kind: str
+    memory_gb: int
+    memory_bandwidth_gb_s: int
+    bf16_tflops: float
+    reason: str
+    instead: tuple[str, ...]
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MachineType:
+    """A machine type that Vertex AI training accepts with GPUs.
+
+    Attributes:
+        name: e.g. `a3-highgpu-8g`.
+        gpu_counts: GPU name → the numbers of that GPU it takes in training. All but N1 have one GPU and one number.
+        vcpus: vCPUs.
+        memory_gb: main memory, GB.
+        local_ssd_gb: bundled local SSD, GB.
+        network_gbps: greatest network bandwidth, Gbit/s; None where the facts have no figure.
+        standard, spot, flex_start, reservation: whether it is sold that way, one of `OFFERED`.
+        boot_disk: type of boot disk it starts from.
+        host_architecture: `amd64` or `arm64`; what the container image must be built for.
+        note: what else is to be known.
+        unverified: names of the attributes above that are not verified.
+        sources: ids of the sources.
+    """
+
+    name: str
+    gpu_counts: Mapping[str, tuple[int, ...]] = field(hash=False)
+    vcpus: int
+    memory_gb: float
+    local_ssd_gb: int
+    network_gbps: int | None
+    standard: str
+    spot: str
+    flex_start: str
+    reservation: str
+    boot_disk: str
+    host_architecture: str
+    note: str
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """The part of the name that regions are listed by: `a3-highgpu`, `g2-standard`, `n1`."""
+        return machine_family(self.name)
+
+    def takes(self, gpu: str, count: int) -> bool:
+        """Whether training runs on this machine with that many of that GPU."""
+        return count in self.gpu_counts.get(gpu, ())
+
+    def offered(self, strategy: str) -> str:
+        """How buying by `strategy` (`flex-start`, …) stands, one of `OFFERED`."""
+        return str(getattr(self, strategy.replace("-", "_")))
+
+
+@dataclass(frozen=True)
+class UnusableMachineType:
+    """A GPU machine type of Compute Engine that Vertex AI training does not take.
+
+    Attributes:
+        name: e.g. `a3-edgegpu-8g`.
+        gpu: name of its GPU, which need not be in the catalog.
+        gpu_count: as Compute Engine writes it; may be a fraction.
+        vcpus: vCPUs.
+        memory_gb: main memory, GB.
+        reason: why training does not take it.
+        instead: machine type to take.
+        sources: ids of the sources.
+    """
+
+    name: str
+    gpu: str
+    gpu_count: str
+    vcpus: int
+    memory_gb: float
+    reason: str
+    instead: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostLimit:
+    """The largest N1 machine that a number of attached GPUs can carry.
+
+    Attributes:
+        gpu: name of the GPU.
+        count: number of GPUs.
+        max_vcpus: most vCPUs.
+        max_memory_gb: most main memory, GB.
+        sources: ids of the sources.
+    """
+
+    gpu: str
+    count: int
+    max_vcpus: int
+    max_memory_gb: float
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region of Google Cloud.
+
+    Attributes:
+        name: e.g. `europe-west4`.
+        place: where it is.
+        latitude, longitude: degrees, rough; used only to say which region is nearer.
+        vertex_training: `yes`; `no`; or `sdk-only`: only the SDK's list has it, gcloud's does not.
+        unverified: names of the attributes above that are not verified.
+        sources: ids of the sources.
+    """
+
+    name: str
+    place: str
+    latitude: float
+    longitude: float
+    vertex_training: str
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Availability:
+    """A GPU in a region of Compute Engine.
+
+    Attributes:
+        gpu: name of the GPU.
+        region: name of the region.
+        zones: zones that have it; empty where they are not known.
+        machine_families: families of machine types it is there on; empty if none is.
+        unverified: names of the attributes above that are not verified.
+        sources: ids of the sources.
+    """
+
+    gpu: str
+    region: str
+    zones: tuple[str, ...]
+    machine_families: tuple[str, ...]
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Price:
+    """A list price of Compute Engine, US dollars per hour.
+
+    Attributes:
+        item: a machine type (GPUs and bundled SSD included), a GPU, or `n1`.
+        unit: what one of `item` is: `machine`, `gpu`, `vcpu` or `memory_gb`.
+        region: name of the region.
+        on_demand: USD per hour on demand; None where no trustworthy figure was found.
+        spot: USD per hour on Spot, which moves from month to month.
+        unverified: `on_demand` or `spot` where that figure is not verified.
+        sources: ids of the sources.
+    """
+
+    item: str
+    unit: str
+    region: str
+    on_demand: float | None
+    spot: float | None
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SkuName:
+    """What a SKU of Compute Engine's price list is of.
+
+    Attributes:
+        sku: beginning of its description, without `Spot Preemptible` and without the place.
+        resource: `vcpu`, `memory_gb`, `gpu` or `local_ssd_gb`.
+        machine_families: families of machine types that are billed by it.
+        gpu: name of the GPU; empty for the others.
+    """
+
+    sku: str
+    resource: str
+    machine_families: tuple[str, ...]
+    gpu: str
+
+
+def machine_family(machine_type: str) -> str:
+    """The family of a machine type by its name: `a3-highgpu-8g` → `a3-highgpu`; every N1 → `n1`."""
+    series, _, rest = machine_type.partition("-")
+    return series if series == "n1" else f"{series}-{rest.partition('-')[0]}"

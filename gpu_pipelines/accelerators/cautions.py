@@ -1,0 +1,100 @@
+"""What a user should know of a plan that is valid: warnings, apart from errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+
+from gpu_pipelines.accelerators.catalog import Catalog, Gpu, MachineType
+from gpu_pipelines.accelerators.placement import located, zones_of
+
+
+@dataclass(frozen=True)
+class Caution:
+    """One warning.
+
+    Attributes:
+        code: short and stable, for programs: `contested`, `recommended`, `ends`, `bf16`, `cuda`, `arm64`, `unverified`.
+        message: the warning.
+    """
+
+    code: str
+    message: str
+
+
+def cautions(
+    gpu: Gpu, machine: MachineType, strategy: str, region: str | None, catalog: Catalog, today: date
+) -> tuple[Caution, ...]:
+    """All there is to say of a valid plan."""
+    return (
+        *_of_buying(machine, strategy),
+        *_of_the_end(gpu, today),
+        *_of_software(gpu, machine),
+        *_of_unverified_facts(gpu, machine, strategy),
+        *_of_the_region(gpu, region, catalog),
+    )
+
+
+def _of_buying(machine: MachineType, strategy: str) -> list[Caution]:
+    stands = machine.offered(strategy)
+    if stands == "contested":
+        return [Caution("contested", f"{machine.name} on {strategy} may be refused: {machine.note}. Spot is safer.")]
+    if stands == "unverified":
+        return [Caution("unverified", f"No page says whether {machine.name} can be had by {strategy} for training.")]
+    if strategy == "standard" and "recommends" in machine.note:
+        return [Caution("recommended", f"{machine.name}: {machine.note}.")]
+    return []
+
+
+def _of_the_end(gpu: Gpu, today: date) -> list[Caution]:
+    if gpu.ends is None or gpu.has_ended(today):
+        return []
+    days = (gpu.ends - today).days
+    take = " or ".join(gpu.replacements)
+    return [Caution("ends", f"Support of {gpu.name} ends on {gpu.ends}, in {days} days; jobs after that need {take}.")]
+
+
+def _of_software(gpu: Gpu, machine: MachineType) -> list[Caution]:
+    found = []
+    if not gpu.supports_bf16:
+        precision = "fp16 with loss scaling" if gpu.fp16_tflops else "fp32"
+        found.append(Caution("bf16", f"{gpu.name} ({gpu.architecture}) has no bf16; train in {precision}."))
+    if gpu.last_cuda:
+        found.append(
+            Caution("cuda", f"CUDA {gpu.last_cuda} is the last that runs on {gpu.name}. PyTorch: {gpu.pytorch}.")
+        )
+    elif "cuda 12.8" in gpu.pytorch.lower():
+        found.append(Caution("cuda", f"{gpu.name} needs {gpu.pytorch}."))
+    if machine.host_architecture != "amd64":
+        found.append(Caution("arm64", f"{machine.name} has ARM64 hosts: the image must be built for linux/arm64."))
+    return found
+
+
+def _of_unverified_facts(gpu: Gpu, machine: MachineType, strategy: str) -> list[Caution]:
+    found = []
+    metric = quota_field(strategy)
+    if metric in gpu.unverified:
+        found.append(Caution("unverified", f"The name of the quota metric, {getattr(gpu, metric)}, is not verified."))
+    if "boot_disk" in machine.unverified:
+        found.append(
+            Caution("unverified", f"That {machine.name} starts from {machine.boot_disk} is not verified for training.")
+        )
+    return found
+
+
+def _of_the_region(gpu: Gpu, region: str | None, catalog: Catalog) -> list[Caution]:
+    if region is None or not located(catalog, gpu.name):
+        return []
+    found = []
+    if catalog.regions[region].vertex_training == "sdk-only":
+        found.append(
+            Caution("unverified", f"{region} is a training region for the SDK, but not for gcloud; it may be refused.")
+        )
+    if not zones_of(catalog, gpu.name, region):
+        found.append(Caution("unverified", f"Which zones of {region} have {gpu.name} is not known."))
+    return found
+
+
+def quota_field(strategy: str) -> str:
+    """The attribute of `Gpu` that names the quota a strategy draws on; Flex-start draws on that of Spot."""
+    return "spot_metric" if strategy in ("spot", "flex-start") else "training_metric"

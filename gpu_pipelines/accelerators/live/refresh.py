@@ -1,0 +1,83 @@
+"""Rebuilds prices.csv and availability.csv from Google's APIs, in the form they have in the catalog."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.accelerators.catalog import Catalog, Source
+from gpu_pipelines.accelerators.catalog.loader import PACKAGED
+from gpu_pipelines.accelerators.catalog.writer import write_availability, write_prices, write_sources
+from gpu_pipelines.accelerators.live import availability, prices
+from gpu_pipelines.accelerators.live.clients import Clients
+from gpu_pipelines.errors import UserError
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh wrote.
+
+    Attributes:
+        directory: where the files are.
+        prices_read: rows of prices.csv that were read.
+        prices_kept: rows for which no complete price was read, and which stay as they were.
+        availability_read: rows of availability.csv, all read.
+        unknown_regions: regions with GPUs that regions.csv does not have; they are left out until it does.
+    """
+
+    directory: Path
+    prices_read: int
+    prices_kept: int
+    availability_read: int
+    unknown_regions: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as a JSON object."""
+        return {**vars(self), "directory": str(self.directory), "unknown_regions": list(self.unknown_regions)}
+
+
+def refresh(catalog: Catalog, clients: Clients, output: Path | None, today: date | None = None) -> Refreshed:
+    """Reads prices and places and writes the files.
+
+    Args:
+        catalog: the facts so far.
+        clients: clients of the APIs.
+        output: directory to write to; None writes over the files of the catalog itself.
+        today: the day to put to what is read; None takes today.
+
+    Raises:
+        UserError: if an API cannot be read, answers nothing of use, or the directory cannot be written.
+    """
+    directory = output or catalog.directory or PACKAGED
+    read = prices.prices_of(prices.read_rates(catalog, clients), catalog)
+    rows, unknown = availability.availability_of(availability.read_places(catalog, clients), catalog)
+    if not read or not rows:
+        what = "prices" if not read else "zones with GPUs"
+        raise UserError(f"The API answered no {what} that the catalog knows; nothing was written.")
+    fresh = {(price.item, price.unit, price.region) for price in read}
+    kept = [price for key, price in catalog.prices.items() if key not in fresh]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_prices(directory, [*read, *kept])
+        write_availability(directory, rows, catalog.gpus)
+        write_sources(directory, catalog, _sources(today or date.today()))
+    except OSError as error:
+        raise UserError(
+            f"{directory} cannot be written: {error.strerror or error}.",
+            "Write elsewhere with --output DIR and set GPU_PIPELINES_CATALOG=DIR.",
+        ) from error
+    return Refreshed(directory, len(read), len(kept), len(rows), tuple(unknown))
+
+
+def _sources(today: date) -> list[Source]:
+    return [
+        Source(prices.SOURCE, "Cloud Billing API, price list of Compute Engine", "cloudbilling.googleapis.com", today),
+        Source(
+            availability.SOURCE,
+            "Compute Engine API, accelerator and machine types by zone",
+            "compute.googleapis.com",
+            today,
+        ),
+    ]

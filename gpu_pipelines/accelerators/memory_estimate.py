@@ -1,0 +1,93 @@
+"""How much memory of each GPU a training job needs, broken down; each formula with its source.
+
+Everything is in GB of 10⁹ bytes; a GPU's nominal memory is taken as the same, which errs on the safe side by some
+percent on the large ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES, Workload
+
+#: CUDA context, library workspaces and NCCL buffers, GB. An assumption.
+RUNTIME_GB = 1.5
+#: The part of a GPU's memory that a job can plan with; the rest goes to fragmentation and peaks. An assumption.
+USABLE = 0.9
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Memory of one GPU, GB.
+
+    Attributes:
+        parallelism: `ddp` (every GPU holds everything) or `fsdp` (weights, gradients and optimizer are sharded).
+        weights: weights in the precision of the computation.
+        gradients: gradients of the trained parameters.
+        optimizer: fp32 master weights and the optimizer's moments.
+        activations: what the forward pass keeps for the backward pass.
+        gathered: weights and gradients of the layers at work, whole, while the rest is sharded.
+        runtime: CUDA context, workspaces, NCCL.
+    """
+
+    parallelism: str
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    gathered: float
+    runtime: float = RUNTIME_GB
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.gathered + self.runtime
+
+
+def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: str) -> MemoryEstimate:
+    """The memory that one GPU needs.
+
+    Weights, gradients and optimizer: mixed-precision training with Adam takes 2 + 2 + 12 bytes for each trained
+    parameter, 12 being an fp32 copy and two fp32 moments; sharding divides all three by the number of GPUs
+    (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, 3.1 and 5). In fp32 it is 4 + 4 + 8 and there is no copy.
+
+    Args:
+        workload: the job; not a measured one.
+        precision: `bf16`, `fp16` or `fp32`.
+        gpus: GPUs of all nodes together.
+        parallelism: `ddp` or `fsdp`.
+    """
+    width = 4 if precision == "fp32" else 2
+    shards = gpus if parallelism == "fsdp" else 1
+    parameters, trained = workload.parameters or 0.0, workload.trained_parameters
+    frozen = parameters if workload.lora_rank is not None else 0.0
+    master = 0 if precision == "fp32" else 4
+    layers, _ = workload.shape
+    # FSDP holds the layer it computes and prefetches the next, and the whole gradient of one before it is scattered.
+    gathered = (2 * parameters + trained) / layers * width if parallelism == "fsdp" else 0.0
+    return MemoryEstimate(
+        parallelism=parallelism,
+        weights=(frozen + trained) * width / shards / 1e9,
+        gradients=trained * width / shards / 1e9,
+        optimizer=trained * (master + OPTIMIZER_BYTES[workload.optimizer]) / shards / 1e9,
+        activations=activation_bytes(workload, width) / 1e9,
+        gathered=gathered / 1e9,
+    )
+
+
+def activation_bytes(workload: Workload, width: int) -> float:
+    """Bytes of activations of one GPU.
+
+    A transformer layer keeps 34 · s · b · h bytes in 16 bits when the attention scores are not stored (FlashAttention
+    or selective recomputation), and 2 · s · b · h when the layer is recomputed; the logits take 4 · s · b · v in fp32
+    (Korthikanti et al. 2022, arXiv:2205.05198, equations 2 and 6 and section 4.3). s is the sequence length, b the
+    batch, h the width, v the vocabulary. The layer being recomputed is held whole. For what is no transformer, the
+    figure is not known and is 0; a measured trial says it.
+    """
+    if workload.flops_per_sample is not None:
+        return 0.0
+    layers, hidden = workload.shape
+    tokens = workload.sequence_length * workload.batch
+    one_layer = 34 * tokens * hidden
+    kept = layers * 2 * tokens * hidden + one_layer if workload.recompute else layers * one_layer
+    return kept * width / 2 + 4 * tokens * workload.vocabulary

@@ -1,0 +1,152 @@
+"""A training job as the user describes it: how large the model is, how much it is trained on, and how."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+
+PRECISIONS = ("auto", "bf16", "fp16", "fp32")
+#: Bytes of optimizer state for each trained parameter, beside the fp32 master weights of mixed precision. AdamW holds
+#: two moments in fp32 (Kingma & Ba 2014, arXiv:1412.6980), its 8-bit form two in 8 bits (Dettmers et al. 2021,
+#: arXiv:2110.02861), momentum one.
+OPTIMIZER_BYTES = {"adamw": 8, "adamw-8bit": 2, "momentum": 4, "sgd": 0}
+#: Matrices of each layer that get a LoRA adapter: query, key, value and output (Hu et al. 2021, arXiv:2106.09685, 4.2).
+LORA_MATRICES = 4
+
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]{1,3})?)\s*([kmbgt]?)", re.IGNORECASE)
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training job.
+
+    Attributes:
+        parameters: parameters of the model; None where the job was measured.
+        tokens: tokens to train on, all epochs together.
+        samples: samples to train on, all epochs together; for a transformer, `sequence_length` tokens each.
+        flops_per_sample: floating-point operations of one forward pass over one sample, for what is no transformer.
+        sequence_length: tokens of one sample.
+        batch: samples of one GPU in one step.
+        precision: `auto` (bf16 where it exists, else fp16, else fp32) or one of the three.
+        optimizer: a key of `OPTIMIZER_BYTES`.
+        lora_rank: rank of the LoRA adapters; None trains all parameters.
+        layers: transformer layers; None estimates them.
+        hidden_size: width of the model; None estimates it.
+        vocabulary: size of the vocabulary; 0 leaves the logits out.
+        recompute: whether activations are recomputed in the backward pass (activation checkpointing).
+        measured_on: specification that a trial ran on, e.g. `l4:1`.
+        measured_samples_per_second: throughput of that trial, all its GPUs together.
+        measured_memory_gb: peak memory of one GPU in that trial, GB.
+    """
+
+    parameters: float | None = None
+    tokens: float | None = None
+    samples: float | None = None
+    flops_per_sample: float | None = None
+    sequence_length: int = 2048
+    batch: int = 1
+    precision: str = "auto"
+    optimizer: str = "adamw"
+    lora_rank: int | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
+    vocabulary: int = 32_000
+    recompute: bool = False
+    measured_on: str | None = None
+    measured_samples_per_second: float | None = None
+    measured_memory_gb: float | None = None
+
+    def __post_init__(self) -> None:
+        problems = _problems(self)
+        if problems:
+            raise UserError.of_all(problems)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether time and memory are projected from a trial run rather than estimated."""
+        return self.measured_on is not None
+
+    @property
+    def total_samples(self) -> float:
+        """Samples to train on."""
+        if self.samples is not None:
+            return self.samples
+        return (self.tokens or 0.0) / self.sequence_length
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and width, estimated where they are not given.
+
+        A transformer has about 12 · layers · width² parameters (Kaplan et al. 2020, arXiv:2001.08361, 2.1); where both
+        are open, the width is taken as 128 times the number of layers, as in models of 7 and 13 billion parameters.
+        """
+        parameters = self.parameters or 0.0
+        if self.layers and self.hidden_size:
+            return self.layers, self.hidden_size
+        if self.layers:
+            return self.layers, max(1, round(math.sqrt(parameters / (12 * self.layers))))
+        if self.hidden_size:
+            return max(1, round(parameters / (12 * self.hidden_size**2))), self.hidden_size
+        layers = max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
+        return layers, max(1, round(math.sqrt(parameters / (12 * layers))))
+
+    @property
+    def trained_parameters(self) -> float:
+        """Parameters that the optimizer changes: all, or those of the LoRA adapters.
+
+        An adapter of rank r on a matrix of width d has 2 · d · r (Hu et al. 2021, arXiv:2106.09685, 4.2).
+        """
+        if self.lora_rank is None:
+            return self.parameters or 0.0
+        layers, width = self.shape
+        return 2.0 * LORA_MATRICES * layers * width * self.lora_rank
+
+    def to_json(self) -> dict[str, Any]:
+        """The workload as a JSON object, with what was derived."""
+        layers, width = self.shape
+        derived = {"layers": layers, "hidden_size": width, "trained_parameters": self.trained_parameters}
+        return {**vars(self), **({} if self.is_measured else derived), "total_samples": self.total_samples}
+
+
+def parse_quantity(text: str, what: str) -> float:
+    """`7b`, `1.5T`, `300m` or `2e12` as a number.
+
+    Args:
+        text: the user's text.
+        what: what it is of, for the message.
+
+    Raises:
+        UserError: if it is none.
+    """
+    match = _QUANTITY.fullmatch(text.strip()[:40])
+    if match is None:
+        raise UserError(f"{text[:40]!r} is not a number of {what}.", "Write it as 7b, 1.5t, 300m or 2e12.")
+    return float(match[1]) * _SCALE[match[2].lower()]
+
+
+def _problems(workload: Workload) -> list[str]:
+    problems = []
+    for name, value in vars(workload).items():
+        # A vocabulary of 0 is allowed: it leaves the logits out.
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        least = 0 if name == "vocabulary" else math.nextafter(0, 1)
+        if not (math.isfinite(value) and least <= value <= 1e24):
+            problems.append(f"{name.replace('_', ' ')} is {value:g}; it must be a positive number.")
+    if workload.precision not in PRECISIONS:
+        problems.append(f"There is no precision {workload.precision!r}. Valid: {', '.join(PRECISIONS)}.")
+    if workload.optimizer not in OPTIMIZER_BYTES:
+        problems.append(f"There is no optimizer {workload.optimizer!r} here. Valid: {', '.join(OPTIMIZER_BYTES)}.")
+    if workload.tokens is None and workload.samples is None:
+        problems.append("How much to train on is not given: say how many tokens or how many samples.")
+    if workload.is_measured:
+        if workload.measured_samples_per_second is None:
+            problems.append("A measured job needs its samples per second.")
+    elif workload.parameters is None:
+        problems.append("How large the model is is not given: say how many parameters, or give a measured trial.")
+    return problems

@@ -1,0 +1,401 @@
+"""What the accelerators commands show: each view is first a document (which `--json` prints), then a table of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+from gpu_pipelines.accelerators.catalog import Catalog, ElsewhereGpu, Gpu, load_catalog
+from gpu_pipelines.accelerators.cost import LEFT_OUT, estimate_cost, price_in
+from gpu_pipelines.accelerators.placement import usable_regions, zones_of
+from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, Problem, plan, plan_request
+from gpu_pipelines.accelerators.request import STRATEGIES, PlanRequest, find_gpu, shown
+from gpu_pipelines.accelerators.rules import nearest
+from gpu_pipelines.errors import UserError
+
+CHEAPEST = 5
+
+
+def gpu_list(region: str | None, today: date | None = None) -> dict[str, Any]:
+    """Every GPU, or those of a region.
+
+    Raises:
+        UserError: if there is no such region.
+    """
+    catalog = load_catalog()
+    if region is not None and region not in catalog.regions:
+        raise UserError(f"There is no region {shown(region)} with GPUs. {nearest(region, catalog.regions)}")
+    day = today or date.today()
+    gpus = [_summary(gpu, catalog, region, day) for gpu in catalog.gpus.values()]
+    return {"region": region, "gpus": [gpu for gpu in gpus if region is None or gpu["regions"]]}
+
+
+def _summary(gpu: Gpu, catalog: Catalog, region: str | None, today: date) -> dict[str, Any]:
+    machines = catalog.machines_with(gpu.name)
+    gone = gpu.has_ended(today)
+    regions = [] if gone else usable_regions(catalog, gpu.name, machines)
+    regions = [each for each in regions if region in (None, each)]
+    cheapest = _cheapest_gpu_hour(gpu, catalog, regions)
+    return {
+        "name": gpu.name,
+        "accelerator_type": gpu.enum,
+        "product": gpu.product,
+        "status": "gone" if gone else "ending" if gpu.ends else "available",
+        "ends": gpu.ends.isoformat() if gpu.ends else None,
+        "replacements": list(gpu.replacements),
+        "memory_gb": gpu.memory_gb,
+        "memory_bandwidth_gb_s": gpu.memory_bandwidth_gb_s,
+        "bf16_tflops": gpu.bf16_tflops,
+        "fp16_tflops": gpu.fp16_tflops,
+        "counts": catalog.counts(gpu.name),
+        "regions": regions,
+        "cheapest_on_demand_per_gpu_hour": cheapest["on_demand"],
+        "cheapest_spot_per_gpu_hour": cheapest["spot"],
+    }
+
+
+def _cheapest_gpu_hour(gpu: Gpu, catalog: Catalog, regions: Sequence[str]) -> dict[str, float | None]:
+    """The lowest price of one GPU with its share of a machine, USD per hour."""
+    found: dict[str, list[float]] = {"on_demand": [], "spot": []}
+    for machine in catalog.machines_with(gpu.name):
+        for count in machine.gpu_counts[gpu.name]:
+            for region in regions:
+                price = price_in(catalog, gpu, count, machine, region)
+                for kind, values in found.items():
+                    value = getattr(price, kind) if price else None
+                    # What Compute Engine does not sell on demand has no price on demand, though its parts add up.
+                    sold = kind == "spot" or machine.standard == "yes"
+                    if value is not None and sold:
+                        values.append(value / count)
+    return {kind: round(min(values), 4) if values else None for kind, values in found.items()}
+
+
+def gpu_details(name: str) -> dict[str, Any]:
+    """All that is known of one GPU.
+
+    Raises:
+        UserError: if there is no such GPU, with what to take instead.
+    """
+    catalog = load_catalog()
+    gpu = find_gpu(catalog, name[:64])
+    if isinstance(gpu, ElsewhereGpu):
+        plan(f"{gpu.name}:1", catalog=catalog)
+    if not isinstance(gpu, Gpu):
+        raise UserError(f"There is no GPU {shown(name)}. {nearest(name, catalog.gpus)}")
+    return {
+        **_summary(gpu, catalog, None, date.today()),
+        "compute_engine_name": gpu.compute_engine_name,
+        "gke_label": gpu.gke_label,
+        "architecture": gpu.architecture,
+        "compute_capability": gpu.compute_capability,
+        "fp32_tflops": gpu.fp32_tflops,
+        "nvlink": gpu.nvlink,
+        "note": gpu.note,
+        "min_cuda": gpu.min_cuda,
+        "last_cuda": gpu.last_cuda,
+        "pytorch": gpu.pytorch,
+        "training_quota": gpu.training_metric,
+        "spot_quota": gpu.spot_metric,
+        "machines": [_machine(machine.name, gpu, catalog) for machine in catalog.machines_with(gpu.name)],
+        "zones": {
+            region: list(zones_of(catalog, gpu.name, region))
+            for region in usable_regions(catalog, gpu.name, catalog.machines_with(gpu.name))
+        },
+        "unverified": list(dict.fromkeys(gpu.unverified)),
+        "sources": [_source(source, catalog) for source in gpu.sources],
+    }
+
+
+def _machine(name: str, gpu: Gpu, catalog: Catalog) -> dict[str, Any]:
+    machine = catalog.machine_types[name]
+    return {
+        "machine_type": name,
+        "counts": list(machine.gpu_counts[gpu.name]),
+        "vcpus": machine.vcpus,
+        "memory_gb": machine.memory_gb,
+        "strategies": {strategy: machine.offered(strategy) for strategy in STRATEGIES},
+        "boot_disk": machine.boot_disk,
+    }
+
+
+def _source(source: str, catalog: Catalog) -> dict[str, Any]:
+    found = catalog.sources[source]
+    return {"what": found.what, "where": found.where, "as_of": found.as_of.isoformat() if found.as_of else None}
+
+
+def plans(requests: Sequence[PlanRequest]) -> dict[str, Any]:
+    """The plans of a job's worker pools, what they cost, and the zones they share.
+
+    Raises:
+        PlanError: with all that is wrong with any of them.
+    """
+    made: list[AcceleratorPlan] = []
+    problems: list[Problem] = []
+    for request in requests:
+        try:
+            made.append(plan_request(request))
+        except PlanError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise PlanError(problems)
+    document: dict[str, Any] = {"plans": []}
+    for each in made:
+        cost = estimate_cost(each)
+        document["plans"].append({**each.to_json(), "cost": cost.to_json() if cost else None})
+    if len(made) > 1:
+        from gpu_pipelines.accelerators.together import share_zone
+
+        placed = share_zone(made)
+        document["together"] = {
+            "region": placed.region,
+            "zones": list(placed.zones),
+            "regions": list(placed.regions),
+            "warnings": [vars(warning).copy() for warning in placed.warnings],
+        }
+    return document
+
+
+def draw_plans(document: dict[str, Any]) -> None:
+    """Prints plans as text. Without rich: this is the command that has to be quick."""
+    for each in document["plans"]:
+        _draw_plan(each)
+    together = document.get("together")
+    if together:
+        where = ", ".join(together["zones"]) or f"one zone in {', '.join(together['regions']) or 'a region'}"
+        print(f"together: {where}")
+        _draw_warnings(together["warnings"])
+
+
+def _draw_plan(each: dict[str, Any]) -> None:
+    if each["local"]:
+        print(f"{each['spec']}: {each['reasons'][0]}")
+        return
+    total = f", {each['total_gpus']} GPUs in all" if each["nodes"] > 1 else ""
+    print(f"{each['spec']}: {each['nodes']} × {each['machine_type']}{total}")
+    network = f", network {each['network_gbps']} Gbit/s" if each["network_gbps"] else ""
+    lines = {
+        "GPU": f"{each['accelerator_count']} × {each['accelerator_type']}, {each['gpu_memory_gb']} GB each",
+        "machine": f"{each['vcpus']} vCPUs, {each['memory_gb']:g} GB, {each['host_architecture']}{network}",
+        "boot disk": each["boot_disk_type"],
+        "strategy": each["strategy"] + (f", {each['hours']:g} hours at most" if each["hours"] else ""),
+        "region": _region_line(each),
+        "precision": each["precision"],
+        "quota": f"{each['total_gpus']} of {each['quota_metric']}",
+    }
+    for name, text in lines.items():
+        print(f"  {name:<10} {text}")
+    for reason in each["reasons"]:
+        print(f"  {'why':<10} {reason}")
+    _draw_cost(each["cost"], each["region"])
+    _draw_warnings(each["warnings"])
+
+
+def _region_line(each: dict[str, Any]) -> str:
+    if each["region"]:
+        return f"{each['region']} (zones: {', '.join(each['zones']) or 'not known'})"
+    return f"open; Compute Engine has it in {', '.join(each['regions']) or 'no known region'}"
+
+
+def _draw_cost(cost: dict[str, Any] | None, region: str | None) -> None:
+    if cost is None:
+        return
+    if not cost["regions"]:
+        print(f"  {'cost':<10} no price is known")
+        return
+    lines = [cost["here"], *cost["regions"]] if cost["here"] else cost["regions"]
+    unique = {line["region"]: line for line in lines}
+    print(f"  {'cost':<10} {'region':<24} {'on demand/h':>12} {'spot/h':>12}" + _total_heading(cost))
+    for line in list(unique.values())[:CHEAPEST]:
+        figures = "".join(f" {_usd(line[kind]):>12}" for kind in ("on_demand_per_hour", "spot_per_hour"))
+        total = f" {_usd(line['total']):>14}" if cost["hours"] else ""
+        print(f"  {'':<10} {line['region']:<24}{figures}{total}{'  unverified' if line['unverified'] else ''}")
+    if region and not cost["here"]:
+        print(f"  {'':<10} no price is known for {region}")
+    undated = f" and an undated one ({', '.join(cost['undated_sources'])})" if cost["undated_sources"] else ""
+    print(
+        f"  {'':<10} USD, list prices of {cost['as_of'] or 'unknown date'}{undated}; left out: {', '.join(LEFT_OUT)}."
+    )
+
+
+def _total_heading(cost: dict[str, Any]) -> str:
+    if not cost["hours"]:
+        return ""
+    which = "spot" if cost["strategy"] == "spot" else "on demand"
+    return f" {cost['hours']:g} h {which}".rjust(15)
+
+
+def _draw_warnings(warnings: Sequence[dict[str, Any]]) -> None:
+    for warning in warnings:
+        print(f"  {'warning':<10} {warning['message']}")
+
+
+def draw_gpu_list(document: dict[str, Any]) -> None:
+    """Prints the list of GPUs as a table."""
+    table = _table(
+        "", "GPU", "product", "GB", "GB/s", "bf16 TFLOP/s", "per machine", "regions", "USD/GPU h", "spot", ""
+    )
+    for gpu in document["gpus"]:
+        ends = f"{'ended' if gpu['status'] == 'gone' else 'ends'} {gpu['ends']}: {' or '.join(gpu['replacements'])}"
+        table.add_row(
+            gpu["name"],
+            gpu["product"],
+            str(gpu["memory_gb"]),
+            str(gpu["memory_bandwidth_gb_s"]),
+            f"{gpu['bf16_tflops']:g}" if gpu["bf16_tflops"] else "–",
+            ", ".join(map(str, gpu["counts"])),
+            str(len(gpu["regions"])),
+            _usd(gpu["cheapest_on_demand_per_gpu_hour"]),
+            _usd(gpu["cheapest_spot_per_gpu_hour"]),
+            ends if gpu["ends"] else "",
+        )
+    _draw(table)
+    print("Cheapest region, with the GPU's share of its machine. Left out: " + ", ".join(LEFT_OUT) + ".")
+
+
+def draw_gpu_details(gpu: dict[str, Any]) -> None:
+    """Prints one GPU."""
+    print(f"{gpu['name']}: {gpu['product']} ({gpu['accelerator_type']})")
+    unverified = set(gpu["unverified"])
+    facts = {
+        "status": gpu["status"] + (f", {gpu['ends']}; take {' or '.join(gpu['replacements'])}" if gpu["ends"] else ""),
+        "memory_gb": f"{gpu['memory_gb']} GB",
+        "memory_bandwidth_gb_s": f"{gpu['memory_bandwidth_gb_s']} GB/s",
+        "bf16_tflops": f"{gpu['bf16_tflops']:g} TFLOP/s dense" if gpu["bf16_tflops"] else "none",
+        "fp16_tflops": f"{gpu['fp16_tflops']:g} TFLOP/s dense" if gpu["fp16_tflops"] else "no tensor cores",
+        "fp32_tflops": f"{gpu['fp32_tflops']:g} TFLOP/s",
+        "compute_capability": f"{gpu['compute_capability']} ({gpu['architecture']})",
+        "nvlink": "yes" if gpu["nvlink"] else "no",
+        "min_cuda": f"{gpu['min_cuda']} to {gpu['last_cuda'] or 'current'}",
+        "pytorch": gpu["pytorch"],
+        "compute_engine_name": gpu["compute_engine_name"],
+        "gke_label": gpu["gke_label"],
+        "training_quota": gpu["training_quota"],
+        "spot_quota": gpu["spot_quota"],
+    }
+    renamed = {"training_quota": "training_metric", "spot_quota": "spot_metric"}
+    for name, text in facts.items():
+        mark = "  (unverified)" if renamed.get(name, name) in unverified else ""
+        print(f"  {name.replace('_', ' '):<22} {text}{mark}")
+    _draw_machines(gpu)
+    for region, zones in gpu["zones"].items():
+        print(f"  {region:<24} {', '.join(zones) or 'zones not known'}")
+    for source in gpu["sources"]:
+        print(f"  source: {source['what']}, {source['where']} ({source['as_of'] or 'no date'})")
+
+
+def _draw_machines(gpu: dict[str, Any]) -> None:
+    table = _table("", "machine", "GPUs", "vCPUs", "GB", *STRATEGIES, "boot disk")
+    for machine in gpu["machines"]:
+        table.add_row(
+            machine["machine_type"],
+            ", ".join(map(str, machine["counts"])),
+            str(machine["vcpus"]),
+            f"{machine['memory_gb']:g}",
+            *machine["strategies"].values(),
+            machine["boot_disk"],
+        )
+    _draw(table)
+
+
+def draw_advice(document: dict[str, Any], top: int) -> None:
+    """Prints the ranked options, the memory of the first, and why other GPUs will not do."""
+    options = document["options"]
+    table = _table(
+        "", "", "plan", "machine", "precision", "", "GB/GPU", "hours", "limit", "region", "USD", "USD spot", ""
+    )
+    for number, option in enumerate(options[:top], 1):
+        table.add_row(
+            str(number),
+            _spec(option),
+            option["machine_type"],
+            option["precision"],
+            option["parallelism"] or "",
+            _memory(option),
+            f"{option['hours']['hours']:,.1f}",
+            option["hours"]["limit"],
+            option["region"] or "–",
+            _usd(option["on_demand_usd"]),
+            _usd(option["spot_usd"]),
+            ", ".join(_marks(option)),
+        )
+    if options:
+        _draw(table)
+        _draw_memory(options[0])
+        if len(options) > top:
+            print(f"{len(options) - top} more will do; --top shows them.")
+    else:
+        print("Nothing will do.")
+    for option in document["rejected"]:
+        print(f"  not {_spec(option)}: {'; '.join(option['reasons'])}")
+    for assumption in document["assumptions"]:
+        print(f"  {assumption}")
+
+
+def _marks(option: dict[str, Any]) -> list[str]:
+    marks = {
+        "price unverified": option["price_unverified"],
+        "may be refused": "contested" in option["warnings"],
+        "network not counted": option["nodes"] > 1 and option["hours"]["network"] is None,
+    }
+    return [mark for mark, holds in marks.items() if holds]
+
+
+def _spec(option: dict[str, Any]) -> str:
+    return option["spec"] + (f" × {option['nodes']} nodes" if option["nodes"] > 1 else "")
+
+
+def _memory(option: dict[str, Any]) -> str:
+    memory = option["memory_gb"]
+    total = memory["total"] if isinstance(memory, dict) else memory
+    return f"{total:.1f} of {option['usable_gb']:.1f}" if total is not None else "not known"
+
+
+def _draw_memory(option: dict[str, Any]) -> None:
+    memory = option["memory_gb"]
+    if isinstance(memory, dict):
+        parts = ("weights", "gradients", "optimizer", "activations", "gathered", "runtime")
+        told = ", ".join(f"{part} {memory[part]:.1f}" for part in parts if memory[part] >= 0.05)
+        print(f"Memory of one GPU on {_spec(option)}, GB: {told}.")
+
+
+def draw_quota(report: dict[str, Any]) -> None:
+    """Prints a quota report."""
+    print(f"{report['metric']}: {report['needed']} needed in {report['project']}")
+    for region in report["regions"]:
+        limit = "no limit" if region["limit"] < 0 else str(region["limit"])
+        print(f"  {region['region']:<24} {limit:>8}  {'enough' if region['enough'] else 'not enough'}")
+    if not report["enough"]:
+        print(f"Ask for more: {report['console']}\n  {report['command']}")
+
+
+def draw_refreshed(result: dict[str, Any]) -> None:
+    """Prints what a refresh wrote."""
+    print(
+        f"{result['directory']}: {result['prices_read']} prices read, {result['prices_kept']} kept as they were, "
+        f"{result['availability_read']} places of GPUs."
+    )
+    if result["unknown_regions"]:
+        print(f"Left out, for regions.csv does not have them: {', '.join(result['unknown_regions'])}.")
+
+
+def _table(title: str, *columns: str) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title or None, box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _draw(table: Any) -> None:
+    from rich.console import Console
+
+    # In a pipe rich would take 80 columns and fold every cell.
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
+def _usd(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.2f}"

@@ -1,0 +1,245 @@
+"""`gpu-pipelines accelerators`: list, show, plan, advise, quota and catalog refresh.
+
+Everything but typer is imported inside the commands, so that `--help` and `plan` answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+app = typer.Typer(
+    name="accelerators",
+    help="NVIDIA GPUs on Google Cloud: what there is, what fits, what it costs. Checked before anything is submitted.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Help in plain text: drawing it with rich would take as long as everything else together.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+catalog_app = typer.Typer(name="catalog", help="The facts behind it all.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(catalog_app)
+
+T = TypeVar("T")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Region = Annotated[str | None, typer.Option("--region", help="Google Cloud region; left open if not given.")]
+Strategy = Annotated[str | None, typer.Option("--strategy", help="standard, spot, flex-start or reservation.")]
+
+
+@app.command("list")
+def list_gpus(region: Region = None, as_json: AsJson = False) -> None:
+    """Every GPU by name, with what it has and what it costs."""
+    with _errors_exit_2(as_json):
+        from gpu_pipelines.cli import accelerator_views as views
+
+        _print(views.gpu_list(region), as_json, views.draw_gpu_list)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="Name of a GPU, e.g. h100.")], as_json: AsJson = False) -> None:
+    """One GPU: hardware, software, machines, regions, prices, quota, and what of it is not verified."""
+    with _errors_exit_2(as_json):
+        from gpu_pipelines.cli import accelerator_views as views
+
+        _print(views.gpu_details(name), as_json, views.draw_gpu_details)
+
+
+@app.command()
+def plan(
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC", help="NAME:COUNT, one for each worker pool.")],
+    nodes: Annotated[
+        list[int] | None, typer.Option("--nodes", help="Machines; once for all, or once for each SPEC.")
+    ] = None,
+    region: Region = None,
+    strategy: Strategy = None,
+    machine_type: Annotated[
+        list[str] | None, typer.Option("--machine-type", help="Machine type; once for all, or once for each SPEC.")
+    ] = None,
+    reservation: Annotated[str | None, typer.Option("--reservation", help="projects/P/zones/Z/reservations/R.")] = None,
+    hours: Annotated[float | None, typer.Option("--hours", help="Longest the job may run; prices a total.")] = None,
+    memory: Annotated[float | None, typer.Option("--memory", help="Main memory of each machine, GB.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a choice of accelerator, fill in what is open, and price it.
+
+    Several SPECs are the worker pools of one job, which must share a zone.
+    """
+    with _errors_exit_2(as_json):
+        from gpu_pipelines.accelerators.request import PlanRequest
+        from gpu_pipelines.cli import accelerator_views as views
+
+        requests = [
+            PlanRequest(spec, number, region, strategy, machine, reservation, hours, memory)
+            for spec, number, machine in zip(
+                specs,
+                _for_each("--nodes", nodes or [1], specs),
+                _for_each("--machine-type", machine_type or [None], specs),
+                strict=True,
+            )
+        ]
+        _print(views.plans(requests), as_json, views.draw_plans)
+
+
+@app.command()
+def advise(
+    parameters: Annotated[str | None, typer.Option("--parameters", help="Parameters of the model, e.g. 7b.")] = None,
+    tokens: Annotated[str | None, typer.Option("--tokens", help="Tokens to train on, e.g. 10b.")] = None,
+    samples: Annotated[str | None, typer.Option("--samples", help="Samples to train on, e.g. 1.2m.")] = None,
+    flops_per_sample: Annotated[
+        str | None, typer.Option("--flops-per-sample", help="FLOPs of one forward pass; for what is no transformer.")
+    ] = None,
+    sequence_length: Annotated[int, typer.Option("--sequence-length", help="Tokens of one sample.")] = 2048,
+    batch: Annotated[int, typer.Option("--batch", help="Samples of one GPU in one step.")] = 1,
+    precision: Annotated[str, typer.Option("--precision", help="auto, bf16, fp16 or fp32.")] = "auto",
+    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw, adamw-8bit, momentum or sgd.")] = "adamw",
+    lora_rank: Annotated[int | None, typer.Option("--lora-rank", help="Train LoRA adapters of that rank only.")] = None,
+    layers: Annotated[int | None, typer.Option("--layers", help="Layers; estimated if not given.")] = None,
+    hidden_size: Annotated[int | None, typer.Option("--hidden-size", help="Width; estimated if not given.")] = None,
+    vocabulary: Annotated[int, typer.Option("--vocabulary", help="Size of the vocabulary.")] = 32_000,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations (checkpointing).")] = False,
+    measured_on: Annotated[str | None, typer.Option("--measured-on", help="SPEC of a trial run, e.g. l4:1.")] = None,
+    samples_per_second: Annotated[
+        float | None, typer.Option("--samples-per-second", help="Throughput of the trial, all GPUs together.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option("--measured-memory", help="Peak memory of one GPU in the trial, GB.")
+    ] = None,
+    deadline: Annotated[float | None, typer.Option("--deadline", help="Longest it may take, hours.")] = None,
+    budget: Annotated[float | None, typer.Option("--budget", help="Most it may cost, USD.")] = None,
+    region: Region = None,
+    strategy: Strategy = None,
+    max_nodes: Annotated[int, typer.Option("--max-nodes", help="Most machines to consider.")] = 4,
+    mfu: Annotated[float | None, typer.Option("--mfu", help="Model FLOPs utilization to reckon with, 0 to 1.")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Lines of the table.")] = 12,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the accelerators for a job by memory, time and cost.
+
+    Describe the job by --parameters and --tokens or --samples; or give what a trial run measured.
+    """
+    with _errors_exit_2(as_json):
+        from gpu_pipelines.accelerators.advice import Wishes
+        from gpu_pipelines.accelerators.advice import advise as rank
+        from gpu_pipelines.accelerators.workload import Workload, parse_quantity
+        from gpu_pipelines.cli import accelerator_views as views
+
+        def quantity(text: str | None, what: str) -> float | None:
+            return None if text is None else parse_quantity(text, what)
+
+        workload = Workload(
+            parameters=quantity(parameters, "parameters"),
+            tokens=quantity(tokens, "tokens"),
+            samples=quantity(samples, "samples"),
+            flops_per_sample=quantity(flops_per_sample, "FLOPs"),
+            sequence_length=sequence_length,
+            batch=batch,
+            precision=precision,
+            optimizer=optimizer,
+            lora_rank=lora_rank,
+            layers=layers,
+            hidden_size=hidden_size,
+            vocabulary=vocabulary,
+            recompute=recompute,
+            measured_on=measured_on,
+            measured_samples_per_second=samples_per_second,
+            measured_memory_gb=memory,
+        )
+        found = rank(workload, Wishes(deadline, budget, region, strategy, max_nodes, mfu))
+        _print(found.to_json(), as_json, lambda document: views.draw_advice(document, top))
+
+
+@app.command()
+def quota(
+    spec: Annotated[str, typer.Argument(help="NAME:COUNT.")],
+    nodes: Annotated[int, typer.Option("--nodes", help="Machines.")] = 1,
+    region: Region = None,
+    strategy: Strategy = None,
+    project: Annotated[str | None, typer.Option("--project", help="Google Cloud project.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether a project has the Vertex AI quota for a plan; exits with 1 if it has not. Needs credentials."""
+    with _errors_exit_2(as_json):
+        from gpu_pipelines.accelerators.live.clients import Clients
+        from gpu_pipelines.accelerators.live.quota import read_quota
+        from gpu_pipelines.accelerators.plan import plan as make_plan
+        from gpu_pipelines.cli import accelerator_views as views
+
+        chosen = make_plan(spec, nodes=nodes, region=region, strategy=strategy)
+        report = read_quota(chosen, Clients(project))
+        _print(report.to_json(), as_json, views.draw_quota)
+    if not report.enough:
+        raise typer.Exit(1)
+
+
+@catalog_app.command()
+def refresh(
+    project: Annotated[str | None, typer.Option("--project", help="Google Cloud project to read with.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Directory for the files; the catalog's own if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild prices and availability from the Cloud Billing and Compute Engine APIs. Needs credentials."""
+    with _errors_exit_2(as_json):
+        from gpu_pipelines.accelerators.catalog import load_catalog
+        from gpu_pipelines.accelerators.live.clients import Clients
+        from gpu_pipelines.accelerators.live.refresh import refresh as rebuild
+        from gpu_pipelines.cli import accelerator_views as views
+
+        _print(rebuild(load_catalog(), Clients(project), output).to_json(), as_json, views.draw_refreshed)
+
+
+@contextmanager
+def _errors_exit_2(as_json: bool) -> Iterator[None]:
+    """A wrong request: its message on stderr (with --json, the problems on stdout as well), exit status 2."""
+    from gpu_pipelines.errors import UserError
+
+    try:
+        yield
+    except UserError as error:
+        _fail(error, as_json)
+
+
+def _fail(error: Exception, as_json: bool) -> NoReturn:
+    if as_json:
+        problems = [problem.to_json() for problem in getattr(error, "problems", ())]
+        _print_json({"error": str(error), "problems": problems})
+    print(f"error: {error}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _for_each(flag: str, values: Sequence[T], specs: Sequence[str]) -> list[T]:
+    """One value for each SPEC; a single one stands for all."""
+    if len(values) == 1:
+        return list(values) * len(specs)
+    if len(values) == len(specs):
+        return list(values)
+    from gpu_pipelines.errors import UserError
+
+    raise UserError(
+        f"{flag} is given {len(values)} times for {len(specs)} specifications.",
+        "Give it once for all of them, or once for each.",
+    )
+
+
+def _print(document: Any, as_json: bool, draw: Any) -> None:
+    if as_json:
+        _print_json(document)
+    else:
+        draw(document)
+
+
+def _print_json(document: Any) -> None:
+    import json
+
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    app(prog_name="gpu-pipelines accelerators")
