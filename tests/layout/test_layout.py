@@ -100,7 +100,8 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
     code = (
         "import sys; sys.argv = ['gpu-pipelines', '--version']; import gpu_pipelines.cli.main as m\n"
         "try: m.main()\nexcept SystemExit: pass\n"
-        "print([n for n in ('kfp', 'torch', 'numpy', 'pyarrow', 'rich.console', 'google.api_core') if n in sys.modules])"
+        "heavy = ('kfp', 'torch', 'numpy', 'pyarrow', 'rich.console', 'google.api_core')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.splitlines() == ["gpu-pipelines 0.1.0", "[]"]
