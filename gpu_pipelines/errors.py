@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 ERROR_PREFIX = "error: "
@@ -31,6 +31,24 @@ class UserError(Exception):
         if len(problems) == 1:
             return cls(problems[0])
         return cls(f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems))
+
+
+def nearest(value: str, valid: Iterable[str], also: Iterable[str] = (), otherwise: str | None = None) -> str:
+    """A sentence that names what was probably meant, or everything that is valid, in the order given.
+
+    Args:
+        value: what was given.
+        valid: the valid names.
+        also: further names that are understood, but not listed.
+        otherwise: what to say where no name is near; left out, it lists the valid ones.
+    """
+    import difflib
+
+    names = list(valid)
+    close = difflib.get_close_matches(value[:64], [*names, *also], n=1)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    return f"Valid: {', '.join(names)}." if otherwise is None else otherwise
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.tasks import nearest
+from gpu_pipelines.errors import UserError, nearest
 
 # Module of each pipeline, by the name it has on the command line.
 PIPELINES = {"train_evaluate_upload": "gpu_pipelines.pipelines.train_evaluate_upload.pipeline"}

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu_pipelines.recipes.tasks import TASKS, nearest
+from gpu_pipelines.errors import nearest
+from gpu_pipelines.recipes.tasks import TASKS
 
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _GATE = re.compile(r"\s*(?P<metric>[A-Za-z_][\w.]*)\s*(?P<sign>>=|<=|>|<)\s*(?P<threshold>[^\s<>=]\S*)\s*", re.ASCII)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_pipelines.components.evaluation.gates import Gate, parse_gate
-from gpu_pipelines.recipes.tasks import TASKS, nearest
+from gpu_pipelines.errors import nearest
+from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.registry import registry_problems
 
 DEFAULT_GATES = ("accuracy>=0.9",)

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.recipes.tasks import TASKS, nearest
+from gpu_pipelines.errors import nearest
+from gpu_pipelines.recipes.tasks import TASKS
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
 LARGEST_NUMBER = 2**53  # KFP passes numbers as doubles

@@ -6,10 +6,9 @@ run reports everything.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
@@ -27,6 +26,7 @@ from gpu_pipelines.accelerators.request import (
     shown,
     split_spec,
 )
+from gpu_pipelines.errors import nearest
 
 #: Flex-start runs a job for at most seven days (Vertex AI, page on Dynamic Workload Scheduler).
 FLEX_START_MAX_HOURS = 168
@@ -107,13 +107,6 @@ def check(request: PlanRequest, catalog: Catalog, today: date) -> Checked:
     return checked
 
 
-def nearest(value: str, valid: Iterable[str]) -> str:
-    """A sentence that names what was probably meant, or everything that is valid."""
-    names = list(valid)
-    close = difflib.get_close_matches(canonical(value[:64]), names, n=1)
-    return f"Did you mean {close[0]}?" if close else f"Valid: {', '.join(names)}."
-
-
 def listed(values: Sequence[object]) -> str:
     """`1`, `1 or 2`, `1, 2 or 4`."""
     texts = [str(value) for value in values]
@@ -147,7 +140,8 @@ def _check_spec(checked: Checked, catalog: Catalog, today: date) -> None:
         checked.elsewhere = found
         checked.add("gpu", _not_to_be_had(found))
     else:
-        checked.add("gpu", f"There is no GPU {shown(name)}. {_nearest_gpu(name, catalog)}")
+        suggestion = nearest(canonical(name), catalog.gpus, also=known_names(catalog))
+        checked.add("gpu", f"There is no GPU {shown(name)}. {suggestion}")
 
 
 def _check_malformed(checked: Checked, catalog: Catalog) -> None:
@@ -160,11 +154,6 @@ def _check_malformed(checked: Checked, catalog: Catalog) -> None:
         checked.add("count", f"{wrong}; training takes {listed(catalog.counts(gpu.name))} {gpu.name} per machine.")
     else:
         checked.add("gpu", f"{shown(spec)} is not a specification. Write NAME:COUNT, for example h100:8.")
-
-
-def _nearest_gpu(name: str, catalog: Catalog) -> str:
-    close = difflib.get_close_matches(canonical(name), known_names(catalog), n=1)
-    return f"Did you mean {close[0]}?" if close else f"Valid: {', '.join(catalog.gpus)}."
 
 
 def _not_to_be_had(gpu: ElsewhereGpu) -> str:
@@ -215,7 +204,7 @@ def _check_local(checked: Checked) -> None:
 def _check_strategy(checked: Checked) -> None:
     strategy = checked.request.strategy
     if strategy is not None and strategy not in STRATEGIES:
-        checked.add("strategy", f"There is no strategy {shown(strategy)}. {nearest(strategy, STRATEGIES)}")
+        checked.add("strategy", f"There is no strategy {shown(strategy)}. {nearest(canonical(strategy), STRATEGIES)}")
 
 
 def _check_reservation(checked: Checked) -> None:
@@ -268,8 +257,7 @@ def _unknown_machine(name: str, catalog: Catalog) -> str:
     other = catalog.unusable_machine_types.get(name)
     if other is not None:
         return f"Vertex AI training does not take {name}: {other.reason}. Take {other.instead}."
-    close = difflib.get_close_matches(canonical(name[:64]), catalog.machine_types, n=1)
-    hint = f"Did you mean {close[0]}?" if close else "`accelerators list` shows those that are."
+    hint = nearest(canonical(name), catalog.machine_types, otherwise="`accelerators list` shows those that are.")
     return f"{shown(name)} is not a machine type that Vertex AI training takes with GPUs. {hint}"
 
 
@@ -327,9 +315,8 @@ def _check_region(checked: Checked, catalog: Catalog, machines: list[MachineType
     known = catalog.regions.get(region)
     where = "region" if checked.request.region else "reservation"
     if known is None:
-        close = difflib.get_close_matches(canonical(region[:64]), catalog.regions, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        checked.add(where, f"No region {shown(region)} with GPUs is known.{hint}")
+        suggestion = nearest(canonical(region), catalog.regions, otherwise="")
+        checked.add(where, f"No region {shown(region)} with GPUs is known. {suggestion}".rstrip())
         return machines
     if known.vertex_training == "no":
         checked.add(where, f"Vertex AI training does not run in {region} ({known.place}).")

@@ -12,8 +12,7 @@ from gpu_pipelines.accelerators.cost import LEFT_OUT, estimate_cost, price_in
 from gpu_pipelines.accelerators.placement import usable_regions, zones_of
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, Problem, plan, plan_request
 from gpu_pipelines.accelerators.request import STRATEGIES, PlanRequest, find_gpu, shown
-from gpu_pipelines.accelerators.rules import nearest
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, nearest
 
 CHEAPEST = 5
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.tasks import nearest
+from gpu_pipelines.errors import UserError, nearest
 
 _TYPES = {
     "String": "text",
@@ -50,7 +49,7 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     given: dict[str, Any] = {}
     for name, value in texts:
         if name not in inputs:
-            problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, inputs)}")
+            problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, sorted(inputs))}")
             continue
         try:
             given[name] = _converted(inputs[name].type, value)

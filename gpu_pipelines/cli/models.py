@@ -40,8 +40,7 @@ def list_models(registry: Registry = "./registry", as_json: AsJson = False) -> N
 @app.command()
 def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) -> None:
     """Show the versions of a model."""
-    from gpu_pipelines.errors import UserError
-    from gpu_pipelines.recipes.tasks import nearest
+    from gpu_pipelines.errors import UserError, nearest
     from gpu_pipelines.registry import open_registry
 
     opened = open_registry(registry)

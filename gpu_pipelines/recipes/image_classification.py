@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Manifest
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.tasks import TASKS, nearest
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.recipes.tasks import TASKS
 
 # The grid a small model sees: patches are sized so that an image becomes about this many per side.
 PATCHES_PER_SIDE = 8

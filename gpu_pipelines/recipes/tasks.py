@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+from gpu_pipelines.errors import nearest
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,6 @@ TASKS = {
         ),
     )
 }
-
-
-def nearest(value: str, valid: Iterable[str]) -> str:
-    """A sentence that names what was probably meant, or everything that is valid."""
-    names = sorted(valid)
-    close = difflib.get_close_matches(value, names, n=1)
-    return f"Did you mean {close[0]!r}?" if close else f"Valid: {', '.join(names)}."
 
 
 def task_problems(name: str) -> list[str]:

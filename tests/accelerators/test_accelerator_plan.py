@@ -276,7 +276,7 @@ def test_regions_of_vertex_training_are_checked() -> None:
     assert "Vertex AI training does not run in europe-west10" in problem.message
     assert "unverified" in codes(plan("h100:8", region="asia-south2", today=TODAY))
     (problem,) = refused("l4:1", region="us-centrall1").problems
-    assert "Did you mean us-central1?" in problem.message
+    assert "Did you mean 'us-central1'?" in problem.message
 
 
 def test_an_alternative_can_be_pasted_into_a_shell() -> None:

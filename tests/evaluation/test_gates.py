@@ -54,7 +54,7 @@ def test_a_gate_is_read_with_or_without_spaces(text: str, gate: Gate) -> None:
         ("accuracy>=nan", "not a number"),
         ("acuracy>=0.95", "Did you mean 'accuracy'"),
         ("Accuracy>=0.95", "Did you mean 'accuracy'"),
-        ("bleu>=0.3", "Valid: accuracy, log_loss"),
+        ("bleu>=0.3", "Valid: accuracy, macro_f1"),
         ("val.accuracy>=0.95", "no metric 'val.accuracy'"),
     ],
 )
