@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -139,7 +140,7 @@ def test_good_settings_have_no_problems_and_no_gates_are_fine() -> None:
     assert EvaluationSettings().parsed_gates(TASK) == [Gate("accuracy", ">=", 0.9)]
 
 
-def test_a_gate_is_refused_without_importing_torch() -> None:
+def test_a_gate_is_refused_without_importing_torch(tmp_path: Path) -> None:
     import subprocess
     import sys
 
@@ -149,5 +150,5 @@ def test_a_gate_is_refused_without_importing_torch() -> None:
         "assert EvaluationSettings(gates=['x']).problems('image_classification')\n"
         "print(sorted({'torch', 'sklearn', 'transformers', 'kfp'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.strip() == "[]"
