@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 #: The least that any command with an argument takes here.
 BARE = """
@@ -23,7 +24,7 @@ app = typer.Typer()
 def command(argument: str, option: int = 1) -> None: ...
 app(["argument"])
 """
-CLI = [sys.executable, "-m", "gpu_pipelines.cli.accelerators"]
+CLI = [str(Path(sys.executable).with_name("gpu-pipelines")), "accelerators"]
 COMMANDS = {
     "accelerators --help": [*CLI, "--help"],
     "accelerators plan h100:8": [*CLI, "plan", "h100:8"],

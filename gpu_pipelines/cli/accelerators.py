@@ -239,7 +239,3 @@ def _print_json(document: Any) -> None:
     import json
 
     print(json.dumps(document, indent=2, ensure_ascii=False))
-
-
-if __name__ == "__main__":
-    app(prog_name="gpu-pipelines accelerators")

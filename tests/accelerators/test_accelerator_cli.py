@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import GPU_PIPELINES
 from typer.testing import CliRunner
 
 from gpu_pipelines.cli.accelerators import app
@@ -16,7 +17,7 @@ NONSENSE = ["banana:3", "h100:-1", "h100:9999999999", "", "x" * 10_000, "h100:8:
 
 
 def as_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpu_pipelines.cli.accelerators", *arguments]
+    command = [str(GPU_PIPELINES), "accelerators", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 

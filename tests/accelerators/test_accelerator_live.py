@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import GPU_PIPELINES
 from google.cloud import billing_v1, cloudquotas_v1, compute_v1
 from google_api_server import GoogleApis, serving
 from typer.testing import CliRunner
@@ -149,10 +150,10 @@ def test_without_credentials_they_say_what_is_missing(command: list[str], tmp_pa
     }
     environment |= {"HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path), "NO_GCE_CHECK": "true"}
     done = subprocess.run(
-        [sys.executable, "-m", "gpu_pipelines.cli.accelerators", *command],
+        [str(GPU_PIPELINES), "accelerators", *command],
         capture_output=True,
         text=True,
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=environment,
     )
     assert done.returncode == 2
     assert done.stdout == ""
