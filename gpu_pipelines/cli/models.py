@@ -11,7 +11,7 @@ app = typer.Typer(help="Look at registered models and move their aliases.", no_a
 
 Registry = Annotated[str, typer.Option(metavar="DIR", help="The model registry.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-SHOWN_METRICS = ("accuracy", "macro_f1", "log_loss")
+SHOWN_METRICS = ("accuracy", "log_loss")
 
 
 @app.command("list")
@@ -58,14 +58,14 @@ def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) 
         [
             v.number,
             ", ".join(v.aliases) or "–",
-            v.info["created"],
+            v.info["created"][:16].replace("T", " "),
             "passed" if v.info["passed"] else "failed",
             *(f"{v.info['metrics'][metric]:.4f}" for metric in SHOWN_METRICS),
-            v.path,
         ]
         for v in reversed(versions)
     ]
-    _print_table(["version", "aliases", "created", "gates", *SHOWN_METRICS, "path"], rows)
+    print(f"{name} in {opened.root / name}")
+    _print_table(["version", "aliases", "created (UTC)", "gates", *SHOWN_METRICS], rows)
 
 
 @app.command()
@@ -81,7 +81,9 @@ def _print_table(header: list[str], rows: list[list[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*header, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in header:
+        table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console().print(table)
