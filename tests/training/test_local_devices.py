@@ -1,0 +1,38 @@
+"""Where a step trains: where its target placed it, else on all GPUs, else on two CPU processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_pipelines.components.training.local_devices import Devices, local_devices
+from gpu_pipelines.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices"), [(0, Devices("cpu", 2)), (1, Devices("cuda", 1)), (8, Devices("cuda", 8))]
+)
+def test_a_step_that_was_not_placed_takes_what_is_there(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, devices: Devices
+) -> None:
+    monkeypatch.delenv("GPU_PIPELINES_ACCELERATOR", raising=False)
+    assert local_devices(gpus) == devices
+
+
+@pytest.mark.parametrize(
+    ("placed", "gpus", "devices"),
+    [("cpu:3", 0, Devices("cpu", 3)), ("cpu:1", 8, Devices("cpu", 1)), ("h100:8", 8, Devices("cuda", 8))],
+)
+def test_a_step_trains_where_it_was_placed(
+    monkeypatch: pytest.MonkeyPatch, placed: str, gpus: int, devices: Devices
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", placed)
+    assert local_devices(gpus) == devices
+
+
+@pytest.mark.parametrize("gpus", [0, 4, 16])
+def test_other_gpus_than_the_step_was_placed_on_are_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "h100:8")
+    with pytest.raises(UserError, match=f"placed on h100:8, but PyTorch sees {gpus} GPUs"):
+        local_devices(gpus)
