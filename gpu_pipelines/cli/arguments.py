@@ -42,7 +42,9 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     texts: list[tuple[str, Any]] = list(_from_file(file)) if file else []
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
-        if sign:
+        if not _is_text(assignment):
+            problems.append(f"-p {ascii(assignment[:80])} is not UTF-8, which KFP takes alone. Rename the file, say.")
+        elif sign:
             texts.append((name.strip(), text))
         else:
             problems.append(f"-p {assignment[:80]} is not of the form key=value.")
@@ -63,6 +65,15 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     if problems:
         raise UserError.of_all(problems)
     return {name: given.get(name, copy.deepcopy(spec.default)) for name, spec in inputs.items()}
+
+
+def _is_text(given: str) -> bool:
+    """Whether it can be written as UTF-8; bytes of a command line that cannot come as lone surrogates."""
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _from_file(path: Path) -> list[tuple[str, Any]]:

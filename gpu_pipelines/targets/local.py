@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -165,7 +166,7 @@ def digest_of_files(path: Path) -> str:
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
             status = file.stat()
-            digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+            digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 

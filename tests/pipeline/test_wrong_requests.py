@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,18 @@ def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path, argumen
     assert message in done.err
     assert "Traceback" not in done.err + done.out
     assert not (tmp_path / "runs").exists()
+
+
+def test_names_that_are_not_utf8_are_no_traceback(tmp_path: Path) -> None:
+    source = write_photos(tmp_path / "data", per_class=3)
+    (source / "red" / "000.png").rename(os.fsdecode(os.fsencode(source / "red") + b"/caf\xe9.png"))
+    done = run_pipeline(tmp_path, "--dry-run", source="data")
+    assert (done.status, done.err) == (0, "")
+    source.rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    done = run_pipeline(tmp_path, "--dry-run", source=os.fsdecode(b"caf\xe9"))
+    assert done.status == 2
+    assert "is not UTF-8" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
