@@ -51,6 +51,13 @@ def nearest(value: str, valid: Iterable[str], also: Iterable[str] = (), otherwis
     return f"Valid: {', '.join(names)}." if otherwise is None else otherwise
 
 
+def some_of(names: Iterable[str], most: int) -> str:
+    """At most so many of some names, sorted, and how many more there are; "nothing" if there are none."""
+    listed = sorted(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more if listed else "nothing"
+
+
 @contextmanager
 def user_errors_end_the_step() -> Iterator[None]:
     """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import task_problems
 
 SAMPLES = ("digits",)
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 COLOR_MODES = ("auto", "L", "RGB")
 MAX_IMAGE_SIZE = 1024
-LARGEST_SEED = 2**53  # KFP passes numbers as doubles
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PrepareSettings:
             found.append("source is empty. Give a folder, a table (.csv, .jsonl, .parquet) or sample:digits.")
         elif self.source.startswith("sample:") and self.source.removeprefix("sample:") not in SAMPLES:
             found.append(f"There is no {self.source!r}. Samples: {', '.join(f'sample:{name}' for name in SAMPLES)}.")
-        if abs(self.split_seed) > LARGEST_SEED:
+        if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
         if self.image_size != 0 and not 8 <= self.image_size <= MAX_IMAGE_SIZE:
             found.append(f"image_size is {self.image_size}; give 8 to {MAX_IMAGE_SIZE} pixels, or 0 to choose it.")

@@ -33,9 +33,7 @@ class ClassificationScores:
     @classmethod
     def of(cls, probabilities: np.ndarray, labels: np.ndarray, classes: int) -> ClassificationScores:
         """Scores probabilities (rows, classes or classes + 1) against labels (rows,)."""
-        # A model that has diverged gives NaN, which argmax takes for the first class.
-        finite = np.isfinite(probabilities).all(axis=1)
-        predicted = np.where(finite, probabilities.argmax(axis=1), classes)
+        finite, predicted = predictions(probabilities, classes)
         cells = np.bincount(labels.astype(np.int64) * (classes + 1) + predicted, minlength=classes * (classes + 1))
         right = np.where(finite, probabilities[np.arange(len(labels)), labels], 0.0).astype(np.float64)
         losses = -np.log(np.clip(right, SMALLEST_PROBABILITY, 1.0))
@@ -86,6 +84,15 @@ class ClassificationScores:
 
     def _resampled_loss(self, generator: np.random.Generator) -> np.ndarray:
         return self.losses[generator.integers(0, self.rows, self.rows)].mean()
+
+
+def predictions(probabilities: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows of probabilities (rows, classes or more) are numbers, and each row's most probable class.
+
+    A model that has diverged gives NaN, which argmax takes for the first class; here it is `classes`, none of them.
+    """
+    finite = np.isfinite(probabilities).all(axis=1)
+    return finite, np.where(finite, probabilities.argmax(axis=1), classes)
 
 
 def _chunks(total: int, cells: int) -> list[int]:

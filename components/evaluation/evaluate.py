@@ -15,7 +15,7 @@ from gpu_pipelines.artifacts.checkpoint import Checkpoint, complete_checkpoints,
 from gpu_pipelines.artifacts.dataset import Dataset, Split
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import write_model_card
-from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores, predictions
 from gpu_pipelines.components.evaluation.gates import GateResult, shown_beside
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.errors import UserError
@@ -25,6 +25,7 @@ from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_regis
 
 ROWS_PER_BATCH = 256
 MISTAKES_KEPT = 24
+NOT_A_CLASS = "none (not a number)"
 AT_LEAST_CHAMPION = "at least as good as the champion"
 
 
@@ -58,10 +59,7 @@ def evaluate_checkpoints(
     scores = ClassificationScores.of(probabilities, labels, len(dataset.manifest.labels))
     name = settings.model_name or model_name_for(dataset.manifest.source)
     champion = _score_champion(open_registry(settings.registry).champion(name), evaluator, task)
-    gates = [gate.check(scores.metrics()) for gate in settings.parsed_gates(task)]
-    gates.append(
-        _champion_gate(scores, champion, settings.select_by, TASKS[task].metrics[settings.select_by].more_is_better)
-    )
+    gates = _check_gates(settings, task, scores, champion)
     evaluation = Evaluation(
         model_name=name,
         task=task,
@@ -193,17 +191,25 @@ def _by_label(probabilities: np.ndarray, has: list[str], wanted: list[str]) -> n
     return matched
 
 
+def _check_gates(
+    settings: EvaluationSettings, task: str, scores: ClassificationScores, champion: dict[str, Any] | None
+) -> list[GateResult]:
+    metrics = scores.metrics()
+    more_is_better = TASKS[task].metrics[settings.select_by].more_is_better
+    comparison = _champion_gate(metrics[settings.select_by], scores.rows, champion, settings.select_by, more_is_better)
+    return [*(gate.check(metrics) for gate in settings.parsed_gates(task)), comparison]
+
+
 def _champion_gate(
-    scores: ClassificationScores, champion: dict[str, Any] | None, metric: str, more_is_better: bool
+    value: float, rows: int, champion: dict[str, Any] | None, metric: str, more_is_better: bool
 ) -> GateResult:
-    value = scores.metrics()[metric]
     if champion is None:
         return GateResult(AT_LEAST_CHAMPION, value, None, True, "there is no champion yet")
     other = champion["metrics"][metric]["value"]
     passed = value >= other if more_is_better else value <= other
     why = (
         f"{metric} is {shown_beside(value, other)}, version {champion['version']} has {shown_beside(other, value)} "
-        f"on the same {scores.rows:,} test rows"
+        f"on the same {rows:,} test rows"
     )
     return GateResult(AT_LEAST_CHAMPION, value, other, passed, why)
 
@@ -219,18 +225,18 @@ def _summary(scores: ClassificationScores) -> dict[str, Any]:
 
 def _mistakes(probabilities: np.ndarray, labels: np.ndarray, split: Split, names: list[str]) -> list[dict[str, Any]]:
     """The wrong predictions that the model was surest of."""
-    probabilities = np.nan_to_num(probabilities, nan=0.0, posinf=0.0, neginf=0.0)
-    predicted = probabilities.argmax(axis=1)
+    finite, predicted = predictions(probabilities, len(names))
+    sureness = np.where(finite, probabilities.max(axis=1), 0.0)
     wrong = np.flatnonzero(predicted != labels)
-    surest = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:MISTAKES_KEPT]
+    surest = wrong[np.argsort(-sureness[wrong], kind="stable")][:MISTAKES_KEPT]
     rows = [int(row) for row in surest]
     return [
         {
             "row": row,
             "source": source,
             "label": names[labels[row]],
-            "predicted": names[predicted[row]],
-            "probability": round(float(probabilities[row, predicted[row]]), 4),
+            "predicted": [*names, NOT_A_CLASS][predicted[row]],
+            "probability": round(float(sureness[row]), 4),
         }
         for row, source in zip(rows, split.sources(rows), strict=True)
     ]

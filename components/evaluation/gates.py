@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.numbers import number_of
 from gpu_pipelines.recipes.tasks import TASKS
 
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _GATE = re.compile(r"\s*(?P<metric>[A-Za-z_][\w.]*)\s*(?P<sign>>=|<=|>|<)\s*(?P<threshold>[^\s<>=]\S*)\s*", re.ASCII)
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,14 @@ def parse_gate(text: str, task: str) -> Gate:
     match = _GATE.fullmatch(text)
     if not match:
         raise ValueError(f"The gate {text[:60]!r} is not of the form METRIC>=NUMBER, such as accuracy>=0.95.")
-    if not _NUMBER.fullmatch(match["threshold"]):
-        raise ValueError(f"The gate {text[:60]!r} compares with {match['threshold'][:40]!r}, not a number.")
+    try:
+        threshold = number_of(match["threshold"])
+    except ValueError:
+        raise ValueError(f"The gate {text[:60]!r} compares with {match['threshold'][:40]!r}, not a number.") from None
     metrics = TASKS[task].metrics
     if match["metric"] not in metrics:
         raise ValueError(f"There is no metric {match['metric']!r} to gate on. {nearest(match['metric'], metrics)}")
-    gate = Gate(match["metric"], match["sign"], float(match["threshold"]))
+    gate = Gate(match["metric"], match["sign"], threshold)
     lowest, largest = 0.0, metrics[gate.metric].largest
     if not any(_OPERATORS[gate.sign](end, gate.threshold) for end in (lowest, largest)):
         reach = f"{lowest:g} to {largest:g}" if largest < math.inf else f"{lowest:g} upwards"

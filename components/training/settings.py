@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import TASKS
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
-LARGEST_NUMBER = 2**53  # KFP passes numbers as doubles
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TrainingSettings:
             found.append(f"global_batch_size is {self.global_batch_size}; give at least 1.")
         for name in ("max_steps", "weight_decay", "warmup_steps", "gradient_clip", "checkpoint_every_steps", "seed"):
             value = getattr(self, name)
-            if not 0 <= value <= LARGEST_NUMBER:
+            if not 0 <= value <= LARGEST_WHOLE_NUMBER:
                 found.append(f"{name} is {value}; give 0 to 2^53.")
         return found
 

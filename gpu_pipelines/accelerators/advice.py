@@ -11,6 +11,7 @@ from gpu_pipelines.accelerators.catalog import Catalog, Gpu, load_catalog
 from gpu_pipelines.accelerators.cost import RegionPrice, estimate_cost
 from gpu_pipelines.accelerators.memory_estimate import RUNTIME_GB, USABLE, MemoryEstimate, estimate_memory
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
+from gpu_pipelines.accelerators.request import STRATEGIES
 from gpu_pipelines.accelerators.time_estimate import (
     ASSUMED_MFU,
     ASSUMED_SCALING,
@@ -176,7 +177,7 @@ def _check_wishes(wishes: Wishes, catalog: Catalog) -> None:
         problems.append(f"{wishes.max_nodes} nodes cannot be advised on; 1 to 64 can.")
     if wishes.region is not None and wishes.region not in catalog.regions:
         problems.append(f"There is no region {wishes.region[:40]!r} with GPUs.")
-    if wishes.strategy not in (None, "standard", "spot", "flex-start", "reservation"):
+    if wishes.strategy not in (None, *STRATEGIES):
         problems.append(f"There is no strategy {str(wishes.strategy)[:40]!r}.")
     if problems:
         raise UserError.of_all(problems)

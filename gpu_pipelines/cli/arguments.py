@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, number_of
 
 _TYPES = {
     "String": "text",
@@ -22,8 +23,6 @@ _TYPES = {
     "List": "a list of texts",
     "Dict": "a mapping",
 }
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-LARGEST_WHOLE_NUMBER = 2**53  # KFP passes numbers as doubles
 
 
 def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
         if not _is_text(assignment):
-            problems.append(f"-p {ascii(assignment[:80])} is not UTF-8, which KFP takes alone. Rename the file, say.")
+            problems.append(f"-p {assignment[:80]!a} is not UTF-8, which KFP takes alone. Rename the file, say.")
         elif sign:
             texts.append((name.strip(), text))
         else:
@@ -150,9 +149,10 @@ def _whole_number(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    if not _NUMBER.fullmatch(text.strip()) or not math.isfinite(float(text)):
+    number = number_of(text.strip())
+    if not math.isfinite(number):
         raise ValueError
-    return float(text)
+    return number
 
 
 def _truth(text: str) -> bool:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, some_of
 
 _INDEX_TYPES = {
     "torch.distributed.checkpoint.metadata": {
@@ -116,8 +116,8 @@ def _require_same_keys(state: dict[str, Any], reader: _TensorReader, path: Path)
     wants = set(_flat_keys(state))
     if has != wants:
         raise UserError(
-            f"The checkpoint {path} is of another model: it lacks {_some(wants - has)}; "
-            f"this model does not have {_some(has - wants)}."
+            f"The checkpoint {path} is of another model: it lacks {some_of(wants - has, most=3)}; "
+            f"this model does not have {some_of(has - wants, most=3)}."
         )
 
 
@@ -126,8 +126,3 @@ def _flat_keys(tree: dict[str, Any], prefix: str = "") -> list[str]:
     for name, value in tree.items():
         keys += _flat_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
     return keys
-
-
-def _some(keys: set[str]) -> str:
-    names = sorted(keys)
-    return (", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")) if names else "nothing"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Manifest
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.errors import UserError, nearest, some_of
 from gpu_pipelines.recipes.tasks import TASKS
 
 # The grid a small model sees: patches are sized so that an image becomes about this many per side.
@@ -70,7 +70,7 @@ class ImageClassification:
             directory, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
         if unmatched := _unmatched(info):
-            raise UserError(f"The model in {directory} does not fit its config.json: {_some(unmatched)}.")
+            raise UserError(f"The model in {directory} does not fit its config.json: {some_of(unmatched, most=5)}.")
         return model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
@@ -146,7 +146,7 @@ class ImageClassification:
             ) from None
         # A new head is what fine-tuning means; any other weight that was not loaded would be silently random.
         if unmatched := [key for key in _unmatched(info) if not key.startswith(("classifier", "head"))]:
-            raise UserError(f"The weights of {name!r} do not fit its architecture: {_some(unmatched)}.")
+            raise UserError(f"The weights of {name!r} do not fit its architecture: {some_of(unmatched, most=5)}.")
         self._require_images_fit(name, model.config)
         return model
 
@@ -168,7 +168,3 @@ def _unmatched(info: dict[str, Any]) -> list[str]:
     keys = [*info["missing_keys"], *info["unexpected_keys"]]
     keys += [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     return sorted(set(keys))
-
-
-def _some(keys: list[str]) -> str:
-    return ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
