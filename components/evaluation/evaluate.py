@@ -49,7 +49,7 @@ def evaluate_checkpoints(
         raise UserError.of_all(problems)
     configuration = read_configuration(checkpoint_directory)
     checkpoints = _good_checkpoints(checkpoint_directory, dataset)
-    evaluator = Evaluator(TASKS[task].load_recipe().for_dataset(dataset.manifest), dataset)
+    evaluator = Evaluator(TASKS[task].load_recipe().for_dataset(dataset), dataset)
     model = evaluator.recipe.build_model(configuration["settings"]["model"])
 
     scored = evaluator.score_all(model, checkpoints)

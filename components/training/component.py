@@ -13,38 +13,66 @@ def train_model(
     training_metrics: Output[Metrics],
     training_report: Output[HTML],
     model: str = "convnext-micro",
+    recipe: str = "",
     epochs: float = 15.0,
     max_steps: int = 0,
     learning_rate: float = 0.004,
+    learning_rate_schedule: str = "cosine",
     weight_decay: float = 0.05,
     warmup_steps: int = 30,
     gradient_clip: float = 1.0,
     global_batch_size: int = 64,
+    micro_batch_size: int = 0,
+    precision: str = "auto",
+    parallelism: str = "auto",
+    activation_checkpointing: bool = False,
+    compile_model: bool = False,
+    lora_rank: int = 0,
+    lora_alpha: float = 16.0,
     checkpoint_every_steps: int = 0,
+    keep_last: int = 0,
+    keep_every_steps: int = 0,
+    early_stopping_patience: int = 0,
     seed: int = 0,
     checkpoint_uri: str = "",
 ) -> None:
-    """Trains a model on all GPUs of the machine, or on CPU processes, and writes checkpoints on the way.
+    """Trains a model on all GPUs of one or more machines, or on CPU processes, and writes checkpoints on the way.
 
     Args:
         dataset: Made by prepare_data.
-        model: Architecture to train from scratch (convnext-micro, convnext-tiny, vit-micro, vit-base), or pretrained
-            weights to start from: a directory in Hugging Face layout or a hub id such as organisation/name.
+        model: Architecture to train from scratch (image_classification: convnext-micro, convnext-tiny, vit-micro,
+            vit-base), a directory with a config.json alone to train that architecture from scratch, or pretrained
+            weights to start from: a directory in Hugging Face layout, local or gs://, or a hub id such as
+            organisation/name.
+        recipe: A recipe of your own as package.module:ClassName; empty for the one of the dataset's task.
         epochs: Passes over the training rows; not used where max_steps is given.
         max_steps: Optimizer steps; 0 to go by epochs.
-        learning_rate: Peak learning rate, reached after the warm-up; a cosine brings it down to 0.
+        learning_rate: Peak learning rate, reached after the warm-up.
+        learning_rate_schedule: How it comes down to 0: cosine or linear; or constant.
         weight_decay: AdamW's decoupled weight decay, on matrices only.
         warmup_steps: Steps of linear warm-up, at most a tenth of all steps.
         gradient_clip: Largest norm of the gradient; 0 does not clip.
-        global_batch_size: Rows per optimizer step over all processes; a multiple of their number.
+        global_batch_size: Rows per optimizer step over all processes of all nodes; a multiple of their number.
+        micro_batch_size: Rows that one process takes through the model at once; its part of the global batch is
+            accumulated from such pieces. 0 takes it in one.
+        precision: bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.
+        parallelism: ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the
+            processes); auto takes ddp where the model fits.
+        activation_checkpointing: Recompute the activations of each layer in the backward pass, to save memory.
+        compile_model: Compile the model with torch.compile.
+        lora_rank: Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.
+        lora_alpha: Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
         checkpoint_every_steps: Optimizer steps between two checkpoints; 0 for about eight in all.
+        keep_last: Number of newest checkpoints to keep, besides the one with the lowest loss on val; 0 keeps all.
+        keep_every_steps: Checkpoints at multiples of this step are kept as well; 0 for none.
+        early_stopping_patience: Checkpoints in a row without a lower loss on val after which training stops; 0 never.
         seed: Of the initial weights, the order of the rows, and dropout.
-        checkpoint_uri: Directory of the checkpoints, the same over restarts of one run: training continues from the
-            newest checkpoint there. Empty for the artifact's own place.
+        checkpoint_uri: Directory of the checkpoints, local or gs://, the same over restarts of one run: training
+            continues from the newest checkpoint there. Empty for the artifact's own place.
 
     Returns:
-        checkpoints: Folders step-00000100 and so on, each with its checkpoint.json, and metrics.jsonl.
-        training_metrics: Steps, final loss, throughput and number of processes.
+        checkpoints: Folders step-00000100 and so on, each with its checkpoint.json, metrics.jsonl, and tensorboard/.
+        training_metrics: Steps, losses, throughput, memory, MFU and number of processes.
         training_report: Curves of loss, learning rate and throughput.
     """
     from gpu_pipelines.components.training.step import run

@@ -36,7 +36,7 @@ def main(dataset_directory: str, checkpoint_directory: str, device_type: str) ->
     try:
         dataset = Dataset(Path(dataset_directory))
         settings = TrainingSettings.from_json(read_configuration(Path(checkpoint_directory))["settings"])
-        recipe = TASKS[dataset.manifest.task].load_recipe().for_dataset(dataset.manifest)
+        recipe = TASKS[dataset.manifest.task].load_recipe().for_dataset(dataset)
         Trainer(recipe, dataset, settings, Path(checkpoint_directory), device).train()
     except UserError as error:
         _leave_for_the_launcher(error)

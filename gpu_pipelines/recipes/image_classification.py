@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError, nearest, some_of
+from gpu_pipelines.recipes.recipe import Batch, Recipe
 from gpu_pipelines.recipes.tasks import TASKS
 
 # The grid a small model sees: patches are sized so that an image becomes about this many per side.
 PATCHES_PER_SIDE = 8
 
 
-class ImageClassification:
+class ImageClassification(Recipe):
     """The recipe of the task `image_classification`.
 
     Args:
@@ -36,7 +37,8 @@ class ImageClassification:
         self.image_shape = image_shape
 
     @classmethod
-    def for_dataset(cls, manifest: Manifest) -> ImageClassification:
+    def for_dataset(cls, dataset: Dataset) -> ImageClassification:
+        manifest = dataset.manifest
         return cls(manifest.labels, manifest.preprocessing, manifest.features["image"].shape)
 
     @classmethod
@@ -73,17 +75,17 @@ class ImageClassification:
             raise UserError(f"The model in {directory} does not fit its config.json: {some_of(unmatched, most=5)}.")
         return model
 
-    def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
+    def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as tensors on `device`: `pixel_values` scaled to [-1, 1], and `labels`."""
         images = torch.from_numpy(columns["image"]).to(device, non_blocking=True)
         labels = torch.from_numpy(columns["label"]).to(device, non_blocking=True)
         return {"pixel_values": images.float().div_(127.5).sub_(1.0), "labels": labels.long()}
 
-    def loss(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of a batch, in nats."""
         return nn.functional.cross_entropy(model(pixel_values=batch["pixel_values"]).logits.float(), batch["labels"])
 
-    def predict(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Class probabilities, float32 of shape (rows, classes). Images of another size are resized."""
         images = batch["pixel_values"]
         if images.shape[1] != self.image_shape[0]:

@@ -26,19 +26,31 @@ class Task:
         name: as given in the parameter `task`.
         recipe: `module:class` of the recipe.
         models: architectures that are built from their name, untrained.
-        metrics: metrics that can be gated and selected on.
+        metrics: metrics that can be gated and selected on; the first one is selected on unless another is named.
+        classifies: whether the recipe's `predict` gives class probabilities.
+        gates: conditions on test metrics where the user gives none.
     """
 
     name: str
     recipe: str
     models: tuple[str, ...]
     metrics: dict[str, Metric]
+    classifies: bool = True
+    gates: tuple[str, ...] = ()
 
     def load_recipe(self) -> Any:
         """Imports the recipe (and with it torch) and returns its class."""
         module, _, name = self.recipe.partition(":")
         return getattr(import_module(module), name)
 
+
+CLASSIFICATION_METRICS = {
+    "accuracy": Metric(),
+    "macro_f1": Metric(),
+    "macro_recall": Metric(),
+    "min_recall": Metric(),
+    "log_loss": Metric(more_is_better=False, largest=math.inf),
+}
 
 TASKS = {
     task.name: task
@@ -47,13 +59,8 @@ TASKS = {
             name="image_classification",
             recipe="gpu_pipelines.recipes.image_classification:ImageClassification",
             models=("convnext-micro", "convnext-tiny", "vit-micro", "vit-base"),
-            metrics={
-                "accuracy": Metric(),
-                "macro_f1": Metric(),
-                "macro_recall": Metric(),
-                "min_recall": Metric(),
-                "log_loss": Metric(more_is_better=False, largest=math.inf),
-            },
+            metrics=CLASSIFICATION_METRICS,
+            gates=("accuracy>=0.9",),
         ),
     )
 }

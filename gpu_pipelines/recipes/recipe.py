@@ -1,0 +1,103 @@
+"""What a recipe is: the part of a training that depends on what is trained. A user's own is a subclass of `Recipe`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gpu_pipelines.artifacts.dataset import Dataset
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Batch = dict[str, torch.Tensor]
+
+
+class Recipe(ABC):
+    """Turns rows into batches, batches into a loss, and a trained model into files that other tools can open.
+
+    The training engine owns everything else: processes, devices, precision, optimizer, checkpoints. One instance is made
+    in each process; it must not depend on the rank, and it must not draw random numbers but in `build_model`, before
+    which the engine seeds torch's generator alike on all processes.
+    """
+
+    @classmethod
+    @abstractmethod
+    def for_dataset(cls, dataset: Dataset) -> Self:
+        """The recipe for a dataset: its labels, shapes, tokenizer.
+
+        Raises:
+            UserError: the dataset is not one that the recipe can be trained on.
+        """
+
+    @abstractmethod
+    def build_model(self, name: str) -> nn.Module:
+        """Builds the model in fp32 on the CPU, the same bits in every process.
+
+        Args:
+            name: what the user gave as `model`: a name the recipe knows, a local directory, a hub id.
+
+        Raises:
+            UserError: there is no such model, or it does not fit the data.
+        """
+
+    @abstractmethod
+    def batch(self, columns: dict[str, Any], device: torch.device) -> Batch:
+        """Rows of the dataset as tensors on `device`.
+
+        Args:
+            columns: numpy arrays of shape (rows, *feature shape) by feature; they may be kept, nobody else uses them.
+            device: where the tensors go; copies should be `non_blocking`.
+        """
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """The loss of a batch, a mean over its terms (rows, unless `loss_terms` says otherwise), in nats; 0-d float32.
+
+        Args:
+            model: called once; it may be a wrapper around the one that `build_model` made.
+            batch: made by `batch`.
+        """
+
+    def loss_terms(self, columns: Mapping[str, Any]) -> int | None:
+        """Over how many terms the `loss` of these rows is a mean, such as tokens that are not masked; None: the rows.
+
+        Batches are split over processes and micro-batches; with this count the gradient is that of the mean over all
+        terms of the global batch, however they are spread. A batch without terms must have a loss of 0, not NaN.
+        """
+        return None
+
+    @abstractmethod
+    def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """What the evaluation scores, float32 on any device.
+
+        For a classifier, class probabilities of shape (rows, classes). For any other task, (rows, 3): sum of the losses
+        of a row in nats, number of its terms, and how many of them were predicted right (NaN where that has no
+        meaning).
+        """
+
+    @abstractmethod
+    def export(self, model: nn.Module, directory: Path) -> None:
+        """Writes the model in Hugging Face layout: config.json, model.safetensors, and the tokenizer or preprocessor."""
+
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        """The repeated layers of a model: the units in which it is sharded and its activations are recomputed.
+
+        By default the modules that a Hugging Face model says must not be split (`_no_split_modules`), else the members
+        of the `nn.ModuleList` with the most parameters.
+        """
+        named = set(getattr(model, "_no_split_modules", None) or ())
+        found = [module for module in model.modules() if type(module).__name__ in named]
+        if found:
+            return found
+        lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
+        return list(max(lists, key=_parameters)) if lists else []
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
