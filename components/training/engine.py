@@ -1,28 +1,39 @@
-"""The training loop: DDP over the processes of the group, checkpoints every N steps, metrics as JSON lines."""
+"""The training loop: every step's rows, loss, gradients and update; validation, checkpoints and metrics on the way."""
 
 from __future__ import annotations
 
-import json
-import math
+import os
 import time
-from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.components.training.sample_order import SampleOrder
+from gpu_pipelines.components.training.batches import TrainingBatches, validation_batches
+from gpu_pipelines.components.training.checkpointing import CheckpointWriter, Identity, restore
+from gpu_pipelines.components.training.compute import flops_per_row, peak_flops
+from gpu_pipelines.components.training.interruption import Interruption
+from gpu_pipelines.components.training.local_devices import Devices
+from gpu_pipelines.components.training.metrics import TENSORBOARD, Losses, MetricsLog, Speed
+from gpu_pipelines.components.training.optimization import make_optimizer, schedule
+from gpu_pipelines.components.training.parallelism import (
+    choose_parallelism,
+    recompute_activations,
+    spread,
+    without_exchange,
+)
+from gpu_pipelines.components.training.precision import choose_precision, computing_in
 from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.checkpoint_state import load_state, save_state
+from gpu_pipelines.recipes.building import build_model
+from gpu_pipelines.recipes.checkpoint_state import State, frozen_weights_sha256, training_state
+from gpu_pipelines.recipes.recipe import Recipe
 
-METRICS_LINES = 200
-PROGRESS_SECONDS = 1.0
+TENSORBOARD_DIRECTORY = "AIP_TENSORBOARD_LOG_DIR"
 
 
 class Trainer:
@@ -30,181 +41,242 @@ class Trainer:
 
     Args:
         recipe: knows model, batches and loss.
-        dataset: its `train` split is trained on.
+        dataset: its `train` split is trained on, `val` watched.
         settings: hyperparameters.
-        directory: where checkpoints and metrics go; an unfinished run found there is continued.
+        store: where checkpoints and metrics go; an unfinished training found there is continued.
+        devices: what each node trains on.
         device: this process's device.
     """
 
     def __init__(
-        self, recipe: Any, dataset: Dataset, settings: TrainingSettings, directory: Path, device: torch.device
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        settings: TrainingSettings,
+        store: CheckpointStore,
+        devices: Devices,
+        device: torch.device,
     ) -> None:
-        self._recipe = recipe
-        self._settings = settings
-        self._directory = directory
-        self._device = device
+        self._recipe, self._dataset, self._settings = recipe, dataset, settings
+        self._store, self._devices, self._device = store, devices, device
         self._chief = dist.get_rank() == 0
-        self._rows = dataset.split("train")
-        self._order = SampleOrder(
-            len(self._rows), settings.global_batch_size, settings.seed, dist.get_rank(), dist.get_world_size()
-        )
-        self._total = settings.total_steps(len(self._rows))
-        self._marker = {
-            "world_size": dist.get_world_size(),
-            "dataset_fingerprint": dataset.manifest.fingerprint,
-            "configuration_hash": settings.configuration_hash(),
-        }
+        self._interruption = Interruption(dist.new_group(backend="gloo"))
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        self._precision = choose_precision(settings.precision, device.type, capability)
         torch.manual_seed(settings.seed)
-        self._model: nn.Module = recipe.build_model(settings.model).to(device)
-        self._optimizer = _optimizer(self._model, settings)
-        self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True)
+        self._model = build_model(recipe, asdict(settings))
+        self._identity = Identity(
+            dataset.manifest.fingerprint, settings.configuration_hash(), frozen_weights_sha256(self._model)
+        )
+        self._parallel = self._spread()
+        self._optimizer = make_optimizer(self._model, settings)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
+        rows = dataset.split("train")
+        self._rows = len(rows)
+        self._total = settings.total_steps(self._rows)
+        self._batches = TrainingBatches(recipe, rows, settings, device)
+        self._val = dataset.split("val")
+        self._best: tuple[float, int] | None = None
+        self._listed: State | None = None
 
-    def train(self) -> None:
-        """Trains to the last step, from the newest good checkpoint if there is one."""
-        step = self._resume()
-        meter = _Meter(self._directory / checkpoints.METRICS, self._total, step, self._chief)
-        between = self._settings.steps_between_checkpoints(self._total)
-        self._parallel.train()
-        while step < self._total:
-            loss, rate = self._step(step)
-            step += 1
-            meter.add(step, self._epoch(step), loss, rate, self._settings.global_batch_size)
-            if step % between == 0 or step == self._total:
-                meter.check_finite()
-                self._save(step)
-                meter.pause_over()
-
-    def _step(self, step: int) -> tuple[torch.Tensor, float]:
-        """One optimizer step; returns this process's mean loss and the learning rate."""
-        # Dropout and the like draw from a generator that depends on nothing but seed, step and rank.
-        torch.manual_seed((self._settings.seed * 1_000_003 + step) * 65_537 + dist.get_rank())
-        batch = self._recipe.batch(self._rows.take(self._order.rows_of_step(step)), self._device)
-        rate = self._settings.learning_rate * schedule(step, self._total, self._settings.warmup_steps)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        loss = self._recipe.loss(self._parallel, batch)
-        self._optimizer.zero_grad()
-        loss.backward()
-        if self._settings.gradient_clip:
-            nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.gradient_clip)
-        self._optimizer.step()
-        return loss.detach(), rate
-
-    def _epoch(self, step: int) -> float:
-        return step * self._settings.global_batch_size / len(self._rows)
-
-    def _save(self, step: int) -> None:
-        path = checkpoints.checkpoint_path(self._directory, step)
-        save_state(self._model, self._optimizer, path)
+    def _spread(self) -> nn.Module:
+        settings, model = self._settings, self._model
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        frozen = sum(p.numel() for p in model.parameters()) - trained
+        memory = torch.cuda.mem_get_info(self._device)[1] if self._device.type == "cuda" else None
+        self._parallelism = choose_parallelism(settings.parallelism, trained, frozen, memory)
+        blocks = self._recipe.blocks(model)
+        if settings.activation_checkpointing:
+            blocks = recompute_activations(model, blocks)
+        if settings.compile_model:
+            for block in blocks or [model]:
+                block.compile()
         if self._chief:
-            samples = step * self._settings.global_batch_size
-            checkpoints.mark_complete(
-                path, step=step, epoch=round(self._epoch(step), 4), samples_seen=samples, **self._marker
-            )
-        # Nobody goes on before the checkpoint is whole, so that no process is more than one checkpoint ahead.
-        dist.barrier()
-
-    def _resume(self) -> int:
-        for checkpoint in reversed(checkpoints.complete_checkpoints(self._directory)):
-            for what in ("dataset_fingerprint", "configuration_hash"):
-                if getattr(checkpoint.info, what) != self._marker[what]:
-                    raise UserError(
-                        f"{checkpoint.path} was trained with another {what.replace('_', ' ')}.",
-                        "Give an empty checkpoint directory, or the parameters and data of that run.",
-                    )
-            if damaged := checkpoint.damaged_file():
-                if self._chief:
-                    print(f"warning: passing over {checkpoint.name}: {damaged} is damaged", flush=True)
-                continue
-            load_state(self._model, self._optimizer, checkpoint.path)
-            if self._chief:
-                print(f"continuing from {checkpoint.name}", flush=True)
-            return checkpoint.info.step
-        return 0
-
-
-def schedule(step: int, total: int, warmup: int) -> float:
-    """Share of the peak learning rate at `step` (from 0): linear warm-up, then half a cosine down to 0.
-
-    Source of the cosine: Loshchilov and Hutter, SGDR, https://arxiv.org/abs/1608.03983, equation 5.
-    """
-    warmup = min(warmup, max(1, total // 10))
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
-
-
-def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    # Norm scales and biases are not decayed, as in every published recipe of these architectures.
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, fused=True)
-
-
-class _Meter:
-    """Writes metrics as JSON lines and prints progress, from the chief; all processes take part in the averages."""
-
-    def __init__(self, path: Path, total: int, step: int, chief: bool) -> None:
-        self._path = path
-        self._total = total
-        self._chief = chief
-        self._every = max(1, math.ceil(total / METRICS_LINES))
-        self._losses: list[torch.Tensor] = []
-        self._last = float("nan")
-        self._checked_step = step
-        self._clock_step = step
-        self._clock = self._printed = time.monotonic()
-        if chief:
-            kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
-            path.write_text("".join(kept), encoding="utf-8")
-
-    def add(self, step: int, epoch: float, loss: torch.Tensor, rate: float, batch: int) -> None:
-        self._losses.append(loss)
-        self._checked_step = step
-        if step % self._every and step != self._total:
-            return
-        self._average()
-        now = time.monotonic()
-        speed = (step - self._clock_step) * batch / max(now - self._clock, 1e-9)
-        self._clock, self._clock_step = now, step
-        if not self._chief or not math.isfinite(self._last):
-            self.check_finite()
-            return
-        entry = {"step": step, "epoch": round(epoch, 4), "loss": self._last, "learning_rate": rate}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**entry, "samples_per_second": round(speed, 1)}) + "\n")
-        if now - self._printed > PROGRESS_SECONDS or step in (self._every, self._total):
-            self._printed = now
             print(
-                f"step {step}/{self._total}  epoch {epoch:.1f}  loss {self._last:.4f}  lr {rate:.2e}  "
-                f"{speed:,.0f} samples/s",
+                f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen), "
+                f"{self._parallelism}, {self._precision}",
                 flush=True,
             )
+        return spread(model, blocks, self._parallelism, self._precision, self._device)
 
-    def check_finite(self) -> None:
-        """Averages what is left and stops all processes if the loss is no longer a number."""
-        if self._losses:
-            self._average()
-        if not math.isfinite(self._last):
-            raise UserError(
-                f"The loss was {self._last} at step {self._checked_step}; the training has diverged.",
-                "Lower learning_rate, raise warmup_steps, or look for damaged rows in the data.",
+    def train(self) -> bool:
+        """Trains to the last step, from the newest good checkpoint if there is one.
+
+        Returns:
+            Whether it came to its end; False if it was interrupted, after writing a checkpoint.
+        """
+        sharded = self._parallelism == "fsdp"
+        group = dist.new_group(backend="gloo") if sharded else None
+        self._writer = CheckpointWriter(self._store, self._settings, group)
+        step = self._resume()
+        events = Path(os.environ.get(TENSORBOARD_DIRECTORY) or self._store.directory / TENSORBOARD)
+        self._log = MetricsLog(self._store.directory, events, self._total, step, self._chief)
+        self._losses = Losses(self._device)
+        self._speed = Speed(self._settings.global_batch_size, *self._flops())
+        try:
+            finished = self._train_from(step)
+            self._interruption.settle()
+            self._writer.close()
+        finally:
+            self._batches.close()
+            self._log.close()
+        return finished
+
+    def _train_from(self, step: int) -> bool:
+        between = self._settings.steps_between_checkpoints(self._total)
+        self._parallel.train()
+        if step and step % between == 0 and self._last_val_loss is None:
+            self._save(step, self._validate(step))  # it was interrupted between the step and its validation
+        while step < self._total and not self._has_stalled(step, between):
+            rate = self._step(step)
+            step += 1
+            interrupted = self._interruption.agreed() and step < self._total
+            regular = step % between == 0 or step == self._total
+            if regular or interrupted or self._log.is_due(step):
+                self._log.training(step, self._epoch(step), self._losses.mean(), rate, self._speed.take())
+            if regular or interrupted:
+                self._save(step, None if interrupted else self._validate(step))
+            if interrupted:
+                return False
+        return True
+
+    def _step(self, step: int) -> float:
+        """One optimizer step; returns the learning rate."""
+        settings, world = self._settings, dist.get_world_size()
+        self._seed(step)
+        rate = settings.learning_rate * schedule(
+            settings.learning_rate_schedule, step, self._total, settings.warmup_steps
+        )
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        began = time.monotonic()
+        pieces, all_terms = self._batches.of_step(step)
+        self._speed.step(time.monotonic() - began)
+        for number, (batch, terms) in enumerate(pieces, start=1):
+            with without_exchange(self._parallel, last=number == len(pieces)):
+                with computing_in(self._precision, self._device.type):
+                    total = self._recipe.loss(self._parallel, batch) * terms
+                # The exchange takes the mean over the processes; what is wanted is the sum over the mean's terms.
+                self._scaler.scale(total * (world / max(1, all_terms))).backward()
+            self._losses.add(total, terms)
+        if settings.gradient_clip:
+            self._scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._model.parameters(), settings.gradient_clip)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad()
+        return rate
+
+    def _seed(self, step: int) -> None:
+        # Dropout and the like draw from a generator that depends on nothing but seed, step and rank.
+        seed = (self._settings.seed * 1_000_003 + step) * 65_537 + dist.get_rank()
+        torch.default_generator.manual_seed(seed % (1 << 63))
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed % (1 << 63))
+
+    def _epoch(self, step: int) -> float:
+        return step * self._settings.global_batch_size / self._rows
+
+    def _validate(self, step: int) -> float:
+        """Loss on val, the same on all processes."""
+        began = time.monotonic()
+        self._parallel.eval()
+        if self._parallelism == "ddp":
+            for buffer in self._model.buffers():  # running statistics are those of the chief, as in its checkpoint
+                dist.broadcast(buffer, src=0)
+        losses = Losses(self._device)
+        model = self._model if self._parallelism == "ddp" else self._parallel
+        rows_per_batch = self._settings.micro_batch_size or self._settings.global_batch_size // dist.get_world_size()
+        with torch.no_grad():
+            for batch, terms in validation_batches(self._recipe, self._val, rows_per_batch, self._device):
+                with computing_in(self._precision, self._device.type):
+                    losses.add(self._recipe.loss(model, batch) * terms, terms)
+        loss = losses.mean()
+        self._parallel.train()
+        if self._best is None or loss < self._best[0]:
+            self._best = (loss, step)
+        self._log.validation(step, self._epoch(step), loss)
+        self._speed.leave_out(time.monotonic() - began)
+        return loss
+
+    def _has_stalled(self, step: int, between: int) -> bool:
+        """Whether the loss on val has not come down for as many checkpoints as early stopping waits for."""
+        patience = self._settings.early_stopping_patience
+        if not patience or self._best is None or step - self._best[1] < patience * between:
+            return False
+        if self._chief:
+            print(
+                f"stopping early: the loss on val was lowest, {self._best[0]:.4f}, at step {self._best[1]}", flush=True
             )
+        return True
 
-    def pause_over(self) -> None:
-        """Leaves the time since the last entry (a checkpoint was written) out of the throughput."""
-        self._clock, self._clock_step = time.monotonic(), self._checked_step
+    def _state(self) -> State:
+        """The tensors of a checkpoint; they stay the same ones, so that they are listed once."""
+        if self._listed is None:
+            self._listed = training_state(self._model, self._optimizer)
+            if self._scaler.is_enabled():
+                self._listed["scaler"] = {"scale": torch.zeros(()), "growth_tracker": torch.zeros(())}
+        return self._listed
 
-    def _average(self) -> None:
-        mean = torch.stack(self._losses).mean()
-        dist.all_reduce(mean)
-        self._last = mean.item() / dist.get_world_size()
-        self._losses = []
+    def _save(self, step: int, val_loss: float | None) -> None:
+        state = self._state()
+        if self._scaler.is_enabled():
+            scaling = self._scaler.state_dict()
+            state["scaler"]["scale"].fill_(scaling["scale"])
+            state["scaler"]["growth_tracker"].fill_(scaling["_growth_tracker"])
+        info = {
+            "step": step,
+            "epoch": round(self._epoch(step), 4),
+            "samples_seen": step * self._settings.global_batch_size,
+            "world_size": dist.get_world_size(),
+            **asdict(self._identity),
+            "val_loss": val_loss,
+            "best_val_loss": self._best[0] if self._best else None,
+            "best_step": self._best[1] if self._best else None,
+            "rehearsal": self._devices.rehearsal,
+        }
+        self._writer.save(state, info)
 
+    def _resume(self) -> int:
+        found, whole = restore(self._state, self._store, self._identity)
+        if self._chief:
+            self._write_configuration()
+        self._last_val_loss = None
+        if found is None:
+            return 0
+        self._writer.found(whole)
+        if self._scaler.is_enabled():
+            scaling = self._state()["scaler"]
+            tracker = int(scaling["growth_tracker"].item())
+            self._scaler.load_state_dict(
+                {**self._scaler.state_dict(), "scale": scaling["scale"].item(), "_growth_tracker": tracker}
+            )
+        info = found.info
+        self._last_val_loss = info.val_loss
+        if info.best_step is not None and info.best_val_loss is not None:
+            self._best = (info.best_val_loss, info.best_step)
+        if self._chief:
+            print(f"continuing from {found.name}", flush=True)
+        return info.step
 
-def _lines(path: Path) -> Iterator[str]:
-    if path.exists():
-        yield from path.read_text(encoding="utf-8").splitlines(keepends=True)
+    def _write_configuration(self) -> None:
+        configuration = {
+            "task": self._dataset.manifest.task,
+            "settings": asdict(self._settings),
+            "devices": {**asdict(self._devices), "world_size": dist.get_world_size()},
+            "precision": self._precision,
+            "parallelism": self._parallelism,
+        }
+        checkpoints.write_configuration(self._store.directory, configuration)
+        self._store.publish([checkpoints.CONFIGURATION])
+
+    def _flops(self) -> tuple[float | None, float | None]:
+        """Operations for one row, and the peak of all devices; not known of CPUs."""
+        if self._device.type != "cuda":
+            return None, None
+        peak = peak_flops(torch.cuda.get_device_name(self._device), self._precision)
+        pieces, _ = self._batches.of_step(0)
+        rows = len(next(iter(pieces[0][0].values())))
+        with computing_in(self._precision, self._device.type):
+            flops = flops_per_row(self._recipe, self._parallel, pieces[0][0], rows)
+        return flops, peak * dist.get_world_size() if peak else None

@@ -21,16 +21,22 @@ def write_report(summary: TrainingSummary, path: Path) -> None:
     def of(name: str) -> list[float]:
         return [entry[name] for entry in summary.metrics]
 
+    losses = [Line("train", of("step"), of("loss"))]
+    watched = [entry for entry in summary.validation if entry["val_loss"] is not None]
+    if watched:
+        losses.append(
+            Line("val", [entry["step"] for entry in watched], [entry["val_loss"] for entry in watched], dots=True)
+        )
+    positive = all(value > 0 for line in losses for value in line.y)
     sections = render(
         Path(__file__).with_name("report.html"),
         figures=summary.figures(),
         settings=summary.settings,
         devices=summary.devices,
+        nodes=summary.nodes,
         rows=summary.rows,
         parameters=asdict(summary.settings),
-        loss_chart=line_chart(
-            "Loss on train (nats)", "step", [Line("loss", of("step"), of("loss"))], logarithmic=min(of("loss")) > 0
-        ),
+        loss_chart=line_chart("Loss (nats)", "step", losses, logarithmic=positive),
         rate_chart=line_chart("Learning rate", "step", [Line("learning rate", of("step"), of("learning_rate"))]),
         speed_chart=line_chart(
             "Throughput (samples/s)", "step", [Line("samples/s", of("step"), of("samples_per_second"))]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.training.report import write_report
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.components.training.train import train_model
-from gpu_pipelines.errors import UserError, user_errors_end_the_step
+from gpu_pipelines.errors import user_errors_end_the_step
 from gpu_pipelines.step_interface import fields_from, log_metrics
 
 
@@ -23,10 +25,15 @@ def run(arguments: Mapping[str, Any]) -> None:
         checkpoints = arguments["checkpoints"]
         if arguments["checkpoint_uri"]:
             checkpoints.uri = arguments["checkpoint_uri"]
-        if "://" in checkpoints.path:
-            raise UserError(f"The checkpoint URI {checkpoints.uri} is not a directory.", "Give a directory.")
+        # A FUSE mount would do for reading, but renames and appends on it are not to be relied on.
+        place = checkpoints.uri if is_remote(checkpoints.uri) else checkpoints.path
         settings = fields_from(TrainingSettings, arguments)
-        summary = train_model(settings, Path(arguments["dataset"].path), Path(checkpoints.path))
-        checkpoints.metadata.update(task=summary.task, checkpoints=len(summary.checkpoints))
+        summary = train_model(settings, Path(arguments["dataset"].path), place)
+        if summary is None:
+            # Only the chief writes outputs; KFP's executor would write its own after this function returned.
+            sys.exit(0)
+        checkpoints.metadata.update(
+            task=summary.task, checkpoints=len(summary.checkpoints), rehearsal=summary.devices.rehearsal
+        )
         log_metrics(arguments["training_metrics"], summary.figures())
         write_report(summary, Path(arguments["training_report"].path))

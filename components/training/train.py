@@ -1,25 +1,25 @@
-"""Trains a model on all devices of this machine, one process each, with torchrun's own launcher."""
+"""Trains a model on all devices of one or more machines, one process each, and sums up how it went."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.checkpoint import (
-    METRICS,
-    complete_checkpoints,
-    write_configuration,
-)
+from gpu_pipelines.artifacts.checkpoint import METRICS
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
-from gpu_pipelines.components.training.local_devices import Devices, local_devices
+from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.components.training.launch import launch
+from gpu_pipelines.components.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.worker import USER_ERROR
 from gpu_pipelines.errors import UserError
+
+WORKER = ("-m", "gpu_pipelines.components.training.worker")
 
 
 @dataclass(frozen=True)
@@ -28,74 +28,117 @@ class TrainingSummary:
 
     Attributes:
         task: recipe that was trained.
-        devices: where.
+        devices: what each node trained on.
+        nodes: number of nodes.
         settings: the hyperparameters.
         rows: training rows.
         seconds: duration of this launch, from starting the processes.
         checkpoints: names of the complete checkpoints.
-        metrics: entries of `metrics.jsonl`, by step.
+        metrics: entries of `metrics.jsonl` on the training, by step.
+        validation: those on val.
     """
 
     task: str
     devices: Devices
+    nodes: int
     settings: TrainingSettings
     rows: int
     seconds: float
     checkpoints: list[str]
-    metrics: list[dict[str, float]]
+    metrics: list[dict[str, Any]]
+    validation: list[dict[str, Any]]
 
     def figures(self) -> dict[str, float]:
-        """The numbers to show beside the run. Throughput is the median over the entries."""
-        speeds = sorted(entry["samples_per_second"] for entry in self.metrics)
+        """The numbers to show beside the run. Throughput and the like are medians over the entries."""
+        last = self.metrics[-1]
+        losses = [entry["val_loss"] for entry in self.validation if entry["val_loss"] is not None]
         return {
-            "steps": self.metrics[-1]["step"],
-            "epochs": self.metrics[-1]["epoch"],
-            "final_loss": round(self.metrics[-1]["loss"], 6),
-            "samples_per_second": speeds[len(speeds) // 2],
+            "steps": last["step"],
+            "epochs": last["epoch"],
+            "final_loss": round(last["loss"], 6),
+            **({"lowest_val_loss": round(min(losses), 6)} if losses else {}),
+            "samples_per_second": self._median("samples_per_second"),
+            "memory_gb": max(entry["memory_gb"] for entry in self.metrics),
+            "data_loading_share": self._median("data_loading_share"),
+            **({"mfu": self._median("mfu")} if "mfu" in last else {}),
             "seconds": round(self.seconds, 1),
-            "processes": self.devices.processes,
+            "processes": self.devices.processes * self.nodes,
             "checkpoints": len(self.checkpoints),
         }
 
+    def _median(self, name: str) -> float:
+        values = sorted(entry[name] for entry in self.metrics if name in entry)
+        return values[len(values) // 2]
 
-def train_model(settings: TrainingSettings, dataset_directory: Path, directory: Path) -> TrainingSummary:
-    """Trains on all local devices and leaves checkpoints and metrics in `directory`.
+
+def train_model(
+    settings: TrainingSettings, dataset_directory: Path, checkpoint_uri: str, cluster: Cluster | None = None
+) -> TrainingSummary | None:
+    """Trains on all devices of all nodes and leaves checkpoints and metrics at `checkpoint_uri`.
 
     Args:
         settings: hyperparameters.
         dataset_directory: the dataset artifact.
-        directory: the checkpoint directory; an unfinished run in it is continued.
+        checkpoint_uri: a directory or `gs://…`; an unfinished training there is continued.
+        cluster: the nodes; left out, what the environment says.
+
+    Returns:
+        How it went; None on a node that is not the chief.
 
     Raises:
         UserError: a setting is wrong or does not fit the data or the machine, or the training failed.
+        Interrupted: it was told to stop, and wrote a checkpoint.
     """
+    cluster = cluster or Cluster.from_environment(os.environ)
+    devices = _devices()
     dataset = Dataset(dataset_directory)
     if problems := settings.problems(dataset.manifest.task):
         raise UserError.of_all(problems)
+    _require_batch_divides(settings, devices.processes * cluster.nodes)
+    if cluster.is_chief:
+        _announce(dataset.manifest, settings, devices, cluster)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
+        job = Path(scratch) / "job.json"
+        staging = Path(scratch) / "staging"
+        write_document(
+            job,
+            {
+                "dataset": str(dataset_directory),
+                "checkpoint_uri": checkpoint_uri,
+                "staging": str(staging),
+                "devices": asdict(devices),
+                "settings": asdict(settings),
+            },
+        )
+        launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster)
+        if not cluster.is_chief:
+            return None
+        store = CheckpointStore(checkpoint_uri, staging)
+        metrics = read_metrics(store.directory / METRICS)
+        return TrainingSummary(
+            task=dataset.manifest.task,
+            devices=devices,
+            nodes=cluster.nodes,
+            settings=settings,
+            rows=dataset.manifest.rows("train"),
+            seconds=time.monotonic() - started,
+            checkpoints=[checkpoint.name for checkpoint in store.complete()],
+            metrics=[entry for entry in metrics if "loss" in entry],
+            validation=[entry for entry in metrics if "val_loss" in entry],
+        )
 
+
+def _devices() -> Devices:
     import torch
 
     devices = local_devices(torch.cuda.device_count())
-    _require_batch_divides(settings, devices)
-    directory.mkdir(parents=True, exist_ok=True)
-    configuration = {"task": dataset.manifest.task, "settings": asdict(settings), "devices": asdict(devices)}
-    write_configuration(directory, configuration)
-    _announce(dataset.manifest, settings, devices)
-    started = time.monotonic()
-    _launch([str(dataset_directory), str(directory), devices.kind], devices)
-    return TrainingSummary(
-        task=dataset.manifest.task,
-        devices=devices,
-        settings=settings,
-        rows=dataset.manifest.rows("train"),
-        seconds=time.monotonic() - started,
-        checkpoints=[checkpoint.name for checkpoint in complete_checkpoints(directory)],
-        metrics=[json.loads(line) for line in (directory / METRICS).read_text(encoding="utf-8").splitlines()],
-    )
+    require_devices_work(devices)
+    return devices
 
 
-def _require_batch_divides(settings: TrainingSettings, devices: Devices) -> None:
-    batch, processes = settings.global_batch_size, devices.processes
+def _require_batch_divides(settings: TrainingSettings, processes: int) -> None:
+    batch = settings.global_batch_size
     if batch % processes:
         lower, upper = batch // processes * processes, -(-batch // processes) * processes
         raise UserError(
@@ -104,49 +147,13 @@ def _require_batch_divides(settings: TrainingSettings, devices: Devices) -> None
         )
 
 
-def _announce(manifest: Manifest, settings: TrainingSettings, devices: Devices) -> None:
+def _announce(manifest: Manifest, settings: TrainingSettings, devices: Devices, cluster: Cluster) -> None:
     rows = manifest.rows("train")
+    where = f"{devices.processes} × {devices.kind}" + (
+        f" on each of {cluster.nodes} nodes" if cluster.nodes > 1 else ""
+    )
     print(
-        f"training {settings.model} on {rows:,} rows with {devices.processes} × {devices.kind}: "
+        f"training {settings.model} on {rows:,} rows with {where}: "
         f"{settings.total_steps(rows):,} steps of {settings.global_batch_size}",
         flush=True,
     )
-
-
-def _launch(arguments: list[str], devices: Devices) -> None:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    # As many threads as cores in all; torchrun's own default is one for each process.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices.processes)))
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=devices.processes,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        rdzv_configs={"timeout": 60},
-        run_id="train_model",
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
-    worker = ["-u", "-m", "gpu_pipelines.components.training.worker"]
-    try:
-        elastic_launch(config, sys.executable)(*worker, *arguments)
-    except ChildFailedError as error:
-        raise _reason(error) from None
-
-
-def _reason(error: Any) -> UserError:
-    rank, failure = error.get_first_failure()
-    if failure.message.startswith(USER_ERROR):
-        return UserError(failure.message.removeprefix(USER_ERROR))
-    return UserError(
-        f"Process {rank} of the training ended with {_ending(failure.exitcode)}.", "Its own output is above."
-    )
-
-
-def _ending(exit_code: int) -> str:
-    if exit_code == -9:
-        return "SIGKILL (often: the machine ran out of memory; try a smaller global_batch_size)"
-    return f"signal {-exit_code}" if exit_code < 0 else f"exit status {exit_code}"

@@ -7,41 +7,61 @@ import os
 import sys
 import time
 import warnings
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import INTERRUPTED, UserError
 
 # A worker that prints its error and exits would be followed by the launcher's; the launcher reads it from here instead.
 USER_ERROR = "user error: "
+#: How long a process waits for the others. The slowest thing one does alone is to fetch or verify a checkpoint.
+PATIENCE = timedelta(minutes=30)
 
 
-def main(dataset_directory: str, checkpoint_directory: str, device_type: str) -> None:
-    """Trains as `training.json` in the checkpoint directory says, on "cpu" or "cuda"."""
-    import torch
-    import torch.distributed as dist
+def main(job_file: str) -> None:
+    """Trains as the job says.
 
-    from gpu_pipelines.artifacts.checkpoint import read_configuration
-    from gpu_pipelines.artifacts.dataset import Dataset
-    from gpu_pipelines.components.training.engine import Trainer
-    from gpu_pipelines.components.training.settings import TrainingSettings
-    from gpu_pipelines.recipes.tasks import TASKS
-
+    Args:
+        job_file: JSON with `dataset`, `checkpoint_uri`, `staging`, `devices` and `settings`; written by `train_model`.
+    """
     # Depthwise convolutions have such strides in every process and step; there is nothing the user could do about it.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-    device = torch.device("cpu")
-    if device_type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+    finished = True
     try:
-        dataset = Dataset(Path(dataset_directory))
-        settings = TrainingSettings.from_json(read_configuration(Path(checkpoint_directory))["settings"])
-        recipe = TASKS[dataset.manifest.task].load_recipe().for_dataset(dataset)
-        Trainer(recipe, dataset, settings, Path(checkpoint_directory), device).train()
+        finished = _train(json.loads(Path(job_file).read_text(encoding="utf-8")))
     except UserError as error:
         _leave_for_the_launcher(error)
         sys.exit(1)
+    if not finished:
+        sys.exit(INTERRUPTED)
+
+
+def _train(job: dict[str, Any]) -> bool:
+    import torch
+    import torch.distributed as dist
+
+    from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+    from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.components.training.engine import Trainer
+    from gpu_pipelines.components.training.local_devices import Devices
+    from gpu_pipelines.components.training.settings import TrainingSettings
+    from gpu_pipelines.recipes.building import load_recipe
+
+    devices = Devices(**job["devices"])
+    device = torch.device("cpu")
+    if devices.kind == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if devices.kind == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=PATIENCE)
+    dataset = Dataset(Path(job["dataset"]))
+    settings = TrainingSettings.from_json(job["settings"])
+    recipe = load_recipe(settings.recipe, dataset.manifest.task).for_dataset(dataset)
+    store = CheckpointStore(job["checkpoint_uri"], Path(job["staging"]))
+    finished = Trainer(recipe, dataset, settings, store, devices, device).train()
     dist.destroy_process_group()
+    return finished
 
 
 def _leave_for_the_launcher(error: UserError) -> None:

@@ -7,7 +7,7 @@ not import torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ class CheckpointInfo:
         dataset_fingerprint: fingerprint of the dataset trained on.
         configuration_hash: SHA-256 of everything that shapes the weights besides the data.
         files: SHA-256 of each file of the checkpoint, by relative path.
+        val_loss: loss on val, nats; None if it was not measured.
+        best_step: step of the checkpoint with the lowest loss on val so far; None if none was measured.
+        best_val_loss: that loss.
+        frozen_weights_sha256: of the weights that were not trained and are not in the checkpoint; empty if all are.
+        rehearsal: trained on CPU processes in place of the GPUs that were chosen.
     """
 
     step: int
@@ -40,10 +45,20 @@ class CheckpointInfo:
     dataset_fingerprint: str
     configuration_hash: str
     files: Mapping[str, str]
+    val_loss: float | None = None
+    best_step: int | None = None
+    best_val_loss: float | None = None
+    frozen_weights_sha256: str = ""
+    rehearsal: bool = False
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
-        return cls(**{name: content[name] for name in cls.__dataclass_fields__})
+        """Made of the fields it knows; a field that has a default may be missing."""
+        known = cls.__dataclass_fields__
+        missing = [n for n, field in known.items() if n not in content and field.default is MISSING]
+        if missing:
+            raise KeyError(missing[0])
+        return cls(**{name: value for name, value in content.items() if name in known})
 
 
 @dataclass(frozen=True)
@@ -71,9 +86,15 @@ def checkpoint_path(directory: Path, step: int) -> Path:
     return directory / f"step-{step:08d}"
 
 
-def mark_complete(path: Path, **info: Any) -> Checkpoint:
-    """Hashes the checkpoint's files and writes its marker, last. `info` are the fields of `CheckpointInfo`."""
-    content = CheckpointInfo(**info, files=sha256_of_tree(path, leave_out=(MARKER,)))
+def mark_complete(path: Path, files: Mapping[str, str] | None = None, **info: Any) -> Checkpoint:
+    """Writes a checkpoint's marker, last.
+
+    Args:
+        path: its folder.
+        files: SHA-256 of its files by relative path; left out, the files in the folder are hashed.
+        info: the other fields of `CheckpointInfo`.
+    """
+    content = CheckpointInfo(**info, files=sha256_of_tree(path, leave_out=(MARKER,)) if files is None else files)
     write_document(path / MARKER, asdict(content))
     return Checkpoint(path, content)
 

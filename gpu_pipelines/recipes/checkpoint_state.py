@@ -1,128 +1,153 @@
-"""The tensors of a checkpoint: written and read with `torch.distributed.checkpoint`, tensors only.
+"""The tensors of a checkpoint: written and read with `torch.distributed.checkpoint`, as safetensors files.
 
-`.metadata`, the index that torch writes beside the tensors, is a pickle. A checkpoint may come from elsewhere, so it is
-read with an unpickler that knows only the few types such an index is made of.
+Each process that saves writes one safetensors file; where a tensor is sharded, the file's header says which part it
+holds, so that any other number of processes can read it. No file of a checkpoint is a pickle.
 """
 
 from __future__ import annotations
 
-import pickle
-import shutil
+import hashlib
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
 from torch import nn
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.tensor import DTensor
 
 from gpu_pipelines.errors import UserError, some_of
 
-_INDEX_TYPES = {
-    "torch.distributed.checkpoint.metadata": {
-        "Metadata",
-        "MetadataIndex",
-        "TensorStorageMetadata",
-        "ChunkStorageMetadata",
-        "TensorProperties",
-        "StorageMeta",
-        "_MEM_FORMAT_ENCODING",
-    },
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.serialization": {"_get_layout"},
-    "torch": {"Size", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"},
-    "pathlib": {"Path", "PosixPath", "PurePosixPath", "_local"},
-    "pathlib._local": {"Path", "PosixPath", "PurePosixPath"},
-    "collections": {"OrderedDict"},
-}
+State = dict[str, Any]
 
 
-class _IndexUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if name in _INDEX_TYPES.get(module, ()):
-            return super().find_class(module, name)
-        raise UserError(
-            f"The index of the checkpoint refers to {module}.{name}, which no checkpoint of tensors needs.",
-            "It was not written by this program; do not use a checkpoint from a source you do not trust.",
+def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    """The tensors that a training continues from, by name: references to those in use, not copies.
+
+    Args:
+        model: the model itself, not a DDP wrapper. Of a model with frozen weights, only what is trained is part of it.
+        optimizer: its optimizer; must have taken a step, or gets states that are meant to be read over.
+    """
+    # Learning rates and the like are a function of the step and of training.json; only tensors need keeping.
+    return {"model": trained_weights(model), "optimizer": get_optimizer_state_dict(model, optimizer)["state"]}
+
+
+def trained_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Weights and buffers by name, without those weights that are frozen (their source has them)."""
+    frozen = {name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+def frozen_weights_sha256(model: nn.Module) -> str:
+    """Hex SHA-256 of the frozen weights, which a checkpoint does not hold; empty where there are none."""
+    frozen = [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if not frozen:
+        return ""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(frozen, key=lambda entry: entry[0]):
+        digest.update(name.encode() + b"\0")
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+class StateCopy:
+    """A copy of a state in host memory, taken again and again into the same buffers.
+
+    Args:
+        state: nested dicts of tensors; the same tensors are copied each time.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._sources: list[torch.Tensor] = []
+        self._buffers: list[torch.Tensor] = []
+        self.state = self._mirror(state)
+
+    def _mirror(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self._mirror(entry) for name, entry in value.items()}
+        tensor = value.detach()
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        buffer = torch.empty_like(local, device="cpu", pin_memory=local.is_cuda)
+        self._sources.append(local)
+        self._buffers.append(buffer)
+        if isinstance(tensor, DTensor):
+            # from_local would move the buffer back to the mesh's device; the spec is what DTensor's own operations pass on.
+            return DTensor(buffer, tensor._spec, requires_grad=False)
+        return buffer
+
+    @torch.no_grad()
+    def take(self) -> State:
+        """Copies the tensors as they are now; what was copied before is overwritten."""
+        for buffer, source in zip(self._buffers, self._sources, strict=True):
+            buffer.copy_(source, non_blocking=True)
+        if any(source.is_cuda for source in self._sources):
+            torch.cuda.synchronize()
+        return self.state
+
+
+def save_state(state: State, path: Path, group: dist.ProcessGroup | None = None) -> None:
+    """Writes tensors into an existing folder.
+
+    Args:
+        state: nested dicts of tensors.
+        path: the folder.
+        group: processes among which the state is sharded, all of which call this; None where this process alone saves.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.save(
+            state,
+            storage_writer=HuggingFaceStorageWriter(str(path), save_distributed=True),
+            process_group=group,
+            no_dist=group is None,
         )
 
 
-class _TensorReader(dcp.FileSystemReader):
-    """Reads a checkpoint of tensors and refuses one whose index holds anything else."""
+def load_state(state: State, path: Path) -> None:
+    """Reads tensors in place; a missing or unexpected key, or another shape, is an error.
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        path = Path(str(self.path)) / ".metadata"
-        try:
-            with path.open("rb") as file:
-                metadata = _IndexUnpickler(file).load()
-        except FileNotFoundError:
-            raise UserError(f"The checkpoint {self.path} has no .metadata file.") from None
-        except (pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:
-            raise UserError(f"The index of the checkpoint {self.path} is damaged: {error}.") from None
-        if metadata.storage_meta is None:
-            metadata.storage_meta = StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
+    Each process reads what it needs by itself.
 
-
-def save_state(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Writes weights and optimizer state; every process of the group calls it.
-
-    Args:
-        model: the model, not its DDP wrapper.
-        optimizer: its optimizer.
-        path: the checkpoint's folder; what an interrupted attempt left there is removed.
+    Raises:
+        UserError: the checkpoint is damaged or of another model.
     """
-    if dist.get_rank() == 0:
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(parents=True)
-    dist.barrier()
-    dcp.save(_state(model, optimizer), checkpoint_id=path)
-
-
-def load_state(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Reads weights and optimizer state in place; a missing or unexpected key is an error."""
-    state = _state(model, optimizer)
-    reader = _TensorReader(path)
-    _require_same_keys(state, reader, path)
-    dcp.load(state, storage_reader=reader)
-    model.load_state_dict(state["model"], strict=True)
-    groups = get_optimizer_state_dict(model, optimizer)["param_groups"]
-    set_optimizer_state_dict(model, optimizer, {"state": state["optimizer"], "param_groups": groups})
+    try:
+        reader = HuggingFaceStorageReader(str(path))
+        _require_same_tensors(state, reader, path)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.load(state, storage_reader=reader, no_dist=True)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"The checkpoint {path} is damaged: {error}.") from None
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Reads a checkpoint's weights into a model, in this process alone; a missing or unexpected key is an error."""
-    state = {"model": model.state_dict()}
-    reader = _TensorReader(path)
-    _require_same_keys(state, reader, path)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        dcp.load(state, storage_reader=reader, no_dist=True)
-    model.load_state_dict(state["model"], strict=True)
+    """Reads a checkpoint's weights into a model; a missing or unexpected key is an error."""
+    load_state({"model": trained_weights(model)}, path)
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    # Learning rates and the like are a function of the step and of training.json; only tensors need keeping.
-    return {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)["state"]}
-
-
-def _require_same_keys(state: dict[str, Any], reader: _TensorReader, path: Path) -> None:
+def _require_same_tensors(state: State, reader: HuggingFaceStorageReader, path: Path) -> None:
     parts = tuple(f"{part}." for part in state)
-    has = {key for key in reader.read_metadata().state_dict_metadata if key.startswith(parts)}
-    wants = set(_flat_keys(state))
-    if has != wants:
+    held = reader.read_metadata().state_dict_metadata
+    has = {key: tuple(held[key].size) for key in held if key.startswith(parts)}
+    wants = {key: tuple(tensor.shape) for key, tensor in _flat(state)}
+    if has.keys() != wants.keys():
         raise UserError(
-            f"The checkpoint {path} is of another model: it lacks {some_of(wants - has, most=3)}; "
-            f"this model does not have {some_of(has - wants, most=3)}."
+            f"The checkpoint {path} is of another model: it lacks {some_of(wants.keys() - has.keys(), most=3)}; "
+            f"this model does not have {some_of(has.keys() - wants.keys(), most=3)}."
         )
+    if other := [key for key in wants if has[key] != wants[key]]:
+        raise UserError(f"The checkpoint {path} is of another model: other shapes of {some_of(other, most=3)}.")
 
 
-def _flat_keys(tree: dict[str, Any], prefix: str = "") -> list[str]:
-    keys = []
+def _flat(tree: State, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in tree.items():
-        keys += _flat_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
-    return keys
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -6,3 +6,6 @@ ACCELERATOR = "GPU_PIPELINES_ACCELERATOR"
 # A digest of what the step reads besides its inputs (files of the user, the registry, this program). No step reads it:
 # it is part of the key under which the local runner caches the step, so that a change makes the step run again.
 INPUT_STATE = "GPU_PIPELINES_INPUT_STATE"
+
+# For a rehearsal without GPUs of what was placed on them: cpu:N runs N CPU processes on each node instead.
+REHEARSE = "GPU_PIPELINES_REHEARSE"

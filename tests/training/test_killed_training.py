@@ -21,7 +21,7 @@ from pathlib import Path
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.components.training.train import train_model
 settings = TrainingSettings(max_steps=150, checkpoint_every_steps=5, global_batch_size=16)
-train_model(settings, Path(sys.argv[1]), Path(sys.argv[2]))
+train_model(settings, Path(sys.argv[1]), sys.argv[2])
 """
 
 

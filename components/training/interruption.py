@@ -1,0 +1,47 @@
+"""An interruption (SIGTERM: spot, maintenance, Ctrl-C of the launcher) that all processes act on at the same step."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+
+class Interruption:
+    """Whether any process has been asked to stop.
+
+    The processes tell each other after each step, in the background of the next one: nobody waits, and all see the same
+    answer at the same step, one step late.
+
+    Args:
+        group: a gloo group of all processes that is used for nothing else.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._asked = False
+        self._flag = torch.zeros(1, dtype=torch.int32)
+        self._told: dist.Work | None = None
+        signal.signal(signal.SIGTERM, self._ask)
+        # A Ctrl-C reaches the whole process group; the launcher turns it into a SIGTERM for its workers.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+    def agreed(self) -> bool:
+        """Whether all should stop now; called by all processes after each step."""
+        stop = False
+        if self._told is not None:
+            self._told.wait()
+            stop = bool(self._flag.item())
+        self._flag.fill_(int(self._asked))
+        self._told = dist.all_reduce(self._flag, group=self._group, async_op=True)
+        return stop
+
+    def settle(self) -> None:
+        """Waits for what is still being told; called before the processes part."""
+        if self._told is not None:
+            self._told.wait()

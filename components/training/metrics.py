@@ -1,0 +1,173 @@
+"""What a training says of itself on the way: metrics as JSON lines, TensorBoard events, and lines of progress."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpu_pipelines.artifacts.checkpoint import METRICS
+from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.errors import UserError
+
+METRICS_LINES = 200
+PROGRESS_SECONDS = 1.0
+TENSORBOARD = "tensorboard"
+
+
+class Speed:
+    """How fast a training is, since the last entry: the time of validation is left out, that of checkpoints is not.
+
+    Args:
+        rows_per_step: global batch size.
+        flops_per_row: floating-point operations to train on one row; None where they are not known.
+        peak_flops: peak of all devices together, operations per second; None where it is not known.
+    """
+
+    def __init__(self, rows_per_step: int, flops_per_row: float | None, peak_flops: float | None) -> None:
+        self._rows_per_step = rows_per_step
+        self._flops_per_row = flops_per_row
+        self._peak = peak_flops
+        self._began = time.monotonic()
+        self._steps = 0
+        self._loading = 0.0
+
+    def step(self, seconds_loading: float) -> None:
+        """Counts a step, of which so much was waiting for data."""
+        self._steps += 1
+        self._loading += seconds_loading
+
+    def leave_out(self, seconds: float) -> None:
+        """Leaves out time that was not spent on training."""
+        self._began += seconds
+
+    def take(self) -> dict[str, float]:
+        """The figures since the last call."""
+        now = time.monotonic()
+        seconds = max(now - self._began, 1e-9)
+        rows = self._steps * self._rows_per_step / seconds
+        figures = {
+            "samples_per_second": round(rows, 1),
+            "memory_gb": round(peak_memory() / 1e9, 3),
+            "data_loading_share": round(self._loading / seconds, 4),
+        }
+        if self._flops_per_row and self._peak:
+            figures["mfu"] = round(rows * self._flops_per_row / self._peak, 4)
+        self._began, self._steps, self._loading = now, 0, 0.0
+        return figures
+
+
+def peak_memory() -> int:
+    """Most memory that this process has had, bytes: of its GPU, or of the host where it has none."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Losses:
+    """Sums of losses on this process's device, averaged over all processes when asked.
+
+    Args:
+        device: where the losses are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._pieces: list[torch.Tensor] = []
+        self._terms = 0
+
+    def add(self, total: torch.Tensor, terms: int) -> None:
+        """Adds the sum of some losses and the number of its terms; nothing is waited for."""
+        self._pieces.append(total.detach())
+        self._terms += terms
+
+    def mean(self) -> float:
+        """The mean over the terms of all processes since the last call; all processes call it."""
+        self._sums[0] = torch.stack(self._pieces).double().sum() if self._pieces else 0.0
+        self._sums[1] = self._terms
+        self._pieces, self._terms = [], 0
+        dist.all_reduce(self._sums)
+        total, terms = self._sums.tolist()
+        return total / terms if terms else 0.0
+
+
+class MetricsLog:
+    """Writes entries from the chief; on other processes it writes nothing.
+
+    Args:
+        directory: gets `metrics.jsonl`; entries after `step` are cut off.
+        events: directory of the TensorBoard event files.
+        total: steps of the training.
+        step: step that it continues from.
+        chief: whether this process writes.
+    """
+
+    def __init__(self, directory: Path, events: Path, total: int, step: int, chief: bool) -> None:
+        self._path = directory / METRICS
+        self._total = total
+        self._chief = chief
+        self._printed = 0.0
+        self.every = max(1, math.ceil(total / METRICS_LINES))
+        self._events: Any = None
+        if not chief:
+            return
+        kept = read_metrics(self._path, up_to_step=step)
+        self._path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._events = SummaryWriter(str(events), purge_step=step + 1 if step else None)
+
+    def is_due(self, step: int) -> bool:
+        """Whether an entry is written after this step: about 200 in all, and the last one."""
+        return step % self.every == 0 or step == self._total
+
+    def training(self, step: int, epoch: float, loss: float, rate: float, speed: dict[str, float]) -> None:
+        """Writes an entry of the training.
+
+        Raises:
+            UserError: the loss is no longer a number; on all processes alike.
+        """
+        if not math.isfinite(loss):
+            raise UserError(
+                f"The loss was {loss} at step {step}; the training has diverged.",
+                "Lower learning_rate, raise warmup_steps, or look for damaged rows in the data.",
+            )
+        self._write({"step": step, "epoch": round(epoch, 4), "loss": loss, "learning_rate": rate, **speed})
+        now = time.monotonic()
+        if self._chief and (now - self._printed > PROGRESS_SECONDS or step == self._total):
+            self._printed = now
+            utilization = f"  MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
+            print(
+                f"step {step}/{self._total}  epoch {epoch:.1f}  loss {loss:.4f}  lr {rate:.2e}  "
+                f"{speed['samples_per_second']:,.0f} samples/s  {speed['memory_gb']:.1f} GB{utilization}",
+                flush=True,
+            )
+
+    def validation(self, step: int, epoch: float, loss: float) -> None:
+        """Writes the loss on val."""
+        self._write({"step": step, "epoch": round(epoch, 4), "val_loss": loss if math.isfinite(loss) else None})
+        if self._chief:
+            print(f"step {step}/{self._total}  epoch {epoch:.1f}  loss on val {loss:.4f}", flush=True)
+
+    def close(self) -> None:
+        """Ends the event file."""
+        if self._events is not None:
+            self._events.close()
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if not self._chief:
+            return
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        for name, value in entry.items():
+            if name != "step" and value is not None:
+                self._events.add_scalar(_TAGS.get(name, name), value, entry["step"])
+
+
+_TAGS = {"loss": "loss/train", "val_loss": "loss/val"}

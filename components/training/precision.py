@@ -1,0 +1,53 @@
+"""In which precision a training computes, by what its device can do."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from gpu_pipelines.errors import UserError
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+#: First compute capability with bf16 arithmetic: Ampere. Source: CUDA C++ Programming Guide, "Compute Capabilities".
+BF16_FROM = (8, 0)
+
+
+def choose_precision(asked: str, kind: str, capability: tuple[int, int] | None) -> str:
+    """The precision to train in.
+
+    Args:
+        asked: bf16, fp16, fp32 or auto.
+        kind: "cuda" or "cpu".
+        capability: compute capability of the GPU, major and minor; None on CPUs.
+
+    Returns:
+        bf16, fp16 or fp32.
+
+    Raises:
+        UserError: the device does not have what was asked for.
+    """
+    if kind == "cpu":
+        if asked == "fp16":
+            raise UserError("precision is fp16, which CPUs do not train in.", "Give fp32, bf16 or auto.")
+        return "fp32" if asked == "auto" else asked
+    has_bf16 = capability is not None and capability >= BF16_FROM
+    if asked == "bf16" and not has_bf16:
+        raise UserError(
+            f"precision is bf16, which this GPU (compute capability {_shown(capability)}) does not have.",
+            "Give fp16 or auto, or a GPU of the Ampere generation or later.",
+        )
+    if asked == "auto":
+        return "bf16" if has_bf16 else "fp16"
+    return asked
+
+
+def computing_in(precision: str, kind: str) -> AbstractContextManager[object]:
+    """The autocast of a forward pass; weights, gradients and optimizer stay in fp32."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(kind, DTYPES[precision])
+
+
+def _shown(capability: tuple[int, int] | None) -> str:
+    return "unknown" if capability is None else f"{capability[0]}.{capability[1]}"

@@ -1,0 +1,125 @@
+"""Where checkpoints are kept: a local directory, or object storage with a local directory in which they are staged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, MARKER, METRICS, Checkpoint
+from gpu_pipelines.artifacts.checkpoint import complete_checkpoints as local_checkpoints
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.errors import UserError
+
+
+class CheckpointStore:
+    """The checkpoints of one training.
+
+    Args:
+        uri: a directory, or `gs://…`.
+        staging: local directory for what is written to or read from object storage; not used for a local one.
+
+    Attributes:
+        directory: where checkpoints are written before they are published, and read after they are fetched; for a
+            local URI that is where they stay.
+    """
+
+    def __init__(self, uri: str, staging: Path) -> None:
+        self.uri = uri
+        self._remote = RemoteFolder(uri) if is_remote(uri) else None
+        self.directory = staging if self._remote else Path(uri)
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the checkpoints stay in `directory`."""
+        return self._remote is None
+
+    def complete(self) -> list[Checkpoint]:
+        """All checkpoints that have their marker, by step; their files are local only after `fetch`."""
+        if self._remote is not None:
+            markers = [
+                name for name in self._remote.names() if name.startswith("step-") and name.endswith(f"/{MARKER}")
+            ]
+            for stale in {path.name for path in self.directory.glob("step-*")} - {
+                name[: -len(MARKER) - 1] for name in markers
+            }:
+                self.forget_staged(stale)
+            self._remote.download(markers, self.directory)
+        return local_checkpoints(self.directory)
+
+    def fetch(self, checkpoint: Checkpoint) -> None:
+        """Makes the files of a checkpoint local; what is missing shows in `Checkpoint.damaged_file`."""
+        if self._remote is None:
+            return
+        there = set(self._remote.names())
+        names = [f"{checkpoint.name}/{file}" for file in (*checkpoint.info.files, MARKER)]
+        self._remote.download([name for name in names if name in there], self.directory)
+
+    def fetch_log(self) -> None:
+        """Makes `metrics.jsonl` and `training.json` local, where they exist."""
+        if self._remote is not None:
+            there = set(self._remote.names())
+            self._remote.download([name for name in (METRICS, CONFIGURATION) if name in there], self.directory)
+
+    def publish(self, names: Sequence[str]) -> None:
+        """Uploads files of `directory`; does nothing for a local store."""
+        if self._remote is not None and names:
+            self._remote.upload(self.directory, names)
+
+    def forget_staged(self, name: str) -> None:
+        """Removes the local copy of a checkpoint that has been published."""
+        if self._remote is not None:
+            shutil.rmtree(self.directory / name, ignore_errors=True)
+
+    def begin(self, name: str) -> Path:
+        """Makes the empty folder of a checkpoint; what an interrupted attempt left there is deleted, its marker first."""
+        self.delete(name)
+        path = self.directory / name
+        path.mkdir(parents=True)
+        return path
+
+    def delete(self, name: str) -> None:
+        """Deletes a checkpoint: first its marker, so that a half-deleted one is none."""
+        if self._remote is not None:
+            names = [path for path in self._remote.names() if path.startswith(f"{name}/")]
+            self._remote.delete([path for path in names if path.endswith(f"/{MARKER}")])
+            self._remote.delete([path for path in names if not path.endswith(f"/{MARKER}")])
+        path = self.directory / name
+        (path / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def local_copy(uri: str, directory: Path) -> Path:
+    """The checkpoints of a URI as a local directory: itself, or all that is complete there, downloaded.
+
+    Args:
+        uri: a directory, or `gs://…`.
+        directory: where to download to.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    if not is_remote(uri):
+        return Path(uri)
+    store = CheckpointStore(uri, directory)
+    store.fetch_log()
+    for checkpoint in store.complete():
+        store.fetch(checkpoint)
+    if not (directory / CONFIGURATION).is_file():
+        raise UserError(f"{uri} holds no training run: it has no {CONFIGURATION}.")
+    return directory
+
+
+def read_metrics(path: Path, up_to_step: int | None = None) -> list[dict[str, float]]:
+    """The entries of a `metrics.jsonl`, by step; a last line cut off by a crash is left out."""
+    entries = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if up_to_step is None or entry["step"] <= up_to_step:
+            entries.append(entry)
+    return entries

@@ -1,0 +1,93 @@
+"""Folders in object storage (`gs://…`), through fsspec: read, written in parallel, never appended to or renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+
+#: Packages that bring a scheme, for whoever lacks one.
+_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
+
+
+def is_remote(uri: str) -> bool:
+    """Whether a URI names a place in object storage rather than a path of this machine."""
+    return "://" in uri
+
+
+class RemoteFolder:
+    """A folder in object storage.
+
+    Args:
+        uri: such as `gs://bucket/folder`.
+
+    Raises:
+        UserError: there is no such storage, or nothing installed that reads it.
+    """
+
+    def __init__(self, uri: str) -> None:
+        import fsspec
+
+        self.uri = uri.rstrip("/")
+        scheme = uri.partition("://")[0]
+        # gcsfs asks each bucket's type over gRPC first, which an emulator does not answer: 60 s for each file system.
+        if scheme in ("gs", "gcs") and os.environ.get("STORAGE_EMULATOR_HOST"):
+            os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        try:
+            self._files, path = fsspec.url_to_fs(self.uri)
+        except (ValueError, ImportError) as error:
+            package = _PACKAGES.get(scheme)
+            remedy = f"Install it: pip install {package}." if package else "Give a local path or gs://bucket/folder."
+            raise UserError(f"{self.uri} cannot be read: {error}.", remedy) from None
+        self._path = path.rstrip("/")
+
+    def names(self) -> list[str]:
+        """Relative paths of all files below the folder, as they are now; empty if there is none."""
+        with self._as_user_errors("listed"):
+            self._files.invalidate_cache()
+            found = self._files.find(self._path)
+        return sorted(path[len(self._path) + 1 :] for path in found)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
+        with self._as_user_errors("read"):
+            content: bytes = self._files.cat_file(f"{self._path}/{name}")
+        return content
+
+    def download(self, names: Sequence[str], directory: Path) -> None:
+        """Copies files to the same relative paths below a local directory, in parallel."""
+        for name in names:
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        with self._as_user_errors("read"):
+            self._files.get([f"{self._path}/{name}" for name in names], [str(directory / name) for name in names])
+
+    def upload(self, directory: Path, names: Sequence[str]) -> None:
+        """Copies files from a local directory to the same relative paths, in parallel; what is there is replaced."""
+        with self._as_user_errors("written to"):
+            self._files.put([str(directory / name) for name in names], [f"{self._path}/{name}" for name in names])
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes files, in parallel; those that are not there are passed over."""
+        if not names:
+            return
+        try:
+            with self._as_user_errors("deleted from"):
+                self._files.rm([f"{self._path}/{name}" for name in names])
+        except FileNotFoundError:
+            pass
+
+    @contextmanager
+    def _as_user_errors(self, done: str) -> Iterator[Any]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # Credentials, permissions, network: each client library has exceptions of its own.
+            raise UserError(
+                f"{self.uri} cannot be {done}: {type(error).__name__}: {error}",
+                "Check the name of the bucket and the permissions of the account (gcloud auth application-default login).",
+            ) from None
