@@ -1,14 +1,12 @@
-"""Trains a model on all devices of this machine, one process each, with torchrun's own launcher."""
+"""Trains a model on all devices of this machine, and of others in its cluster, one process each."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import (
     METRICS,
@@ -16,9 +14,10 @@ from gpu_pipelines.artifacts.checkpoint import (
     write_configuration,
 )
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
+from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.components.training.launch import launch
 from gpu_pipelines.components.training.local_devices import Devices, local_devices
 from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.worker import USER_ERROR
 from gpu_pipelines.errors import UserError
 
 
@@ -59,7 +58,7 @@ class TrainingSummary:
 
 
 def train_model(settings: TrainingSettings, dataset_directory: Path, directory: Path) -> TrainingSummary:
-    """Trains on all local devices and leaves checkpoints and metrics in `directory`.
+    """Trains on all devices of this node and the others of its cluster; leaves checkpoints and metrics in `directory`.
 
     Args:
         settings: hyperparameters.
@@ -68,6 +67,7 @@ def train_model(settings: TrainingSettings, dataset_directory: Path, directory: 
 
     Raises:
         UserError: a setting is wrong or does not fit the data or the machine, or the training failed.
+        Interrupted: the training was told to stop.
     """
     dataset = Dataset(dataset_directory)
     if problems := settings.problems(dataset.manifest.task):
@@ -75,14 +75,19 @@ def train_model(settings: TrainingSettings, dataset_directory: Path, directory: 
 
     import torch
 
+    cluster = Cluster.from_environment(os.environ)
     devices = local_devices(torch.cuda.device_count())
-    _require_batch_divides(settings, devices)
+    _require_batch_divides(settings, cluster.nodes * devices.processes)
     directory.mkdir(parents=True, exist_ok=True)
     configuration = {"task": dataset.manifest.task, "settings": asdict(settings), "devices": asdict(devices)}
     write_configuration(directory, configuration)
     _announce(dataset.manifest, settings, devices)
     started = time.monotonic()
-    _launch([str(dataset_directory), str(directory), devices.kind], devices)
+    launch(
+        ["-m", "gpu_pipelines.components.training.worker", str(dataset_directory), str(directory), devices.kind],
+        processes=devices.processes,
+        cluster=cluster,
+    )
     return TrainingSummary(
         task=dataset.manifest.task,
         devices=devices,
@@ -94,8 +99,8 @@ def train_model(settings: TrainingSettings, dataset_directory: Path, directory: 
     )
 
 
-def _require_batch_divides(settings: TrainingSettings, devices: Devices) -> None:
-    batch, processes = settings.global_batch_size, devices.processes
+def _require_batch_divides(settings: TrainingSettings, processes: int) -> None:
+    batch = settings.global_batch_size
     if batch % processes:
         lower, upper = batch // processes * processes, -(-batch // processes) * processes
         raise UserError(
@@ -111,42 +116,3 @@ def _announce(manifest: Manifest, settings: TrainingSettings, devices: Devices) 
         f"{settings.total_steps(rows):,} steps of {settings.global_batch_size}",
         flush=True,
     )
-
-
-def _launch(arguments: list[str], devices: Devices) -> None:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    # As many threads as cores in all; torchrun's own default is one for each process.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices.processes)))
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=devices.processes,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        rdzv_configs={"timeout": 60},
-        run_id="train_model",
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
-    worker = ["-u", "-m", "gpu_pipelines.components.training.worker"]
-    try:
-        elastic_launch(config, sys.executable)(*worker, *arguments)
-    except ChildFailedError as error:
-        raise _reason(error) from None
-
-
-def _reason(error: Any) -> UserError:
-    rank, failure = error.get_first_failure()
-    if failure.message.startswith(USER_ERROR):
-        return UserError(failure.message.removeprefix(USER_ERROR))
-    return UserError(
-        f"Process {rank} of the training ended with {_ending(failure.exitcode)}.", "Its own output is above."
-    )
-
-
-def _ending(exit_code: int) -> str:
-    if exit_code == -9:
-        return "SIGKILL (often: the machine ran out of memory; try a smaller global_batch_size)"
-    return f"signal {-exit_code}" if exit_code < 0 else f"exit status {exit_code}"
