@@ -7,6 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 ERROR_PREFIX = "error: "
+INTERRUPTED_PREFIX = "interrupted: "
+
+# Exit status of a step, and of a process of a training, that was told to stop, has saved its state, and continues when
+# the same command is run again: EX_TEMPFAIL of sysexits.h.
+INTERRUPTED = 75
 
 
 class UserError(Exception):
@@ -31,6 +36,18 @@ class UserError(Exception):
         if len(problems) == 1:
             return cls(problems[0])
         return cls(f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems))
+
+
+class Interrupted(Exception):  # noqa: N818 (it is no error)
+    """The work was told to stop before its end and can be continued; no mistake of anybody.
+
+    Args:
+        message: who stopped it and what was saved, such as "node 1 was told to stop".
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 def nearest(value: str, valid: Iterable[str], also: Iterable[str] = (), otherwise: str | None = None) -> str:
@@ -63,6 +80,7 @@ def user_errors_end_the_step() -> Iterator[None]:
     """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1.
 
     The message begins with `ERROR_PREFIX` at the start of a line; the local target looks for it in the step's log.
+    `Interrupted` becomes a line with `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`.
     """
     try:
         yield
@@ -70,3 +88,11 @@ def user_errors_end_the_step() -> Iterator[None]:
         sys.stdout.flush()
         print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
         sys.exit(1)
+    except Interrupted as interruption:
+        sys.stdout.flush()
+        print(
+            f"{INTERRUPTED_PREFIX}{interruption.message}; run the same command again to continue",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.exit(INTERRUPTED)

@@ -38,7 +38,7 @@ class TrainingBatches:
         self._ahead: tuple[int, Future[Columns]] | None = None
 
     def of_step(self, step: int) -> tuple[list[tuple[Batch, int]], int]:
-        """The micro-batches of a step, each with the number of terms in its loss, and that of the whole global batch."""
+        """The micro-batches of a step, each with the number of terms in its loss, and that of the global batch."""
         columns = self._read(step)
         size = len(next(iter(columns.values())))
         pieces, counted = [], False
@@ -77,8 +77,8 @@ def validation_batches(
 ) -> Iterator[tuple[Batch, int]]:
     """This process's batches of a split in order, each with the number of terms in its loss.
 
-    All processes get the same number of batches, because a sharded model is run by all of them together; one that has no
-    rows left runs the first ones again with no terms.
+    All processes get the same number of batches, because a sharded model is run by all of them together; one that has
+    no rows left runs the first ones again with no terms.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     for start in range(0, len(rows), rows_per_batch * world):

@@ -74,7 +74,7 @@ class CheckpointStore:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def begin(self, name: str) -> Path:
-        """Makes the empty folder of a checkpoint; what an interrupted attempt left there is deleted, its marker first."""
+        """Makes the empty folder of a checkpoint; what an interrupted attempt left there is deleted."""
         self.delete(name)
         path = self.directory / name
         path.mkdir(parents=True)

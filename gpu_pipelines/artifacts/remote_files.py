@@ -89,5 +89,5 @@ class RemoteFolder:
         except Exception as error:  # Credentials, permissions, network: each client library has exceptions of its own.
             raise UserError(
                 f"{self.uri} cannot be {done}: {type(error).__name__}: {error}",
-                "Check the name of the bucket and the permissions of the account (gcloud auth application-default login).",
+                "Check the bucket's name and the account's permissions (gcloud auth application-default login).",
             ) from None

@@ -76,7 +76,7 @@ class StateCopy:
         self._sources.append(local)
         self._buffers.append(buffer)
         if isinstance(tensor, DTensor):
-            # from_local would move the buffer back to the mesh's device; the spec is what DTensor's own operations pass on.
+            # from_local would move the buffer back to the mesh's device.
             return DTensor(buffer, tensor._spec, requires_grad=False)
         return buffer
 

@@ -21,8 +21,8 @@ Batch = dict[str, torch.Tensor]
 class Recipe(ABC):
     """Turns rows into batches, batches into a loss, and a trained model into files that other tools can open.
 
-    The training engine owns everything else: processes, devices, precision, optimizer, checkpoints. One instance is made
-    in each process; it must not depend on the rank, and it must not draw random numbers but in `build_model`, before
+    The training engine owns everything else: processes, devices, precision, optimizer, checkpoints. One instance is
+    made in each process; it must not depend on the rank, and it must not draw random numbers but in `build_model`, before
     which the engine seeds torch's generator alike on all processes.
     """
 
@@ -83,7 +83,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def export(self, model: nn.Module, directory: Path) -> None:
-        """Writes the model in Hugging Face layout: config.json, model.safetensors, and the tokenizer or preprocessor."""
+        """Writes the model in Hugging Face layout: config.json, model.safetensors, tokenizer or preprocessor."""
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """The repeated layers of a model: the units in which it is sharded and its activations are recomputed.

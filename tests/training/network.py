@@ -1,0 +1,129 @@
+"""Two network namespaces with a cable between them, as two machines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+
+
+@dataclass
+class Node:
+    """A process in one of the namespaces, and where its output goes."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait(self, seconds: float) -> int:
+        return self.process.wait(seconds)
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def await_line(self, text: str, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.output:
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.output}"
+            time.sleep(0.05)
+
+    def kill_tree(self) -> None:
+        """Kills the process and everything that it has started, with SIGKILL."""
+        own = psutil.Process(self.process.pid)
+        for process in (*own.children(recursive=True), own):
+            process.kill()
+
+
+class Network:
+    """Starts programs on the two machines, and cuts the cable."""
+
+    def __init__(self, holders: list[int], folder: Path) -> None:
+        self._holders = holders
+        self._folder = folder
+        self._nodes: list[Node] = []
+
+    def start(self, machine: int, arguments: list[str], environment: Mapping[str, str]) -> Node:
+        """Runs Python on a machine with no variables but a few and those given."""
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        log = self._folder / f"machine-{machine}-{len(self._nodes)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*_inside(self._holders[machine]), sys.executable, "-u", *arguments],
+                env={**kept, "OMP_NUM_THREADS": "1", **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+            )
+        self._nodes.append(Node(process, log))
+        return self._nodes[-1]
+
+    def cut(self) -> None:
+        _run(*_inside(self._holders[0]), "ip", "link", "set", "eth0", "down")
+
+    def end(self) -> None:
+        for node in self._nodes:
+            if node.process.poll() is None:
+                node.kill_tree()
+                node.process.wait()
+
+
+def _inside(holder: int) -> list[str]:
+    return ["nsenter", "--target", str(holder), "--user", "--net", "--preserve-credentials"]
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(
+            f"This test needs network namespaces of its own (unprivileged ones are enough) and iproute2; here, "
+            f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}"
+        )
+
+
+@contextmanager
+def two_machines(folder: Path) -> Iterator[Network]:
+    """Two namespaces, below a user namespace so that no rights are needed, with an address each."""
+    _run("unshare", "--user", "--map-root-user", "--net", "true")
+    first = subprocess.Popen(["unshare", "--user", "--map-root-user", "--net", "sleep", "infinity"])
+    second = None
+    try:
+        _await_namespace(first.pid, os.getpid())
+        second = subprocess.Popen(
+            f"nsenter --target {first.pid} --user --preserve-credentials unshare --net sleep infinity".split()
+        )
+        _await_namespace(second.pid, os.getpid())
+        holders = [first.pid, second.pid]
+        _run(*_inside(first.pid), *f"ip link add eth0 type veth peer name eth0 netns {second.pid}".split())
+        for holder, address in zip(holders, ADDRESSES, strict=True):
+            _run(*_inside(holder), "ip", "address", "add", f"{address}/24", "dev", "eth0")
+            _run(*_inside(holder), "ip", "link", "set", "eth0", "up")
+            _run(*_inside(holder), "ip", "link", "set", "lo", "up")
+        network = Network(holders, folder)
+        try:
+            yield network
+        finally:
+            network.end()
+    finally:
+        for holder in (first, second):
+            if holder:
+                holder.kill()
+                holder.wait()
+
+
+def _await_namespace(pid: int, other: int) -> None:
+    """Waits until a process has a network namespace of its own."""
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}/ns/net").readlink() == Path(f"/proc/{other}/ns/net").readlink():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,224 @@
+"""Launching with real processes: on one machine, and on two with a network between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from network import ADDRESSES, Network, Node, two_machines
+
+NODE = """
+import os, sys
+from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.components.training.launch import launch
+from gpu_pipelines.components.training.peers import Timing
+from gpu_pipelines.errors import user_errors_end_the_step
+
+with user_errors_end_the_step():
+    changed = {name.lower(): float(os.environ[name]) for name in ("SILENCE", "STOP", "END") if name in os.environ}
+    timing = Timing(**changed)
+    cluster = Cluster.from_environment(os.environ)
+    launch(sys.argv[1:], processes=int(os.environ.get("PROCESSES", "1")), cluster=cluster, timing=timing)
+    print("launch returned")
+"""
+
+# Adds up the ranks, then trains, so to speak: one all-reduce after another until told to stop, as the engine does.
+WORKER = """
+import json, os, signal, sys, time
+import torch
+import torch.distributed as dist
+
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+total = torch.tensor(float(rank))
+dist.all_reduce(total)
+print(json.dumps({"rank": rank, "node": int(os.environ["GROUP_RANK"]), "of": dist.get_world_size(),
+                  "total": total.item()}))
+for step in range(int(sys.argv[1])):
+    if os.environ.get("FAIL_AT") == f"{rank}:{step}":
+        raise ValueError("the loss is not finite")
+    stop = torch.tensor(float(bool(told)))
+    dist.all_reduce(stop)
+    if stop:
+        print("saved")
+        sys.exit(75)
+    time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    (tmp_path / "node.py").write_text(NODE)
+    (tmp_path / "worker.py").write_text(WORKER)
+    return tmp_path
+
+
+@pytest.fixture
+def network(programs: Path) -> Iterator[Network]:
+    with two_machines(programs) as machines:
+        yield machines
+
+
+def vertex(machine: int) -> dict[str, str]:
+    """`CLUSTER_SPEC` of one of two replicas, with the Reduction Server in the third pool."""
+    pools = {
+        "workerpool0": [f"{ADDRESSES[0]}:2222"],
+        "workerpool1": [f"{ADDRESSES[1]}:2222"],
+        "workerpool2": ["10.77.0.9:2222"],
+    }
+    return {
+        "CLUSTER_SPEC": json.dumps(
+            {"cluster": pools, "environment": "cloud", "task": {"type": f"workerpool{machine}", "index": 0}}
+        )
+    }
+
+
+def start(network: Network, steps: int, **environment: str) -> list[Node]:
+    return [
+        network.start(machine, ["node.py", "worker.py", str(steps)], {**vertex(machine), **environment})
+        for machine in (0, 1)
+    ]
+
+
+def started(nodes: list[Node]) -> list[dict[str, float]]:
+    """What the first worker of each node printed, once all have begun."""
+    for node in nodes:
+        node.await_line('"total"')
+    return [json.loads(next(line for line in node.output.splitlines() if '"total"' in line)) for node in nodes]
+
+
+def test_two_nodes_train_together_and_rank_0_is_on_the_chief(network: Network) -> None:
+    nodes = start(network, 3, PROCESSES="2")
+    assert [node.wait(60) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
+    for machine, node in enumerate(nodes):
+        said = [json.loads(line) for line in node.output.splitlines() if '"total"' in line]
+        assert sorted(entry["rank"] for entry in said) == [2 * machine, 2 * machine + 1]
+        assert all((entry["node"], entry["of"], entry["total"]) == (machine, 4, 6.0) for entry in said)
+        assert "launch returned" in node.output
+
+
+def test_an_error_on_one_node_ends_both_with_its_reason(network: Network) -> None:
+    nodes = start(network, 10_000, FAIL_AT="1:5")
+    assert [node.wait(60) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output
+    assert "error: Process 1 of the training ended with exit status 1." in nodes[1].output
+    assert "error: node 1 (10.77.0.2) failed: Process 1 of the training ended with exit status 1." in nodes[0].output
+    assert nodes[0].output.rstrip().endswith("ValueError: the loss is not finite")
+
+
+@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_node_whose_processes_are_all_killed_ends_the_other(network: Network, killed: int) -> None:
+    nodes = start(network, 10_000)
+    started(nodes)
+    nodes[killed].kill_tree()
+    began = time.monotonic()
+    assert nodes[1 - killed].wait(40) == 1
+    assert time.monotonic() - began < 20
+    assert f"error: node {killed} ({ADDRESSES[killed]}) has not been heard of" in nodes[1 - killed].output
+
+
+def test_a_cut_network_ends_both_nodes(network: Network) -> None:
+    nodes = start(network, 10_000, SILENCE="3", END="1")
+    started(nodes)
+    network.cut()
+    began = time.monotonic()
+    assert [node.wait(40) for node in nodes] == [1, 1]
+    assert time.monotonic() - began < 15
+    for machine, node in enumerate(nodes):
+        other = 1 - machine
+        assert f"error: node {other} ({ADDRESSES[other]}) has not been heard of for" in node.output
+
+
+@pytest.mark.parametrize("told", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_node_that_is_told_to_stop_ends_both_as_interrupted(network: Network, told: int) -> None:
+    nodes = start(network, 10_000)
+    started(nodes)
+    os.kill(nodes[told].process.pid, signal.SIGTERM)
+    assert [node.wait(40) for node in nodes] == [75, 75], nodes[0].output + nodes[1].output
+    assert all("saved" in node.output for node in nodes)
+    ending = "; run the same command again to continue"
+    assert f"interrupted: stopped by SIGTERM{ending}" in nodes[told].output
+    assert f"interrupted: node {told} ({ADDRESSES[told]}) was told to stop{ending}" in nodes[1 - told].output
+
+
+def test_a_node_that_does_not_come_is_named(network: Network) -> None:
+    chief = network.start(0, ["node.py", "worker.py", "1"], {**vertex(0), "GPU_PIPELINES_JOIN_TIMEOUT": "5"})
+    other = network.start(
+        1, ["node.py", "worker.py", "1"], {**vertex(0), "CLUSTER_SPEC": "", "GPU_PIPELINES_JOIN_TIMEOUT": "5"}
+        | {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.77.0.7", "MASTER_PORT": "2222"}
+    )  # fmt: skip
+    assert chief.wait(40) == 1
+    assert "waiting for node 1 (10.77.0.2), " in chief.output
+    assert "error: Waited 5 s for node 1 (10.77.0.2)." in chief.output
+    assert other.wait(40) == 1
+    assert "error: Waited 5 s for the chief at 10.77.0.7:2222." in other.output
+
+
+def on_this_machine(programs: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", "node.py", *arguments],
+        cwd=programs,
+        env={**os.environ, "PROCESSES": "2", "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_workers_save_and_more_of_them_change_nothing(programs: Path, number: int) -> None:
+    process = on_this_machine(programs, "worker.py", "10000")
+    assert process.stdout
+    while '"total"' not in process.stdout.readline():
+        assert process.poll() is None
+    for _ in range(5):
+        process.send_signal(number)
+        time.sleep(0.02)
+    out, _ = process.communicate(timeout=40)
+    assert process.returncode == 75, out
+    assert out.count("saved") == 2
+    assert "Traceback" not in out
+
+
+def test_workers_that_do_not_stop_are_killed_in_time(programs: Path) -> None:
+    (programs / "deaf.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('begun')\ntime.sleep(600)\n"
+    )
+    process = on_this_machine(programs, "deaf.py", STOP="2")
+    assert process.stdout
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    out, _ = process.communicate(timeout=40)
+    assert process.returncode == 75, out
+    assert time.monotonic() - began < 10
+
+
+def test_workers_that_stop_by_themselves_were_interrupted(programs: Path) -> None:
+    (programs / "stops.py").write_text("import sys\nsys.exit(75)\n")
+    out, _ = (process := on_this_machine(programs, "stops.py")).communicate(timeout=40)
+    assert process.returncode == 75, out
+    assert "interrupted: the processes ended early; run the same command again to continue" in out
+
+
+def test_a_worker_that_fails_is_named_with_its_last_lines(programs: Path) -> None:
+    (programs / "fails.py").write_text(
+        "import os, time\n"
+        "if os.environ['RANK'] == '1':\n    raise ValueError('no such column')\n"
+        "time.sleep(600)\n"
+    )  # fmt: skip
+    out, _ = (process := on_this_machine(programs, "fails.py")).communicate(timeout=40)
+    assert process.returncode == 1
+    assert "error: Process 1 of the training ended with exit status 1." in out
+    assert out.rstrip().endswith("ValueError: no such column")
+    assert "Traceback" in out  # the worker's own
+    assert "torch/distributed/elastic" not in out
