@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
-from gpu_pipelines.artifacts.checkpoint import MARKER, METRICS, Checkpoint, CheckpointInfo
+from gpu_pipelines.artifacts.checkpoint import MARKER, Checkpoint, CheckpointInfo
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.components.training.retention import superseded
@@ -41,12 +41,20 @@ class CheckpointWriter:
         settings: how many are kept.
         group: a gloo group of all processes, used for nothing else, where the state is sharded; else None. On the
             training's own group the thread's collectives would be mixed up with those of the training.
+        events_uri: folder in object storage that gets the TensorBoard events as well; empty for none.
     """
 
-    def __init__(self, store: CheckpointStore, settings: TrainingSettings, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self,
+        store: CheckpointStore,
+        settings: TrainingSettings,
+        group: dist.ProcessGroup | None,
+        events_uri: str = "",
+    ) -> None:
         self._store = store
         self._settings = settings
         self._group = group
+        self._events_uri = events_uri
         self._chief = dist.get_rank() == 0
         self._copy: StateCopy | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -106,7 +114,7 @@ class CheckpointWriter:
         if self._chief:
             checkpoint = checkpoints.mark_complete(path, files=files, **info)
             self._store.publish([f"{name}/{MARKER}"])
-            self._store.publish([METRICS] if (self._store.directory / METRICS).exists() else [])
+            self._store.publish_log(self._events_uri)
             self._whole[info["step"]] = info["val_loss"] is not None
             self._delete_superseded(checkpoint)
         if self._group is not None:

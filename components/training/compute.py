@@ -37,13 +37,14 @@ def peak_flops(device_name: str, precision: str) -> float | None:
         device_name: as PyTorch gives it, such as "NVIDIA H100 80GB HBM3".
         precision: bf16, fp16 or fp32.
     """
-    words = device_name.lower().replace("-", " ").split()
-    found = [gpu for gpu in load_catalog().gpus.values() if _model_of(gpu.name) in words]
+    words = set(device_name.lower().replace("-", " ").split())
+    found = [gpu for gpu in load_catalog().gpus.values() if _model_of(gpu.name) <= words]
     if not found:
         return None
     tflops = {"bf16": found[0].bf16_tflops, "fp16": found[0].fp16_tflops, "fp32": found[0].fp32_tflops}[precision]
     return tflops * 1e12 if tflops else None
 
 
-def _model_of(name: str) -> str:
-    return name.partition("-")[0]
+def _model_of(name: str) -> set[str]:
+    """The words of a GPU's name without the size of its memory or its machine, which do not change its peak."""
+    return {word for word in name.split("-") if word != "mega" and not word.endswith("gb")}

@@ -14,12 +14,13 @@ from torch import nn
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.components.training.checkpointing import CheckpointWriter, Identity, restore
 from gpu_pipelines.components.training.compute import flops_per_row, peak_flops
 from gpu_pipelines.components.training.interruption import Interruption
 from gpu_pipelines.components.training.local_devices import Devices
-from gpu_pipelines.components.training.metrics import TENSORBOARD, Losses, MetricsLog, Speed
+from gpu_pipelines.components.training.metrics import Losses, MetricsLog, Speed
 from gpu_pipelines.components.training.optimization import make_optimizer, schedule
 from gpu_pipelines.components.training.parallelism import (
     choose_parallelism,
@@ -107,9 +108,11 @@ class Trainer:
         """
         sharded = self._parallelism == "fsdp"
         group = dist.new_group(backend="gloo") if sharded else None
-        self._writer = CheckpointWriter(self._store, self._settings, group)
+        asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
+        events_uri = asked if is_remote(asked) else ""
+        self._writer = CheckpointWriter(self._store, self._settings, group, events_uri)
         step = self._resume()
-        events = Path(os.environ.get(TENSORBOARD_DIRECTORY) or self._store.directory / TENSORBOARD)
+        events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._chief)
         self._losses = Losses(self._device)
         self._speed = Speed(self._settings.global_batch_size, *self._flops())
@@ -120,6 +123,8 @@ class Trainer:
         finally:
             self._batches.close()
             self._log.close()
+        if self._chief:
+            self._store.publish_log(events_uri)
         return finished
 
     def _train_from(self, step: int) -> bool:

@@ -18,7 +18,6 @@ from gpu_pipelines.errors import UserError
 
 METRICS_LINES = 200
 PROGRESS_SECONDS = 1.0
-TENSORBOARD = "tensorboard"
 
 
 class Speed:

@@ -17,6 +17,7 @@ from gpu_pipelines.errors import UserError
 MARKER = "checkpoint.json"
 METRICS = "metrics.jsonl"
 CONFIGURATION = "training.json"
+TENSORBOARD = "tensorboard"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, MARKER, METRICS, Checkpoint
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, MARKER, METRICS, TENSORBOARD, Checkpoint
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints as local_checkpoints
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.errors import UserError
@@ -67,6 +67,19 @@ class CheckpointStore:
         """Uploads files of `directory`; does nothing for a local store."""
         if self._remote is not None and names:
             self._remote.upload(self.directory, names)
+
+    def publish_log(self, events_uri: str = "") -> None:
+        """Uploads `metrics.jsonl` and the TensorBoard events as they are now.
+
+        Args:
+            events_uri: folder in object storage that gets the events as well; empty for none.
+        """
+        events = [path for path in (self.directory / TENSORBOARD).rglob("*") if path.is_file()]
+        names = [path.relative_to(self.directory).as_posix() for path in events]
+        self.publish([*names, METRICS] if (self.directory / METRICS).exists() else names)
+        if events_uri and events:
+            folder = self.directory / TENSORBOARD
+            RemoteFolder(events_uri).upload(folder, [path.relative_to(folder).as_posix() for path in events])
 
     def forget_staged(self, name: str) -> None:
         """Removes the local copy of a checkpoint that has been published."""

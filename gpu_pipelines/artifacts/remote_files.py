@@ -47,9 +47,12 @@ class RemoteFolder:
 
     def names(self) -> list[str]:
         """Relative paths of all files below the folder, as they are now; empty if there is none."""
-        with self._as_user_errors("listed"):
-            self._files.invalidate_cache()
-            found = self._files.find(self._path)
+        try:
+            with self._as_user_errors("listed"):
+                self._files.invalidate_cache()
+                found = self._files.find(self._path)
+        except FileNotFoundError:
+            raise UserError(f"{self.uri} cannot be listed: there is no such bucket.", "Check its name.") from None
         return sorted(path[len(self._path) + 1 :] for path in found)
 
     def read(self, name: str) -> bytes:

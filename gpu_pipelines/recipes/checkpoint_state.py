@@ -134,7 +134,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def _require_same_tensors(state: State, reader: HuggingFaceStorageReader, path: Path) -> None:
     parts = tuple(f"{part}." for part in state)
     held = reader.read_metadata().state_dict_metadata
-    has = {key: tuple(held[key].size) for key in held if key.startswith(parts)}
+    has = {key: tuple(getattr(entry, "size", ())) for key, entry in held.items() if key.startswith(parts)}
     wants = {key: tuple(tensor.shape) for key, tensor in _flat(state)}
     if has.keys() != wants.keys():
         raise UserError(

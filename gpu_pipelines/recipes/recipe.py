@@ -22,8 +22,8 @@ class Recipe(ABC):
     """Turns rows into batches, batches into a loss, and a trained model into files that other tools can open.
 
     The training engine owns everything else: processes, devices, precision, optimizer, checkpoints. One instance is
-    made in each process; it must not depend on the rank, and it must not draw random numbers but in `build_model`, before
-    which the engine seeds torch's generator alike on all processes.
+    made in each process; it must not depend on the rank, and it must not draw random numbers but in `build_model`,
+    before which the engine seeds torch's generator alike on all processes.
     """
 
     @classmethod
@@ -95,9 +95,9 @@ class Recipe(ABC):
         found = [module for module in model.modules() if type(module).__name__ in named]
         if found:
             return found
-        lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
-        return list(max(lists, key=_parameters)) if lists else []
+        lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
+        return max(lists, key=_parameters) if lists else []
 
 
-def _parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def _parameters(modules: list[nn.Module]) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())

@@ -1,56 +1,89 @@
-"""A training that is killed at random moments, and started again each time, ends as one that was left alone."""
+"""A training that is stopped or killed at random moments, and started again each time, ends as one left alone."""
 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
+import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
-from conftest import write_photos
-from test_train_model import weights_digest
+from trainings import entries, names, photos_dataset, run_training, weights_digest
 
-from gpu_pipelines.components.data_prep.prepare import prepare_data
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
-
-TRAIN = """
-import sys
-from pathlib import Path
 from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
-settings = TrainingSettings(max_steps=150, checkpoint_every_steps=5, global_batch_size=16)
-train_model(settings, Path(sys.argv[1]), sys.argv[2])
-"""
+from gpu_pipelines.errors import INTERRUPTED
+
+SETTINGS = TrainingSettings(model="convnext-micro", max_steps=60, checkpoint_every_steps=20, global_batch_size=16)
+LAST = "step-00000060"
 
 
-def train(dataset: Path, directory: Path, kill_after_lines: int | None = None) -> bool:
-    """Trains in a process of its own; whether it came to its end. It is killed after so many lines of progress."""
-    with subprocess.Popen(
-        [sys.executable, "-u", "-c", TRAIN, str(dataset), str(directory)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        seen = 0
-        for line in process.stdout:
-            seen += line.startswith("step ")
-            if kill_after_lines is not None and seen > kill_after_lines:
-                for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                    each.kill()
-                return False
-    return process.returncode == 0
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photos_dataset(tmp_path_factory.mktemp("photos"), image_size=32)
+
+
+@pytest.fixture(scope="module")
+def left_alone(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("left alone")
+    assert run_training(SETTINGS, photos, str(directory)).status == 0
+    return directory
+
+
+def test_sigterm_ends_with_a_checkpoint_from_which_the_same_command_continues(
+    photos: Path, left_alone: Path, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    stopped = run_training(
+        SETTINGS, photos, str(tmp_path), stop_when=lambda line: line.startswith("step "), by=signal.SIGTERM
+    )
+    assert stopped.status == INTERRUPTED, stopped.text
+    assert stopped.lines[-1].startswith("interrupted: ")
+    assert "run the same command again to continue" in stopped.lines[-1]
+    assert "Traceback" not in stopped.text
+    assert time.monotonic() - began < 60
+    (written,) = names(tmp_path)
+    assert (tmp_path / written / "checkpoint.json").exists()
+
+    continued = run_training(SETTINGS, photos, str(tmp_path))
+    assert continued.status == 0
+    assert f"continuing from {written}" in continued.text
+    assert weights_digest(tmp_path / LAST) == weights_digest(left_alone / LAST)
+    assert names(tmp_path) == names(left_alone), "the checkpoint of the interruption is gone once there is a newer one"
+    assert entries(tmp_path, "val_loss") == entries(left_alone, "val_loss")
+
+
+def test_sigkill_loses_at_most_one_interval(photos: Path, left_alone: Path, tmp_path: Path) -> None:
+    def second_checkpoint_is_under_way(line: str) -> bool:
+        return line.startswith("step 40/60") and "val" in line
+
+    killed = run_training(SETTINGS, photos, str(tmp_path), stop_when=second_checkpoint_is_under_way)
+    assert killed.status == -signal.SIGKILL
+    continued = run_training(SETTINGS, photos, str(tmp_path))
+    assert "continuing from step-00000020" in continued.text or "continuing from step-00000040" in continued.text
+    assert weights_digest(tmp_path / LAST) == weights_digest(left_alone / LAST)
 
 
 @pytest.mark.slow
-def test_a_training_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
-    dataset = tmp_path / "dataset"
-    prepare_data(PrepareSettings(source=str(write_photos(tmp_path / "source")), image_size=32), dataset)
-    assert train(dataset, tmp_path / "left alone")
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_a_training_stopped_again_and_again_ends_with_the_same_bits(
+    photos: Path, tmp_path: Path, by: signal.Signals
+) -> None:
+    settings = replace(SETTINGS, max_steps=150, checkpoint_every_steps=5)
+    assert run_training(settings, photos, str(tmp_path / "left alone")).status == 0
     moments = random.Random(7)
-    kills = 0
-    while not train(dataset, tmp_path / "killed", kill_after_lines=moments.randint(1, 3)):
-        kills += 1
-        assert kills < 40, "it never comes further"
-    assert kills >= 2
+    stops = 0
+    while stops < 40:
+        lines_left = moments.randint(1, 12)
+
+        def due(line: str) -> bool:
+            nonlocal lines_left
+            lines_left -= line.startswith("step ")
+            return lines_left == 0
+
+        if run_training(settings, photos, str(tmp_path / "stopped"), stop_when=due, by=by).status == 0:
+            break
+        stops += 1
+    assert 2 <= stops < 40, "it was never stopped, or never comes further"
     last = "step-00000150"
-    assert weights_digest(tmp_path / "killed" / last) == weights_digest(tmp_path / "left alone" / last)
+    assert weights_digest(tmp_path / "stopped" / last) == weights_digest(tmp_path / "left alone" / last)

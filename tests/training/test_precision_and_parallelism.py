@@ -1,0 +1,103 @@
+"""What `auto` chooses, what is refused, and how many operations a model takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gpu_pipelines.accelerators import load_catalog
+from gpu_pipelines.components.training.compute import flops_per_row, peak_flops
+from gpu_pipelines.components.training.parallelism import choose_parallelism, recompute_activations
+from gpu_pipelines.components.training.precision import choose_precision
+from gpu_pipelines.errors import UserError
+
+GB = 10**9
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in load_catalog().gpus.values() if gpu.compute_capability])
+def test_auto_takes_bf16_just_where_the_catalog_says_that_the_gpu_has_it(gpu: object) -> None:
+    major, minor = map(int, gpu.compute_capability.split("."))
+    chosen = choose_precision("auto", "cuda", (major, minor))
+    assert chosen == ("bf16" if gpu.supports_bf16 else "fp16")
+
+
+def test_auto_is_fp32_on_cpus() -> None:
+    assert choose_precision("auto", "cpu", None) == "fp32"
+
+
+def test_precisions_that_a_device_does_not_have_are_refused_with_what_to_give() -> None:
+    with pytest.raises(UserError, match=r"(?s)bf16.*capability 7\.5.*Give fp16 or auto"):
+        choose_precision("bf16", "cuda", (7, 5))
+    with pytest.raises(UserError, match=r"(?s)fp16.*Give fp32, bf16 or auto"):
+        choose_precision("fp16", "cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("trained", "frozen", "memory", "chosen"),
+    [
+        (1_000_000_000, 0, 80 * GB, "ddp"),
+        (7_000_000_000, 0, 80 * GB, "fsdp"),
+        (20_000_000, 7_000_000_000, 80 * GB, "ddp"),
+        (1_000_000_000, 0, 24 * GB, "fsdp"),
+        (70_000_000_000, 0, None, "ddp"),
+    ],
+)
+def test_auto_shards_what_does_not_fit(trained: int, frozen: int, memory: int | None, chosen: str) -> None:
+    assert choose_parallelism("auto", trained, frozen, memory) == chosen
+
+
+def test_what_was_asked_for_is_taken() -> None:
+    assert choose_parallelism("fsdp", 10, 0, 80 * GB) == "fsdp"
+    assert choose_parallelism("ddp", 10**12, 0, 80 * GB) == "ddp"
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+    ],
+)
+def test_the_peak_of_a_gpu_is_that_of_the_catalog(device: str, gpu: str) -> None:
+    assert peak_flops(device, "bf16") == load_catalog().gpus[gpu].bf16_tflops * 1e12
+
+
+def test_a_gpu_without_the_precision_or_unknown_has_no_peak() -> None:
+    assert peak_flops("Tesla T4", "bf16") is None
+    assert peak_flops("Tesla T4", "fp16") == load_catalog().gpus["t4"].fp16_tflops * 1e12
+    assert peak_flops("NVIDIA GeForce RTX 4090", "bf16") is None
+
+
+class _Squares:
+    def loss(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return model(batch["x"]).square().mean()
+
+
+def test_operations_are_six_for_each_weight_and_row() -> None:
+    model = nn.Sequential(nn.Linear(32, 64, bias=False), nn.Linear(64, 16, bias=False))
+    weights = 32 * 64 + 64 * 16
+    batch = {"x": torch.ones(8, 32)}
+    assert flops_per_row(_Squares(), model, batch, rows=8) == 6 * weights
+    model[0].requires_grad_(False)
+    trained = 64 * 16 / weights
+    assert flops_per_row(_Squares(), model, batch, rows=8) == pytest.approx(2 * weights * (2 + trained))
+
+
+def test_recomputed_layers_keep_the_names_of_their_weights_and_give_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 1))
+    torch.manual_seed(0)
+    wrapped = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 1))
+    (block,) = recompute_activations(wrapped, [wrapped[1]])
+    assert wrapped[1] is block
+    assert wrapped.state_dict().keys() == plain.state_dict().keys()
+    rows = torch.rand(3, 4)
+    for model in (plain, wrapped):
+        model(rows).sum().backward()
+    for one, other in zip(plain.parameters(), wrapped.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)

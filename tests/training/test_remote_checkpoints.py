@@ -1,0 +1,109 @@
+"""Checkpoints in Cloud Storage: through the real client, against an emulator."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gcp_storage_emulator.server import create_server
+from trainings import photos_dataset, run_training, weights_digest
+
+from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.errors import UserError
+
+SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_steps=3, global_batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket="checkpoints")
+    server.start()
+    patch = pytest.MonkeyPatch()
+    patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    yield "gs://checkpoints"
+    patch.undo()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photos_dataset(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="module")
+def trained(bucket: str, photos: Path) -> str:
+    uri = f"{bucket}/first"
+    ended = run_training(SETTINGS, photos, uri)
+    assert ended.status == 0, ended.text
+    return uri
+
+
+def test_all_that_a_local_training_leaves_is_in_the_bucket(trained: str, photos: Path, tmp_path: Path) -> None:
+    assert run_training(SETTINGS, photos, str(tmp_path / "local")).status == 0
+    local = {path.relative_to(tmp_path / "local").as_posix() for path in (tmp_path / "local").rglob("*.*")}
+    held = set(RemoteFolder(trained).names())
+    assert {name for name in held if "tfevents" not in name} == {name for name in local if "tfevents" not in name}
+    assert any("tfevents" in name for name in held)
+    copy = local_copy(trained, tmp_path / "copy")
+    last = "step-00000009"
+    assert weights_digest(copy / last) == weights_digest(tmp_path / "local" / last)
+    assert all(checkpoint.damaged_file() is None for checkpoint in complete_checkpoints(copy))
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+def test_a_training_in_a_bucket_continues_where_it_was_cut_off(
+    bucket: str, trained: str, photos: Path, tmp_path: Path, parallelism: str
+) -> None:
+    settings, uri = replace(SETTINGS, parallelism=parallelism), f"{bucket}/{parallelism}"
+    assert run_training(settings, photos, uri).status == 0
+    whole = weights_digest(local_copy(uri, tmp_path / "whole") / "step-00000009")
+    # As if it had been killed before the marker of its last checkpoint, with a damaged one before that.
+    folder = RemoteFolder(uri)
+    folder.delete(["step-00000009/checkpoint.json"])
+    damaged = next(name for name in folder.names() if name.startswith("step-00000006/") and "safetensors" in name)
+    (tmp_path / damaged).parent.mkdir()
+    (tmp_path / damaged).write_bytes(b"cut off")
+    folder.upload(tmp_path, [damaged])
+    continued = run_training(settings, photos, uri)
+    assert continued.status == 0, continued.text
+    assert "passing over step-00000006" in continued.text
+    assert "continuing from step-00000003" in continued.text
+    assert weights_digest(local_copy(uri, tmp_path / "continued") / "step-00000009") == whole
+
+
+def test_superseded_checkpoints_are_deleted_from_the_bucket(bucket: str, photos: Path) -> None:
+    uri = f"{bucket}/kept"
+    assert run_training(replace(SETTINGS, keep_last=1), photos, uri).status == 0
+    names = RemoteFolder(uri).names()
+    best = max(json.loads(RemoteFolder(uri).read(n))["best_step"] for n in names if n.endswith("/checkpoint.json"))
+    assert {name.partition("/")[0] for name in names if name.startswith("step-")} == {
+        "step-00000009",
+        f"step-{best:08d}",
+    }
+
+
+def test_a_bucket_that_is_not_there_is_an_error_that_names_it(bucket: str, photos: Path) -> None:
+    ended = run_training(SETTINGS, photos, "gs://no-such-bucket/run")
+    assert ended.status == 1
+    assert "gs://no-such-bucket/run" in ended.lines[-2] + ended.lines[-1], ended.text
+    assert "Traceback" not in ended.text
+
+
+def test_a_scheme_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        CheckpointStore("nowhere://bucket/run", tmp_path)
+
+
+def test_a_folder_without_a_training_is_an_error(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no training run"):
+        local_copy(f"{bucket}/empty", tmp_path)
