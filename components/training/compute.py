@@ -1,6 +1,8 @@
-"""How many operations a model takes, and how many its devices could do: what model FLOPs utilization is made of."""
+"""What a model costs: operations and activations for each row, and the peak of the devices that it runs on."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -10,24 +12,74 @@ from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.recipes.recipe import Batch, Recipe
 
 
-def flops_per_row(recipe: Recipe, model: nn.Module, batch: Batch, rows: int) -> float:
-    """Floating-point operations to train on one row, counted in a forward pass over a batch.
+@dataclass(frozen=True)
+class ModelCost:
+    """What training a model takes.
 
-    The backward pass takes twice the forward pass: the gradients of activations and of weights. The latter are not
-    computed for frozen weights. Recomputed activations do not count.
-    Source: Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B.
+    Attributes:
+        trained_parameters: parameters that the optimizer changes.
+        frozen_parameters: the others.
+        forward_flops_per_row: floating-point operations of a forward pass over one row.
+        activation_bytes_per_row: what the forward pass keeps of one row for the backward pass; None where the model is
+            sharded.
+    """
+
+    trained_parameters: int
+    frozen_parameters: int
+    forward_flops_per_row: float
+    activation_bytes_per_row: float | None
+
+    @property
+    def training_flops_per_row(self) -> float:
+        """Operations to train on one row.
+
+        The backward pass takes twice the forward pass: the gradients of activations and of weights. The latter are not
+        computed for frozen weights. Recomputed activations do not count.
+        Source: Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B.
+        """
+        parameters = self.trained_parameters + self.frozen_parameters
+        return self.forward_flops_per_row * (2 + self.trained_parameters / max(1, parameters))
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """Numbers of trained and of frozen parameters."""
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return trained, sum(parameter.numel() for parameter in model.parameters()) - trained
+
+
+def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, sharded: bool) -> ModelCost:
+    """Counts operations and activations in forward passes over one batch.
 
     Args:
         recipe: knows how to call the model.
-        model: as it is trained; every process calls this if it is sharded.
+        model: as it is trained, but not in a DDP wrapper; if it is sharded, all processes call this together.
         batch: rows as the recipe makes them.
         rows: their number.
+        sharded: whether the model is sharded.
     """
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    share_trained = trained / max(1, sum(p.numel() for p in model.parameters()))
+    was_training = model.training
+    model.eval()  # running statistics must not move
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         recipe.loss(model, batch)
-    return counter.get_total_flops() * (2 + share_trained) / rows
+    activations = None if sharded else _activation_bytes(recipe, model, batch) / rows
+    model.train(was_training)
+    return ModelCost(*count_parameters(model), counter.get_total_flops() / rows, activations)
+
+
+def _activation_bytes(recipe: Recipe, model: nn.Module, batch: Batch) -> int:
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = recipe.loss(model, batch)
+    del loss
+    return sum(kept.values())
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
@@ -37,12 +89,21 @@ def peak_flops(device_name: str, precision: str) -> float | None:
         device_name: as PyTorch gives it, such as "NVIDIA H100 80GB HBM3".
         precision: bf16, fp16 or fp32.
     """
-    words = set(device_name.lower().replace("-", " ").split())
-    found = [gpu for gpu in load_catalog().gpus.values() if _model_of(gpu.name) <= words]
-    if not found:
+    gpus = [gpu for gpu in load_catalog().gpus.values() if gpu.name in catalog_names(device_name)]
+    if not gpus:
         return None
-    tflops = {"bf16": found[0].bf16_tflops, "fp16": found[0].fp16_tflops, "fp32": found[0].fp32_tflops}[precision]
+    tflops = {"bf16": gpus[0].bf16_tflops, "fp16": gpus[0].fp16_tflops, "fp32": gpus[0].fp32_tflops}[precision]
     return tflops * 1e12 if tflops else None
+
+
+def catalog_names(device_name: str) -> list[str]:
+    """Names in the catalog that a device may have: one GPU comes with several sizes of memory and on several machines.
+
+    Args:
+        device_name: as PyTorch gives it.
+    """
+    words = set(device_name.lower().replace("-", " ").split())
+    return [name for name in load_catalog().gpus if _model_of(name) <= words]
 
 
 def _model_of(name: str) -> set[str]:

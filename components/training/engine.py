@@ -17,7 +17,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.components.training.checkpointing import CheckpointWriter, Identity, restore
-from gpu_pipelines.components.training.compute import flops_per_row, peak_flops
+from gpu_pipelines.components.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.components.training.interruption import Interruption
 from gpu_pipelines.components.training.local_devices import Devices
 from gpu_pipelines.components.training.metrics import Losses, MetricsLog, Speed
@@ -82,8 +82,7 @@ class Trainer:
 
     def _spread(self) -> nn.Module:
         settings, model = self._settings, self._model
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        frozen = sum(p.numel() for p in model.parameters()) - trained
+        trained, frozen = count_parameters(model)
         memory = torch.cuda.mem_get_info(self._device)[1] if self._device.type == "cuda" else None
         self._parallelism = choose_parallelism(settings.parallelism, trained, frozen, memory)
         blocks = self._recipe.blocks(model)
@@ -111,11 +110,12 @@ class Trainer:
         asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
         events_uri = asked if is_remote(asked) else ""
         self._writer = CheckpointWriter(self._store, self._settings, group, events_uri)
-        step = self._resume()
+        cost, peak = self._measure()
+        step = self._resume(cost)
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._chief)
         self._losses = Losses(self._device)
-        self._speed = Speed(self._settings.global_batch_size, *self._flops())
+        self._speed = Speed(self._settings.global_batch_size, cost.training_flops_per_row, peak)
         try:
             finished = self._train_from(step)
             self._interruption.settle()
@@ -242,10 +242,10 @@ class Trainer:
         }
         self._writer.save(state, info)
 
-    def _resume(self) -> int:
+    def _resume(self, cost: ModelCost) -> int:
         found, whole = restore(self._state, self._store, self._identity)
         if self._chief:
-            self._write_configuration()
+            self._write_configuration(cost)
         self._last_val_loss = None
         if found is None:
             return 0
@@ -264,24 +264,26 @@ class Trainer:
             print(f"continuing from {found.name}", flush=True)
         return info.step
 
-    def _write_configuration(self) -> None:
+    def _write_configuration(self, cost: ModelCost) -> None:
         configuration = {
             "task": self._dataset.manifest.task,
             "settings": asdict(self._settings),
             "devices": {**asdict(self._devices), "world_size": dist.get_world_size()},
             "precision": self._precision,
             "parallelism": self._parallelism,
+            "model": asdict(cost),
         }
         checkpoints.write_configuration(self._store.directory, configuration)
         self._store.publish([checkpoints.CONFIGURATION])
 
-    def _flops(self) -> tuple[float | None, float | None]:
-        """Operations for one row, and the peak of all devices; not known of CPUs."""
-        if self._device.type != "cuda":
-            return None, None
-        peak = peak_flops(torch.cuda.get_device_name(self._device), self._precision)
-        pieces, _ = self._batches.of_step(0)
-        rows = len(next(iter(pieces[0][0].values())))
+    def _measure(self) -> tuple[ModelCost, float | None]:
+        """What the model costs, and the peak of all devices together, where it is known."""
+        (batch, _), *_ = self._batches.of_step(0)[0]
+        rows = len(next(iter(batch.values())))
+        sharded = self._parallelism == "fsdp"
         with computing_in(self._precision, self._device.type):
-            flops = flops_per_row(self._recipe, self._parallel, pieces[0][0], rows)
-        return flops, peak * dist.get_world_size() if peak else None
+            cost = measure_cost(self._recipe, self._parallel if sharded else self._model, batch, rows, sharded=sharded)
+        if self._device.type != "cuda":
+            return cost, None
+        peak = peak_flops(torch.cuda.get_device_name(self._device), self._precision)
+        return cost, peak * dist.get_world_size() if peak else None

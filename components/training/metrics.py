@@ -25,11 +25,11 @@ class Speed:
 
     Args:
         rows_per_step: global batch size.
-        flops_per_row: floating-point operations to train on one row; None where they are not known.
+        flops_per_row: floating-point operations to train on one row.
         peak_flops: peak of all devices together, operations per second; None where it is not known.
     """
 
-    def __init__(self, rows_per_step: int, flops_per_row: float | None, peak_flops: float | None) -> None:
+    def __init__(self, rows_per_step: int, flops_per_row: float, peak_flops: float | None) -> None:
         self._rows_per_step = rows_per_step
         self._flops_per_row = flops_per_row
         self._peak = peak_flops
@@ -56,7 +56,7 @@ class Speed:
             "memory_gb": round(peak_memory() / 1e9, 3),
             "data_loading_share": round(self._loading / seconds, 4),
         }
-        if self._flops_per_row and self._peak:
+        if self._peak:
             figures["mfu"] = round(rows * self._flops_per_row / self._peak, 4)
         self._began, self._steps, self._loading = now, 0, 0.0
         return figures

@@ -82,8 +82,10 @@ def activation_bytes(workload: Workload, width: int) -> float:
     or selective recomputation), and 2 · s · b · h when the layer is recomputed; the logits take 4 · s · b · v in fp32
     (Korthikanti et al. 2022, arXiv:2205.05198, equations 2 and 6 and section 4.3). s is the sequence length, b the
     batch, h the width, v the vocabulary. The layer being recomputed is held whole. For what is no transformer, the
-    figure is not known and is 0; a measured trial says it.
+    figure is not known and is 0, unless a trial has counted it.
     """
+    if workload.activation_bytes_per_sample is not None:
+        return workload.activation_bytes_per_sample * workload.batch * width / 4
     if workload.flops_per_sample is not None:
         return 0.0
     layers, hidden = workload.shape

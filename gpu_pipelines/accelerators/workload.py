@@ -30,6 +30,8 @@ class Workload:
         tokens: tokens to train on, all epochs together.
         samples: samples to train on, all epochs together; for a transformer, `sequence_length` tokens each.
         flops_per_sample: floating-point operations of one forward pass over one sample, for what is no transformer.
+        activation_bytes_per_sample: what a forward pass in fp32 keeps of one sample for the backward pass; None
+            estimates it for a transformer.
         sequence_length: tokens of one sample.
         batch: samples of one GPU in one step.
         precision: `auto` (bf16 where it exists, else fp16, else fp32) or one of the three.
@@ -48,6 +50,7 @@ class Workload:
     tokens: float | None = None
     samples: float | None = None
     flops_per_sample: float | None = None
+    activation_bytes_per_sample: float | None = None
     sequence_length: int = 2048
     batch: int = 1
     precision: str = "auto"

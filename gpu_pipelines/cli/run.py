@@ -37,6 +37,10 @@ def run(
     ] = "",
     reuse: Annotated[bool, typer.Option("--reuse", help="Skip steps whose inputs have not changed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the request; run nothing.")] = False,
+    trial: Annotated[
+        bool,
+        typer.Option("--trial", help="Train a few dozen steps only, and project time and cost on each accelerator."),
+    ] = False,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Gets a directory for each run.")] = Path("runs"),
 ) -> None:
     """Run a pipeline on this machine and wait for it."""
@@ -51,6 +55,11 @@ def run(
     console = Console(file=sys.stdout)
     if dry_run:
         _show_request(console, request)
+        return
+    if trial:
+        from gpu_pipelines.cli.trial import show_trial, try_training
+
+        show_trial(console, try_training(request))
         return
     from gpu_pipelines.cli.progress import progress_on
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.accelerators import load_catalog
-from gpu_pipelines.components.training.compute import flops_per_row, peak_flops
+from gpu_pipelines.components.training.compute import measure_cost, peak_flops
 from gpu_pipelines.components.training.parallelism import choose_parallelism, recompute_activations
 from gpu_pipelines.components.training.precision import choose_precision
 from gpu_pipelines.errors import UserError
@@ -82,10 +82,28 @@ def test_operations_are_six_for_each_weight_and_row() -> None:
     model = nn.Sequential(nn.Linear(32, 64, bias=False), nn.Linear(64, 16, bias=False))
     weights = 32 * 64 + 64 * 16
     batch = {"x": torch.ones(8, 32)}
-    assert flops_per_row(_Squares(), model, batch, rows=8) == 6 * weights
+    cost = measure_cost(_Squares(), model, batch, 8, sharded=False)
+    assert (cost.trained_parameters, cost.frozen_parameters) == (weights, 0)
+    assert cost.forward_flops_per_row == 2 * weights
+    assert cost.training_flops_per_row == 6 * weights
     model[0].requires_grad_(False)
-    trained = 64 * 16 / weights
-    assert flops_per_row(_Squares(), model, batch, rows=8) == pytest.approx(2 * weights * (2 + trained))
+    frozen = measure_cost(_Squares(), model, batch, 8, sharded=False)
+    assert frozen.training_flops_per_row == pytest.approx(2 * weights * (2 + 64 * 16 / weights))
+
+
+def test_activations_are_what_the_backward_pass_needs() -> None:
+    model = nn.Sequential(nn.Linear(32, 64, bias=False), nn.Tanh())
+    cost = measure_cost(_Squares(), model, {"x": torch.ones(8, 32)}, 8, sharded=False)
+    # The input for the weight's gradient, tanh's output for its own and, the same, for the square's.
+    assert cost.activation_bytes_per_row == 4 * (32 + 64)
+
+
+def test_measuring_leaves_the_model_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(32, 4), nn.BatchNorm1d(4)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    measure_cost(_Squares(), model, {"x": torch.rand(8, 32)}, 8, sharded=False)
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_recomputed_layers_keep_the_names_of_their_weights_and_give_the_same_gradients() -> None:

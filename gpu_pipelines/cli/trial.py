@@ -1,0 +1,198 @@
+"""`gpu-pipelines run --trial`: trains a few dozen steps here, and projects the whole training to each accelerator."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpu_pipelines.accelerators.advice import Advice
+    from gpu_pipelines.accelerators.workload import Workload
+    from gpu_pipelines.cli.local_request import LocalRequest
+
+TRIAL_STEPS = 40
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a few steps have shown.
+
+    Attributes:
+        figures: samples/s, peak memory, share of the time spent on data.
+        model: parameters, operations and activations of the model, as `training.json` has them.
+        total_steps: optimizer steps of the whole training.
+        total_samples: rows that the whole training takes.
+        rows_per_process: rows that one process takes through the model at once.
+        precision: in which the trial computed.
+        measured_on: the accelerators as the catalog names them; None on CPUs and on GPUs that it does not know.
+    """
+
+    figures: Mapping[str, float]
+    model: Mapping[str, Any]
+    total_steps: int
+    total_samples: int
+    rows_per_process: int
+    precision: str
+    measured_on: str | None
+
+    @property
+    def hours_here(self) -> float:
+        """Duration of the whole training on this machine."""
+        return self.total_samples / self.figures["samples_per_second"] / 3600
+
+    def workload(self) -> Workload:
+        """The whole training, as measured on a GPU of the catalog, else by the operations that were counted."""
+        from gpu_pipelines.accelerators.workload import Workload
+
+        if self.measured_on:
+            return Workload(
+                samples=self.total_samples,
+                measured_on=self.measured_on,
+                measured_samples_per_second=self.figures["samples_per_second"],
+                measured_memory_gb=self.figures["memory_gb"],
+            )
+        return Workload(
+            parameters=self.model["trained_parameters"] + self.model["frozen_parameters"],
+            samples=self.total_samples,
+            flops_per_sample=self.model["forward_flops_per_row"],
+            activation_bytes_per_sample=self.model["activation_bytes_per_row"],
+            batch=self.rows_per_process,
+        )
+
+
+def try_training(request: LocalRequest) -> Trial:
+    """Prepares the data and trains a few steps; leaves nothing behind.
+
+    Raises:
+        UserError: the data or the training is not as asked for.
+    """
+    from gpu_pipelines.artifacts.checkpoint import read_configuration
+    from gpu_pipelines.components.data_prep.prepare import prepare_data
+    from gpu_pipelines.components.data_prep.settings import PrepareSettings
+    from gpu_pipelines.components.training.settings import TrainingSettings
+    from gpu_pipelines.components.training.train import train_model
+    from gpu_pipelines.step_interface import fields_from
+    from gpu_pipelines.targets.environment import ACCELERATOR
+
+    if request.accelerator:
+        os.environ[ACCELERATOR] = request.accelerator
+    whole = fields_from(TrainingSettings, request.arguments)
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-trial-") as scratch:
+        dataset, directory = Path(scratch) / "dataset", Path(scratch) / "checkpoints"
+        prepare_data(fields_from(PrepareSettings, request.arguments), dataset)
+        steps = replace(whole, max_steps=TRIAL_STEPS, checkpoint_every_steps=TRIAL_STEPS, early_stopping_patience=0)
+        summary = train_model(steps, dataset, str(directory))
+        if summary is None:
+            raise UserError("A trial runs on one machine.", "Start it on the chief alone.")
+        configuration = read_configuration(directory)
+    total = whole.total_steps(summary.rows)
+    return Trial(
+        figures=summary.figures(),
+        model=configuration["model"],
+        total_steps=total,
+        total_samples=total * whole.global_batch_size,
+        rows_per_process=whole.micro_batch_size or max(1, whole.global_batch_size // summary.devices.processes),
+        precision=configuration["precision"],
+        measured_on=_spec_here(summary.devices.kind, summary.devices.processes),
+    )
+
+
+def _spec_here(kind: str, processes: int) -> str | None:
+    """The accelerators of this machine as the catalog names them, if they can be planned with."""
+    if kind != "cuda":
+        return None
+    import torch
+
+    from gpu_pipelines.accelerators import PlanError, plan
+    from gpu_pipelines.components.training.compute import catalog_names
+
+    for name in catalog_names(torch.cuda.get_device_name(0)):
+        try:
+            return plan(f"{name}:{processes}").spec
+        except PlanError:
+            continue
+    return None
+
+
+def show_trial(console: Console, trial: Trial) -> None:
+    """Prints what was measured, what it means for the whole training here, and on each accelerator that fits."""
+    from gpu_pipelines.accelerators.advice import Wishes, advise
+    from gpu_pipelines.reports.durations import format_seconds
+
+    figures, model = trial.figures, trial.model
+    activations = model["activation_bytes_per_row"]
+    advice = advise(trial.workload(), Wishes(max_nodes=1))
+    lines = [
+        f"trial of {int(figures['steps'])} steps: {figures['samples_per_second']:,.0f} samples/s on "
+        f"{int(figures['processes'])} processes in {trial.precision}, {figures['memory_gb']:.2f} GB each, "
+        f"{figures['data_loading_share']:.1%} of the time spent on reading data",
+        f"model: {model['trained_parameters'] / 1e6:,.2f} M parameters to train, "
+        f"{model['forward_flops_per_row'] / 1e9:,.3f} GFLOP forward"
+        + (f" and {activations / 1e6:,.2f} MB of activations" if activations else "")
+        + " for each row",
+        f"whole training: {trial.total_steps:,} steps, {trial.total_samples:,} rows; "
+        f"on this machine {format_seconds(trial.hours_here * 3600)}",
+    ]
+    console.print("\n" + "\n".join(lines) + "\n", highlight=False, markup=False, soft_wrap=True)
+    console.print(_table(trial, advice))
+    notes = [f"{option.plan.spec} does not fit: {'; '.join(option.reasons)}." for option in advice.rejected]
+    for line in ["", *notes, *advice.assumptions, *assumptions(trial)]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(trial: Trial, advice: Advice) -> Any:
+    """The cheapest plan of each GPU that fits, on one machine; the cheapest first."""
+    from rich.table import Table
+
+    from gpu_pipelines.reports.durations import format_seconds
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("accelerator", "GB/GPU", "time", "gain", "USD", "USD spot", "region"):
+        table.add_column(name, no_wrap=True, justify="left" if name in ("accelerator", "region") else "right")
+    shown = set()
+    for option in advice.options:
+        gpu = option.plan.gpu
+        if gpu is None or option.time is None or gpu.name in shown:
+            continue
+        shown.add(gpu.name)
+        table.add_row(
+            option.plan.spec,
+            f"{option.memory_gb:.1f} of {option.usable_gb:.0f}" if option.memory_gb is not None else "",
+            format_seconds(option.time.hours * 3600) if option.time.hours * 3600 >= 1 else "< 1 s",
+            f"{trial.hours_here / option.time.hours:,.0f} ×",
+            _usd(option.on_demand),
+            _usd(option.spot),
+            option.price.region if option.price else "no known price",
+        )
+    return table
+
+
+def _usd(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "< 0.01" if value < 0.005 else f"{value:,.2f}"
+
+
+def assumptions(trial: Trial) -> list[str]:
+    """What the projection rests on besides what the advice says itself."""
+    found = []
+    if not trial.measured_on:
+        found.append(
+            "This machine has no GPU of the catalog, so times on GPUs follow from the operations counted here. Small "
+            "models and small batches reach a lower MFU than assumed: repeat the trial on one GPU before a long job."
+        )
+    if trial.figures["data_loading_share"] > 0.2:
+        found.append(
+            "Reading data takes a good part of the time already here; faster GPUs would wait for it, and gain less."
+        )
+    if trial.hours_here < 0.25:
+        found.append("It takes minutes on this machine: a GPU would hardly pay for the start of its machine.")
+    return found

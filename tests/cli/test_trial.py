@@ -1,0 +1,70 @@
+"""`run --trial`: a few real steps, and what they say of accelerators that are not here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import gpu_pipelines, write_photos
+
+from gpu_pipelines.accelerators import load_catalog
+from gpu_pipelines.accelerators.advice import Wishes, advise
+from gpu_pipelines.cli.trial import TRIAL_STEPS, Trial, assumptions
+
+FIGURES = {"steps": 40, "samples_per_second": 100.0, "memory_gb": 2.0, "data_loading_share": 0.01, "processes": 2}
+MODEL = {
+    "trained_parameters": 86_000_000,
+    "frozen_parameters": 0,
+    "forward_flops_per_row": 35e9,
+    "activation_bytes_per_row": 100e6,
+}
+
+
+def trial(measured_on: str | None = None, **figures: float) -> Trial:
+    return Trial({**FIGURES, **figures}, MODEL, 10_000, 640_000, 32, "fp32", measured_on)
+
+
+def test_a_trial_measures_here_and_projects_to_every_accelerator_that_fits(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos")
+    done = gpu_pipelines("run", "train_evaluate_upload", "--trial", "-p", "source=photos", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert f"trial of {TRIAL_STEPS} steps" in done.out
+    for said in ("samples/s on 2 processes in fp32", "spent on reading data", "parameters to train", "on this machine"):
+        assert said in done.out
+    fitting = {gpu.name for gpu in load_catalog().gpus.values() if gpu.ends is None}
+    assert all(f"{name}:" in done.out for name in fitting)
+    assert "MFU 0.35 (assumed" in done.out
+    assert "no GPU of the catalog, so times on GPUs follow from the operations counted here" in done.out
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"], "nothing is left behind"
+    assert max(len(line) for line in done.out.splitlines() if " × " in line and ":" in line[:16]) <= 80
+
+
+def test_a_wrong_request_is_refused_before_the_trial(tmp_path: Path) -> None:
+    done = gpu_pipelines("run", "train_evaluate_upload", "--trial", "-p", "learning_rate=-1", cwd=tmp_path)
+    assert done.status == 2
+    assert "learning_rate is -1" in done.err
+
+
+def test_without_a_gpu_the_operations_and_activations_that_were_counted_decide() -> None:
+    workload = trial().workload()
+    h100 = next(option for option in advise(workload, Wishes(max_nodes=1)).options if option.plan.spec == "h100:8")
+    assert h100.memory is not None
+    assert h100.memory.activations == pytest.approx(32 * 100e6 / 2 / 1e9), "bf16 is half of fp32"
+    flops = 640_000 * 35e9 * 3
+    peak = load_catalog().gpus["h100"].bf16_tflops * 1e12
+    assert h100.time is not None
+    assert h100.time.computation == pytest.approx(flops / (8 * peak * 0.35) / 3600)
+
+
+def test_what_was_measured_on_a_gpu_is_scaled_from_it() -> None:
+    workload = trial("l4:1").workload()
+    assert workload.is_measured
+    options = {option.plan.spec: option for option in advise(workload, Wishes(max_nodes=1)).options}
+    assert options["l4:1"].time.hours == pytest.approx(640_000 / 100 / 3600)
+    assert options["h100:8"].time.hours < options["l4:1"].time.hours / 8
+
+
+def test_what_keeps_a_gpu_from_paying_is_said() -> None:
+    assert not any("reading data takes" in line.lower() for line in assumptions(trial("l4:1")))
+    assert any("reading data takes" in line.lower() for line in assumptions(trial("l4:1", data_loading_share=0.4)))
+    assert any("hardly pay" in line for line in assumptions(trial("l4:1", samples_per_second=10_000.0)))
