@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, write_document
+from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, sha256_of_tree, write_document
 from gpu_pipelines.errors import UserError
 
 MANIFEST = "dataset.json"
@@ -67,11 +67,13 @@ class Manifest:
         features: columns by name.
         labels: class names; a row's label is an index into them.
         splits: shards by split.
-        rows_read: rows of the source; always rows kept + rows rejected.
+        rows_read: records of the source; always records kept + rows rejected.
         rejected: number of rejected rows by reason.
-        class_rows: rows by split and class, in the order of `labels`.
+        class_rows: rows by split and class, in the order of `labels`; empty lists without classes.
         preprocessing: how raw records became features, for whoever serves the model.
         tokenizer: directory of the tokenizer relative to the dataset, where the task has one.
+        tokenizer_files: hex SHA-256 of its files by name.
+        records: source records by split, where a row holds several of them or parts of one; else empty.
     """
 
     task: str
@@ -84,6 +86,8 @@ class Manifest:
     class_rows: dict[str, list[int]]
     preprocessing: dict[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
+    tokenizer_files: dict[str, str] = field(default_factory=dict)
+    records: dict[str, int] = field(default_factory=dict)
 
     def rows(self, split: str) -> int:
         return sum(file.rows for file in self.splits[split])
@@ -93,18 +97,25 @@ class Manifest:
         return sum(self.rows(split) for split in self.splits)
 
     @property
+    def records_kept(self) -> int:
+        """Records of the source that were kept: the rows, unless a row holds several."""
+        return sum(self.records.values()) if self.records else self.rows_kept
+
+    @property
     def rows_rejected(self) -> int:
         return sum(self.rejected.values())
 
     @property
     def fingerprint(self) -> str:
-        """Hex SHA-256 of what a model can learn from: shards, labels and preprocessing, not names or times."""
-        parts = {
+        """Hex SHA-256 of what a model can learn from: shards, labels, preprocessing, tokenizer; not names or times."""
+        parts: dict[str, Any] = {
             "task": self.task,
             "labels": self.labels,
             "preprocessing": self.preprocessing,
             "shards": {split: [file.features_sha256 for file in files] for split, files in self.splits.items()},
         }
+        if self.tokenizer is not None:
+            parts["tokenizer"] = self.tokenizer_files
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -128,6 +139,8 @@ class Manifest:
             class_rows={split: list(rows) for split, rows in content["class_rows"].items()},
             preprocessing=dict(content["preprocessing"]),
             tokenizer=content["tokenizer"],
+            tokenizer_files=dict(content.get("tokenizer_files", {})),
+            records=dict(content.get("records", {})),
         )
 
 
@@ -139,8 +152,10 @@ class DatasetWriter:
         task: recipe the rows are meant for.
         source: where the rows come from, as the user named it.
         features: columns by name; a column `label` holds indices into `labels`.
-        labels: class names.
+        labels: class names; none where the rows have no classes.
         preprocessing: how raw records become features.
+        tokenizer: directory of the tokenizer below `directory`, already written; None without one.
+        packed: whether a row holds several records, each counted by `add`.
         rows_per_shard: rows after which a new shard is begun; left out, as many as fill 64 MiB, at most 8,192.
     """
 
@@ -153,10 +168,15 @@ class DatasetWriter:
         features: Mapping[str, Feature],
         labels: Sequence[str],
         preprocessing: Mapping[str, Any],
+        tokenizer: str | None = None,
+        packed: bool = False,
         rows_per_shard: int | None = None,
     ) -> None:
         self._directory = directory
-        self._identity = {"task": task, "source": source}
+        self._identity: dict[str, Any] = {"task": task, "source": source, "tokenizer": tokenizer}
+        if tokenizer is not None:
+            self._identity["tokenizer_files"] = sha256_of_tree(directory / tokenizer)
+        self._records = dict.fromkeys(SPLITS, 0) if packed else {}
         self._features = dict(features)
         self._labels = list(labels)
         self._preprocessing = dict(preprocessing)
@@ -185,13 +205,14 @@ class DatasetWriter:
     ) -> None:
         self._rejected_file.close()
 
-    def add(self, split: str, source: str, row: Mapping[str, Any]) -> None:
+    def add(self, split: str, source: str, row: Mapping[str, Any], records: int = 1) -> None:
         """Adds a row.
 
         Args:
             split: `train`, `val` or `test`.
             source: where it came from, for people.
             row: a numpy array or number for each feature.
+            records: of a packed dataset, how many records begin in this row.
 
         Raises:
             ValueError: a value does not have its feature's shape.
@@ -200,8 +221,11 @@ class DatasetWriter:
             if np.shape(row[name]) != feature.shape:
                 raise ValueError(f"{name} has the shape {np.shape(row[name])}, not {feature.shape}.")
         self._pending[split].append({**row, "source": source})
-        self._class_rows[split][int(row["label"])] += 1
-        self._kept += 1
+        if self._labels:
+            self._class_rows[split][int(row["label"])] += 1
+        if self._records:
+            self._records[split] += records
+        self._kept += records
         if len(self._pending[split]) >= self._rows_per_shard:
             self._write_shard(split)
 
@@ -229,6 +253,7 @@ class DatasetWriter:
             rejected=dict(sorted(self._rejected.items())),
             class_rows=self._class_rows,
             preprocessing=self._preprocessing,
+            records=self._records,
         )
         check(manifest)
         write_document(self._directory / MANIFEST, manifest.to_json())

@@ -52,15 +52,42 @@ CLASSIFICATION_METRICS = {
     "log_loss": Metric(more_is_better=False, largest=math.inf),
 }
 
+LANGUAGE_MODEL_METRICS = {
+    "loss": Metric(more_is_better=False, largest=math.inf),
+    "perplexity": Metric(more_is_better=False, largest=math.inf),
+    "token_accuracy": Metric(),
+}
+
 TASKS = {
     task.name: task
     for task in (
         Task(
             name="image_classification",
             recipe="gpu_pipelines.recipes.image_classification:ImageClassification",
-            models=("convnext-micro", "convnext-tiny", "vit-micro", "vit-base"),
+            models=(
+                "convnext-micro",
+                "convnext-tiny",
+                "resnet-micro",
+                "swin-micro",
+                "swin-tiny",
+                "vit-micro",
+                "vit-base",
+            ),
             metrics=CLASSIFICATION_METRICS,
             gates=("accuracy>=0.9",),
+        ),
+        Task(
+            name="text_classification",
+            recipe="gpu_pipelines.recipes.text_classification:TextClassification",
+            models=("bert-micro", "bert-base"),
+            metrics=CLASSIFICATION_METRICS,
+        ),
+        Task(
+            name="causal_lm",
+            recipe="gpu_pipelines.recipes.causal_lm:CausalLanguageModel",
+            models=("gpt2-micro", "gpt2", "llama-micro", "llama-1b", "mixtral-micro"),
+            metrics=LANGUAGE_MODEL_METRICS,
+            classifies=False,
         ),
     )
 }

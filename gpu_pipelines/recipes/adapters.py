@@ -1,0 +1,98 @@
+"""LoRA: small trainable matrices beside the frozen weights of a model, and a plain model again for export.
+
+Source: Hu et al., https://arxiv.org/abs/2106.09685; the layers are those of `peft`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from gpu_pipelines.errors import UserError
+
+
+def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
+    """Freezes a model and adds adapters, in place; what it computes stays the same until they are trained.
+
+    The adapters sit on the projections that peft names for the architecture (queries and values, as a rule), else on
+    every linear layer of the backbone. A classification head stays trainable.
+
+    Args:
+        model: made by a recipe's `build_model`.
+        rank: of the adapters, at least 1.
+        alpha: their output is scaled by `alpha / rank`.
+
+    Raises:
+        UserError: the model has no linear layers to adapt.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+    from transformers.pytorch_utils import Conv1D
+
+    head = _head(model)
+    targets = _targets(model, head)
+    if not targets:
+        raise UserError(
+            f"{type(model).__name__} has no linear layers that adapters could be added to.",
+            "Train it with lora_rank=0.",
+        )
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=targets,
+        fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets),
+    )
+    inject_adapter_in_model(config, model)
+    for name in head:
+        model.get_submodule(name).requires_grad_(True)
+    return model
+
+
+def merge_adapters(model: nn.Module) -> nn.Module:
+    """Adds the adapters to the weights that they belong to, in place; a model without adapters stays as it is.
+
+    Returns:
+        The model, with the layers and the keys that it had before `add_adapters`.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge(safe_merge=True)
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, module.get_base_layer())
+    for left in ("peft_config", "_hf_peft_config_loaded"):
+        model.__dict__.pop(left, None)
+    return model.requires_grad_(True)
+
+
+def _targets(model: nn.Module, head: list[str]) -> list[str]:
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    from transformers.pytorch_utils import Conv1D
+
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Linear, Conv1D)) and not _is_in(name, head)
+    ]
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    usual = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind, ())
+    named = [name for name in linear if name.rpartition(".")[2] in usual]
+    # The output of a language model is often the embedding itself; an adapter would part the two.
+    outputs = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    return named or [name for name in linear if model.get_submodule(name) is not outputs]
+
+
+def _head(model: nn.Module) -> list[str]:
+    """Names of the modules beside the backbone that have weights; of a language model none, of any other its last."""
+    if hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None:
+        return []
+    parts: list[tuple[str, Any]] = [(n, m) for n, m in model.named_children() if any(True for _ in m.parameters())]
+    prefix = getattr(model, "base_model_prefix", "")
+    if any(name == prefix for name, _ in parts):
+        return [name for name, _ in parts if name != prefix]
+    return [name for name, module in parts[-1:] if isinstance(module, nn.Linear)]
+
+
+def _is_in(name: str, parents: list[str]) -> bool:
+    return any(name == parent or name.startswith(f"{parent}.") for parent in parents)

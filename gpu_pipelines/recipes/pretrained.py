@@ -1,0 +1,138 @@
+"""Models of `transformers`: by name, by configuration, or with weights; all weights or an error, never some of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpu_pipelines.errors import UserError, nearest, some_of
+
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
+
+
+def quiet_transformers() -> None:
+    """For each small file that transformers reads or writes it would print two lines into the step's log."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+
+
+def is_configuration_alone(name: str) -> bool:
+    """Whether `name` is a directory with a config.json and no weights: a model to be trained from scratch."""
+    directory = Path(name).expanduser()
+    if not (directory / "config.json").is_file():
+        return False
+    return not any(True for pattern in WEIGHTS for _ in directory.glob(pattern))
+
+
+def from_configuration(auto_class: Any, name: str, **changes: Any) -> nn.Module:
+    """Builds an untrained model from the config.json of a directory.
+
+    Args:
+        auto_class: such as `AutoModelForCausalLM`.
+        name: the directory.
+        changes: entries of the configuration that follow from the data, such as `num_labels`.
+
+    Raises:
+        UserError: the configuration cannot be read, or is not of a model for this task.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True, **changes)
+        return auto_class.from_config(config, dtype=torch.float32)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"No model can be built from {name}/config.json: {_first_line(error)}.") from None
+
+
+def from_pretrained(
+    auto_class: Any, name: str, known: Iterable[str], may_be_new: Callable[[nn.Module, str], bool], **changes: Any
+) -> nn.Module:
+    """Loads a model with its weights, in fp32.
+
+    Args:
+        auto_class: such as `AutoModelForCausalLM`.
+        name: a directory in Hugging Face layout or a hub id.
+        known: names that were perhaps meant, for the message.
+        may_be_new: of the model and a key, whether that weight may be left out or begin untrained, such as those of a
+            head for other classes. They are printed.
+        changes: entries of the configuration that follow from the data.
+
+    Raises:
+        UserError: there is no such model, or a weight is in the file alone or in the architecture alone.
+    """
+    place = Path(name).expanduser()
+    try:
+        model, info = auto_class.from_pretrained(
+            place if place.is_dir() else name,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+            **changes,
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"The model {name!r} cannot be loaded: {_first_line(error)}",
+            f"{nearest(name, known)} A local directory in Hugging Face layout or a hub id with safetensors weights "
+            "serves as well.",
+        ) from None
+    unmatched = _unmatched(info)
+    if lost := [key for key in unmatched if not may_be_new(model, key)]:
+        raise UserError(f"The weights of {name!r} do not fit its architecture: {some_of(lost, most=5)}.")
+    if unmatched and os.environ.get("RANK", "0") == "0":
+        print(f"not taken over from {name}, or begun anew: {some_of(unmatched, most=5)}", flush=True)
+    return model
+
+
+def load_exported(auto_class: Any, directory: Path) -> nn.Module:
+    """Loads a model that was exported; every weight must be in the file and in the model."""
+    model, info = auto_class.from_pretrained(
+        directory, local_files_only=True, use_safetensors=True, output_loading_info=True
+    )
+    if unmatched := _unmatched(info):
+        raise UserError(f"The model in {directory} does not fit its config.json: {some_of(unmatched, most=5)}.")
+    return model
+
+
+def is_outside_backbone(model: nn.Module, key: str) -> bool:
+    """Whether a weight belongs to a head and not to the encoder or decoder that all heads of a family share.
+
+    The pooler, one layer between the two, is left out by some heads and missing beside others.
+    """
+    prefix = getattr(model, "base_model_prefix", "")
+    return not key.startswith(f"{prefix}.") or key.startswith(f"{prefix}.pooler.")
+
+
+def is_nothing(model: nn.Module, key: str) -> bool:
+    """For models whose every weight is needed."""
+    return False
+
+
+def label_config(labels: list[str]) -> dict[str, Any]:
+    """The classes in the terms of a config.json."""
+    return {
+        "num_labels": len(labels),
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: index for index, label in enumerate(labels)},
+    }
+
+
+def labels_of(config: Mapping[str, Any]) -> list[str]:
+    """The classes that a config.json names, in order."""
+    return [config["id2label"][str(index)] for index in range(len(config["id2label"]))]
+
+
+def _unmatched(info: dict[str, Any]) -> list[str]:
+    keys = [*info["missing_keys"], *info["unexpected_keys"]]
+    keys += [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
+    return sorted(set(keys))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

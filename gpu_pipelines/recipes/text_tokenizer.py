@@ -1,0 +1,91 @@
+"""The tokenizer of a dataset: what a model has to know of it, read without torch or transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import sha256_of_file
+from gpu_pipelines.errors import UserError
+
+#: What a tokenizer in Hugging Face layout can consist of; all of it is small.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A tokenizer directory in Hugging Face layout.
+
+    Attributes:
+        directory: where its files are.
+        vocabulary_size: one more than the largest token.
+        begin: token that begins a text, where it has one.
+        end: token that ends a text, where it has one.
+        padding: token that fills rows; where it has none of its own, `end`, else 0. Masks decide, not this token.
+    """
+
+    directory: Path
+    vocabulary_size: int
+    begin: int | None
+    end: int | None
+    padding: int
+
+    @classmethod
+    def read(cls, directory: Path) -> TextTokenizer:
+        """Reads tokenizer.json and tokenizer_config.json.
+
+        Raises:
+            UserError: they are missing or damaged.
+        """
+        from tokenizers import Tokenizer
+
+        try:
+            tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+            config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+        except Exception as error:  # the library raises a bare Exception for all that can be wrong with the file
+            raise UserError(f"The tokenizer {directory} cannot be read: {error}.") from None
+        begin, end, padding, separator, first = (
+            _token(tokenizer, config, f"{name}_token") for name in ("bos", "eos", "pad", "sep", "cls")
+        )
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        return cls(
+            directory,
+            vocabulary_size=max(vocabulary.values()) + 1,
+            begin=begin if begin is not None else first,
+            end=end if end is not None else separator,
+            padding=next((token for token in (padding, end, separator) if token is not None), 0),
+        )
+
+    def config(self) -> dict[str, int | None]:
+        """The same in the terms of a model's config.json."""
+        return {
+            "vocab_size": self.vocabulary_size,
+            "bos_token_id": self.begin,
+            "eos_token_id": self.end,
+            "pad_token_id": self.padding,
+        }
+
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the vocabulary and the rules: two models with the same one understand the same tokens."""
+        return sha256_of_file(self.directory / "tokenizer.json")
+
+    def copy_to(self, directory: Path) -> None:
+        """Puts the tokenizer beside a model."""
+        for name in TOKENIZER_FILES:
+            if (self.directory / name).is_file():
+                shutil.copyfile(self.directory / name, directory / name)
+
+
+def _token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None:
+    named = config.get(name)
+    text = named.get("content") if isinstance(named, dict) else named
+    return tokenizer.token_to_id(text) if isinstance(text, str) else None
