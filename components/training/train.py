@@ -14,6 +14,7 @@ from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metri
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.components.training.detached_output import output_may_break
 from gpu_pipelines.components.training.launch import launch
 from gpu_pipelines.components.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.components.training.settings import TrainingSettings
@@ -111,7 +112,8 @@ def train_model(
                 "settings": asdict(settings),
             },
         )
-        launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster)
+        with output_may_break():
+            launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster)
         if not cluster.is_chief:
             return None
         store = CheckpointStore(checkpoint_uri, staging)

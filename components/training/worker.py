@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.components.training.detached_output import output_may_break
 from gpu_pipelines.errors import INTERRUPTED, UserError
 
 # A worker that prints its error and exits would be followed by the launcher's; the launcher reads it from here instead.
@@ -29,7 +30,8 @@ def main(job_file: str) -> None:
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     finished = True
     try:
-        finished = _train(json.loads(Path(job_file).read_text(encoding="utf-8")))
+        with output_may_break():
+            finished = _train(json.loads(Path(job_file).read_text(encoding="utf-8")))
     except UserError as error:
         _leave_for_the_launcher(error)
         sys.exit(1)

@@ -39,7 +39,9 @@ class LocalRequest:
         return ordered
 
 
-def check_request(name: str, assignments: Sequence[str], file: Path | None, accelerator: str) -> LocalRequest:
+def check_request(
+    name: str, assignments: Sequence[str], file: Path | None, accelerator: str, resume_in: Path | None = None
+) -> LocalRequest:
     """Checks everything that can be checked before anything runs.
 
     Args:
@@ -47,12 +49,14 @@ def check_request(name: str, assignments: Sequence[str], file: Path | None, acce
         assignments: parameters as texts of the form `key=value`.
         file: a YAML file of parameters.
         accelerator: `cpu:N` or empty.
+        resume_in: directory of runs, the newest unfinished one of which is to be continued; None for a new run.
 
     Raises:
         UserError: lists everything that is wrong.
     """
     from gpu_pipelines.pipelines import load_pipeline
     from gpu_pipelines.targets.local import LocalTarget, plan_here, require_step_packages
+    from gpu_pipelines.targets.run_record import checkpoints_to_resume
 
     plan = plan_here(accelerator)
     module = load_pipeline(name)
@@ -60,5 +64,8 @@ def check_request(name: str, assignments: Sequence[str], file: Path | None, acce
     arguments = pipeline_arguments(module.build(LocalTarget(), plan), assignments, file)
     if problems := module.problems(arguments) or module.problems_here(arguments):
         raise UserError.of_all(problems)
-    pipeline = module.build(LocalTarget(module.state_here(arguments)), plan)
+    resumed = None
+    if resume_in is not None:
+        resumed = checkpoints_to_resume(resume_in.resolve(), name, arguments)
+    pipeline = module.build(LocalTarget(module.state_here(arguments), resumed), plan)
     return LocalRequest(name, pipeline, arguments, accelerator)

@@ -36,6 +36,9 @@ def run(
         typer.Option(metavar="SPEC", help="What to train on: cpu:N. Left out: all GPUs that are here, else cpu:2."),
     ] = "",
     reuse: Annotated[bool, typer.Option("--reuse", help="Skip steps whose inputs have not changed.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the newest run with these parameters that was interrupted.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the request; run nothing.")] = False,
     trial: Annotated[
         bool,
@@ -50,7 +53,7 @@ def run(
 
     if target != "local":
         raise UserError(f"There is no target {target[:60]!r}.", "Valid: local.")
-    request = check_request(pipeline, param or [], params, accelerator)
+    request = check_request(pipeline, param or [], params, accelerator, runs if resume else None)
     # Bound to stdout as it is now: while the pipeline runs, stdout is read by the local target.
     console = Console(file=sys.stdout)
     if dry_run:
@@ -64,7 +67,7 @@ def run(
     from gpu_pipelines.cli.progress import progress_on
 
     with progress_on(console) as progress:
-        record = _run_and_record(request, runs, progress, reuse=reuse)
+        record = _run_and_record(request, runs, progress, reuse=reuse or resume)
     if record.status == "succeeded":
         _show_result(console, record)
         return
@@ -150,6 +153,7 @@ def _show_result(console: Console, record: RunRecord) -> None:
 def _show_failure(record: RunRecord) -> None:
     if record.status == "interrupted":
         print(f"interrupted; logs: {record.directory / 'logs'}", file=sys.stderr)
+        print("run the same command with --resume to continue", file=sys.stderr)
         return
     step = record.steps[-1]
     log = record.directory / str(step.log)

@@ -31,9 +31,11 @@ class LocalTarget:
     Args:
         state_by_step: for each step that reads more than its inputs, a digest of that; it becomes part of the key under
             which the step's results are kept for reuse.
+        checkpoint_uri: directory in which a training is to be continued; None for one of the run's own.
     """
 
-    def __init__(self, state_by_step: Mapping[str, str] | None = None) -> None:
+    def __init__(self, state_by_step: Mapping[str, str] | None = None, checkpoint_uri: str | None = None) -> None:
+        self.checkpoint_uri = checkpoint_uri
         self._state_by_step = dict(state_by_step or {})
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-SECONDS_TO_END = 10.0
+# As long as a training has to write its last checkpoint.
+SECONDS_TO_END = 35.0
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -36,7 +37,7 @@ def no_process_left_behind() -> Iterator[None]:
 
 
 def end_children() -> None:
-    """Asks all processes below this one to end (SIGTERM), and kills those that have not within ten seconds."""
+    """Asks all processes below this one to end (SIGTERM), and kills those that have not in time."""
     import psutil
 
     children = psutil.Process().children(recursive=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.artifacts.documents import read_document, write_document
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local_log import StepRecord
 
@@ -42,6 +44,7 @@ class RunRecord:
         dependencies: for each task the tasks it needs.
         directory: the run's directory.
         status: running, succeeded, failed or interrupted.
+        process_id: the process that runs it.
         seconds: duration.
         steps: the steps that began, in order.
         artifacts: paths of the pipeline's outputs.
@@ -57,6 +60,7 @@ class RunRecord:
     dependencies: dict[str, list[str]]
     directory: Path
     status: str = "running"
+    process_id: int = field(default_factory=os.getpid)
     seconds: float = 0.0
     steps: list[StepRecord] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
@@ -98,3 +102,32 @@ def new_run_directory(runs: Path, pipeline: str) -> tuple[str, Path]:
             raise UserError(f"{runs} cannot be written: {error.strerror}.", "Give another with --runs.") from None
         return run_id, runs / run_id
     raise UserError(f"{runs} has a hundred runs of this second.", "Wait a second, then run again.")
+
+
+def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> str:
+    """The checkpoint directory of the newest run that did not come to its end.
+
+    Args:
+        runs: directory of all runs.
+        pipeline: name of the pipeline.
+        parameters: those of the request; the run must have had the same.
+
+    Raises:
+        UserError: there is none, or it still runs.
+    """
+    import psutil
+
+    for file in sorted(runs.glob(f"*/{RUN}"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        record = read_document(file, "run")
+        if record["pipeline"] != pipeline or record["status"] == "succeeded":
+            continue
+        if record["parameters"] != dict(parameters):
+            continue
+        if record["status"] == "running" and psutil.pid_exists(record["process_id"]):
+            raise UserError(f"{file.parent} is still running, as process {record['process_id']}.", "Stop it first.")
+        for directory in (file.parent / "artifacts" / "checkpoints").glob("*"):
+            return str(directory)
+    raise UserError(
+        f"{runs} has no run of {pipeline} with these parameters that was interrupted in its training.",
+        "Run it without --resume.",
+    )

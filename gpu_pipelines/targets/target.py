@@ -13,7 +13,13 @@ STEPS_IMAGE = f"gpu-pipelines/steps:{__version__}"
 
 
 class Target(Protocol):
-    """Places the steps of a pipeline."""
+    """Places the steps of a pipeline.
+
+    Attributes:
+        checkpoint_uri: where checkpoints go; None for a place of each run's own.
+    """
+
+    checkpoint_uri: str | None
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """The component to use in the pipeline instead of `component`.

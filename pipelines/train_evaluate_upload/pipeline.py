@@ -134,7 +134,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             keep_every_steps=keep_every_steps,
             early_stopping_patience=early_stopping_patience,
             seed=seed,
-            checkpoint_uri=CHECKPOINT_URI,
+            checkpoint_uri=target.checkpoint_uri or CHECKPOINT_URI,
         )
         evaluated = evaluate(
             dataset=prepared.outputs["dataset"],

@@ -206,3 +206,29 @@ def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sig
     record = newest_run(tmp_path)
     assert (record["status"], record["steps"][-1]["status"]) == ("interrupted", "interrupted")
     assert (record["directory"] / "report.html").is_file()
+
+
+def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos")
+    request = ["run", PIPELINE, "-p", "source=photos", "-p", "max_steps=400", "-p", "gates=accuracy>=0"]
+    refused = gpu_pipelines(*request, "--resume", cwd=tmp_path)
+    assert refused.status == 2
+    assert "no run of train_evaluate_upload with these parameters" in refused.err
+    with subprocess.Popen([str(GPU_PIPELINES), *request], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout
+        for line in command.stdout:
+            if line.startswith("train-model: step"):
+                break
+        command.terminate()
+        command.communicate(timeout=60)
+    assert command.returncode == 130
+    first = newest_run(tmp_path)["directory"]
+    assert list(first.glob("artifacts/checkpoints/*/step-*/checkpoint.json"))
+    assert gpu_pipelines(*request, "-p", "seed=1", "--resume", cwd=tmp_path).status == 2
+    resumed = gpu_pipelines(*request, "--resume", cwd=tmp_path)
+    assert resumed.status == 0, resumed.err
+    assert "train-model: continuing from step-" in resumed.out
+    record = newest_run(tmp_path)
+    assert record["directory"] != first
+    assert [step["status"] for step in record["steps"]][:2] == ["reused", "succeeded"]
+    assert aliases(tmp_path, "photos")["champion"] == 1
