@@ -306,7 +306,9 @@ class _Supervision:
                 (_LOST, 0.0, f"{self._name_of(rank)} has not been heard of for {seconds:.0f} s. {_GONE}")
                 for rank, seconds in silent.items()
             ]
-        stopped = self._stopped_by if self._stopped_by != _BY_THEMSELVES else self._who_stopped() or _BY_THEMSELVES
+        # Who it was may only be known by now: workers hear of it from each other, before their launchers do.
+        known = self._stopped_by not in ("", _BY_THEMSELVES)
+        stopped = self._stopped_by if known else self._who_stopped() or self._stopped_by
         if stopped and not any(severity == _SAID for severity, *_ in causes):
             raise Interrupted(stopped)
         if causes:

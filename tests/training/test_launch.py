@@ -50,9 +50,12 @@ for step in range(int(sys.argv[1])):
     dist.all_reduce(stop)
     if stop:
         print("saved")
-        sys.exit(75)
+        if os.environ.get("ABORTS") == str(rank):
+            os.abort()
+        break
     time.sleep(0.05)
 dist.destroy_process_group()
+sys.exit(75 if told or stop else 0)
 """
 
 
@@ -148,6 +151,13 @@ def test_a_node_that_is_told_to_stop_ends_both_as_interrupted(network: Network, 
     ending = "; run the same command again to continue"
     assert f"interrupted: stopped by SIGTERM{ending}" in nodes[told].output
     assert f"interrupted: node {told} ({ADDRESSES[told]}) was told to stop{ending}" in nodes[1 - told].output
+
+
+def test_a_worker_that_breaks_down_while_another_node_stops_is_no_failure(network: Network) -> None:
+    nodes = start(network, 10_000, ABORTS="1")
+    started(nodes)
+    os.kill(nodes[0].process.pid, signal.SIGTERM)
+    assert [node.wait(40) for node in nodes] == [75, 75], nodes[0].output + nodes[1].output
 
 
 def test_a_node_that_does_not_come_is_named(network: Network) -> None:
