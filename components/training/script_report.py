@@ -1,0 +1,36 @@
+"""The HTML report of `run_training_script`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from gpu_pipelines.components.training.script_run import ScriptSummary
+from gpu_pipelines.reports.charts import Line, line_chart
+from gpu_pipelines.reports.page import render, write_page
+
+MOST_CHARTS = 12
+
+
+def write_report(summary: ScriptSummary, path: Path) -> None:
+    """Writes the report: the script's metrics over its steps, as far as it wrote any.
+
+    Args:
+        summary: how it ran.
+        path: the HTML file.
+    """
+    series = summary.series()
+    charts = [
+        line_chart(name, "step", [Line(name, *zip(*series[name], strict=True), dots=len(series[name]) == 1)])
+        for name in list(series)[:MOST_CHARTS]
+    ]
+    parameters = {name: value for name, value in asdict(summary.settings).items() if name != "environment"}
+    sections = render(
+        Path(__file__).with_name("script_report.html"),
+        summary=summary,
+        figures=summary.figures(),
+        charts=charts,
+        left_out=list(series)[MOST_CHARTS:],
+        parameters=parameters | {"environment": ", ".join(summary.settings.environment)},
+    )
+    write_page(path, f"Training: {summary.settings.script}", sections)
