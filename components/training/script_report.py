@@ -20,10 +20,7 @@ def write_report(summary: ScriptSummary, path: Path) -> None:
         path: the HTML file.
     """
     series = summary.series()
-    charts = [
-        line_chart(name, "step", [Line(name, *zip(*series[name], strict=True), dots=len(series[name]) == 1)])
-        for name in list(series)[:MOST_CHARTS]
-    ]
+    charts = [line_chart(name, "step", [_line(name, series[name])]) for name in list(series)[:MOST_CHARTS]]
     parameters = {name: value for name, value in asdict(summary.settings).items() if name != "environment"}
     sections = render(
         Path(__file__).with_name("script_report.html"),
@@ -34,3 +31,8 @@ def write_report(summary: ScriptSummary, path: Path) -> None:
         parameters=parameters | {"environment": ", ".join(summary.settings.environment)},
     )
     write_page(path, f"Training: {summary.settings.script}", sections)
+
+
+def _line(name: str, points: list[tuple[float, float]]) -> Line:
+    # A single point would not be seen as a line.
+    return Line(name, [step for step, _ in points], [value for _, value in points], dots=len(points) == 1)

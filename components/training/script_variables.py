@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
-from gpu_pipelines.components.training.cluster import TF_CONFIG, Cluster
+from gpu_pipelines.components.training.cluster import CLUSTER_SPEC, TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
 
 DATASET = "GPU_PIPELINES_DATASET"
@@ -21,11 +21,10 @@ CHECKPOINT_DIR = "AIP_CHECKPOINT_DIR"
 TENSORBOARD_LOG_DIR = "AIP_TENSORBOARD_LOG_DIR"
 DATA_URIS = {"AIP_TRAINING_DATA_URI": "train", "AIP_VALIDATION_DATA_URI": "val", "AIP_TEST_DATA_URI": "test"}
 
-SET_BY_THE_STEP = frozenset(
-    (DATASET, CHECKPOINTS, METRICS_FILE, MODEL_DIR, CHECKPOINT_DIR, TENSORBOARD_LOG_DIR, *DATA_URIS)
-    + (TF_CONFIG, "CLUSTER_SPEC", "RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    + ("NNODES", "MASTER_ADDR", "MASTER_PORT")
-)
+_OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES")
+_OF_CLUSTERS = (CLUSTER_SPEC, TF_CONFIG, "MASTER_ADDR", "MASTER_PORT")
+_OF_PLACES = (DATASET, CHECKPOINTS, METRICS_FILE, MODEL_DIR, CHECKPOINT_DIR, TENSORBOARD_LOG_DIR, *DATA_URIS)
+SET_BY_THE_STEP = frozenset((*_OF_PLACES, *_OF_CLUSTERS, *_OF_LAUNCHERS))
 
 # The Vertex TensorBoard that a job may have streams from the directory that the job has named.
 _KEPT_IF_SET = (TENSORBOARD_LOG_DIR,)

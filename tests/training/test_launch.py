@@ -129,6 +129,7 @@ def test_a_node_whose_processes_are_all_killed_ends_the_other(network: Network, 
     assert f"error: node {killed} ({ADDRESSES[killed]}) has not been heard of" in nodes[1 - killed].output
 
 
+@pytest.mark.slow
 def test_a_cut_network_ends_both_nodes(network: Network) -> None:
     nodes = start(network, 10_000, SILENCE="3", END="1")
     started(nodes)
@@ -153,6 +154,7 @@ def test_a_node_that_is_told_to_stop_ends_both_as_interrupted(network: Network, 
     assert f"interrupted: node {told} ({ADDRESSES[told]}) was told to stop{ending}" in nodes[1 - told].output
 
 
+@pytest.mark.slow
 def test_a_worker_that_breaks_down_while_another_node_stops_is_no_failure(network: Network) -> None:
     nodes = start(network, 10_000, ABORTS="1")
     started(nodes)
@@ -184,7 +186,7 @@ def on_this_machine(programs: Path, *arguments: str, **environment: str) -> subp
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_the_workers_save_and_more_of_them_change_nothing(programs: Path, number: int) -> None:
     process = on_this_machine(programs, "worker.py", "10000")
     assert process.stdout

@@ -112,7 +112,7 @@ def test_a_script_that_fails_ends_with_its_status_and_last_lines(tmp_path: Path,
             tmp_path,
             "raise ValueError('no column label')\n",
             launcher=launcher,
-            processes_per_node=launcher == "torchrun",
+            processes_per_node=1,
         )
     assert "ended with exit status 1." in str(caught.value)
     assert str(caught.value).endswith("ValueError: no column label")
@@ -250,7 +250,7 @@ def test_horovod_is_run_on_one_node_only(tmp_path: Path, monkeypatch: pytest.Mon
 def examples() -> dict[str, str]:
     """The Python examples of the document, by the file name in their first line."""
     blocks = re.findall(r"```python\n# (\S+)\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    return {name: text for name, text in blocks}
+    return dict(blocks)
 
 
 def test_the_examples_run_as_a_pipeline_and_their_checkpoints_are_evaluated(tmp_path: Path) -> None:
