@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,14 +22,17 @@ def write_report(summary: ScriptSummary, path: Path) -> None:
     """
     series = summary.series()
     charts = [line_chart(name, "step", [_line(name, series[name])]) for name in list(series)[:MOST_CHARTS]]
-    parameters = {name: value for name, value in asdict(summary.settings).items() if name != "environment"}
+    shown = {
+        "arguments": shlex.join(map(str, summary.settings.arguments)),
+        "environment": ", ".join(summary.settings.environment),  # the values may be secrets
+    }
     sections = render(
         Path(__file__).with_name("script_report.html"),
         summary=summary,
         figures=summary.figures(),
         charts=charts,
         left_out=list(series)[MOST_CHARTS:],
-        parameters=parameters | {"environment": ", ".join(summary.settings.environment)},
+        parameters=asdict(summary.settings) | shown,
     )
     write_page(path, f"Training: {summary.settings.script}", sections)
 

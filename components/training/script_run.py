@@ -48,11 +48,9 @@ class ScriptSummary:
         """Steps and values of each metric, in the order of their first appearance."""
         found: dict[str, list[tuple[float, float]]] = {}
         for entry in self.metrics:
-            for name in entry.keys() - {"step"}:
-                found.setdefault(name, [])
-            for name, points in found.items():
-                if name in entry:
-                    points.append((entry["step"], entry[name]))
+            for name, value in entry.items():
+                if name != "step":
+                    found.setdefault(name, []).append((entry["step"], value))
         return found
 
     def figures(self) -> dict[str, float]:

@@ -19,6 +19,7 @@ from network import ADDRESSES, two_machines
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.components.training.local_devices import Devices
 from gpu_pipelines.components.training.script_report import write_report
 from gpu_pipelines.components.training.script_run import ScriptSummary, horovodrun, read_metrics, run_script
 from gpu_pipelines.components.training.script_settings import ScriptSettings
@@ -96,6 +97,14 @@ def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
     page = (tmp_path / "report.html").read_text()
     assert page.count("<figure>") == 1
     assert ">loss</text>" in page
+
+
+def test_metrics_keep_their_order_and_may_come_now_and_then(tmp_path: Path) -> None:
+    lines = [{"step": 2, "zeta": 2, "alpha": 5}, {"step": 1, "zeta": 1, "beta": 7}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metrics = read_metrics(tmp_path / "metrics.jsonl")
+    series = ScriptSummary(ScriptSettings(), Devices("cpu", 1), 1, 0.0, [], metrics).series()
+    assert list(series.items()) == [("zeta", [(1, 1), (2, 2)]), ("beta", [(1, 7)]), ("alpha", [(2, 5)])]
 
 
 def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:
