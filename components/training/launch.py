@@ -14,12 +14,15 @@ import logging
 import math
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -57,13 +60,36 @@ def launch(arguments: list[str], *, processes: int, cluster: Cluster, timing: Ti
         UserError: a process failed, a node failed, did not come, or vanished.
         Interrupted: this node or another was told to stop, and its processes ended.
     """
-    timing = timing or Timing()
+    # As many threads as cores in all; torchrun's own default is one for each process.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    _watch_over(_Torchrun(arguments, processes, cluster), processes, cluster, timing or Timing())
+
+
+def run_program(
+    command: list[str], environment: Mapping[str, str], *, cluster: Cluster, timing: Timing | None = None
+) -> None:
+    """Runs one program on this node, while every other node runs its own, and waits for the end of all.
+
+    Args:
+        command: the program and its arguments.
+        environment: all variables that the program gets.
+        cluster: the nodes; the launchers meet at the chief's port.
+        timing: how long to wait for what; for tests.
+
+    Raises:
+        UserError: the program cannot be started or failed, or that of another node.
+        Interrupted: this node or another was told to stop, or the program says that it was.
+    """
+    _watch_over(_Program(command, environment), 1, cluster, timing or Timing())
+
+
+def _watch_over(workers: _Workers, processes: int, cluster: Cluster, timing: Timing) -> None:
     with _signals() as told, tempfile.TemporaryDirectory(prefix="launch-") as logs:
         peers = None
         if cluster.nodes > 1:
             _prepare_network(cluster)
             peers = join(cluster, processes, timing, told.check)
-        workers = _Workers(arguments, processes, cluster, Path(logs))
+        workers.start(Path(logs))
         try:
             _Supervision(workers, peers, told, timing).run()
         finally:
@@ -109,50 +135,32 @@ def _prepare_network(cluster: Cluster) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-class _Workers:
-    """The processes of this node, started by torchrun's launcher in a thread."""
+class _Workers(ABC):
+    """The processes of this node; a thread starts them and waits for them."""
 
-    def __init__(self, arguments: list[str], processes: int, cluster: Cluster, logs: Path) -> None:
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self._asked: set[int] = set()
+
+    def start(self, logs: Path) -> None:
+        """Starts them; what they write to stderr is kept below `logs` as well."""
         import psutil
 
-        # As many threads as cores in all; torchrun's own default is one for each process.
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
         self._logs = logs
         self._own = psutil.Process()
         self._before = {child.pid for child in self._own.children()}
-        self._asked: set[int] = set()
-        self.error: Exception | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(arguments, processes, cluster), daemon=True, name="torchrun"
-        )
+        self._thread = threading.Thread(target=self._run_and_note, daemon=True, name="workers")
         self._thread.start()
 
-    def _run(self, arguments: list[str], processes: int, cluster: Cluster) -> None:
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-        # Its warnings are that it gets no signals in this thread, and each signal that it sends itself.
-        logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
-        several = cluster.nodes > 1
-        host = f"[{cluster.chief_address}]" if ":" in cluster.chief_address else cluster.chief_address
-        config = LaunchConfig(
-            min_nodes=cluster.nodes,
-            max_nodes=cluster.nodes,
-            nproc_per_node=processes,
-            rdzv_backend="static" if several else "c10d",
-            rdzv_endpoint=f"{host}:{cluster.chief_port}" if several else "localhost:0",
-            rdzv_configs={"timeout": 60, **({"rank": cluster.node_rank} if several else {})},
-            run_id=_RUN,
-            role="rank",
-            max_restarts=0,
-            monitor_interval=_SECONDS_BETWEEN_LOOKS,
-            logs_specs=DefaultLogsSpecs(log_dir=str(self._logs), tee=Std.ERR),
-            log_line_prefix_template="[rank ${rank}] ",
-        )
+    def _run_and_note(self) -> None:
         try:
-            elastic_launch(config, sys.executable)("-u", *arguments)
+            self._run()
         except Exception as error:  # what it was is looked at by the thread that watches
             self.error = error
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Returns when all have ended well; else raises, with the attribute `failures` where processes failed."""
 
     @property
     def running(self) -> bool:
@@ -187,6 +195,75 @@ class _Workers:
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
             return [line for line in lines if line.strip()][-_LAST_LINES:]
         return []
+
+
+class _Torchrun(_Workers):
+    """Python processes that torchrun's launcher starts."""
+
+    def __init__(self, arguments: list[str], processes: int, cluster: Cluster) -> None:
+        super().__init__()
+        self._arguments, self._processes, self._cluster = arguments, processes, cluster
+
+    def _run(self) -> None:
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+        # Its warnings are that it gets no signals in this thread, and each signal that it sends itself.
+        logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+        several = self._cluster.nodes > 1
+        host = f"[{self._cluster.chief_address}]" if ":" in self._cluster.chief_address else self._cluster.chief_address
+        config = LaunchConfig(
+            min_nodes=self._cluster.nodes,
+            max_nodes=self._cluster.nodes,
+            nproc_per_node=self._processes,
+            rdzv_backend="static" if several else "c10d",
+            rdzv_endpoint=f"{host}:{self._cluster.chief_port}" if several else "localhost:0",
+            rdzv_configs={"timeout": 60, **({"rank": self._cluster.node_rank} if several else {})},
+            run_id=_RUN,
+            role="rank",
+            max_restarts=0,
+            monitor_interval=_SECONDS_BETWEEN_LOOKS,
+            logs_specs=DefaultLogsSpecs(log_dir=str(self._logs), tee=Std.ERR),
+            log_line_prefix_template="[rank ${rank}] ",
+        )
+        elastic_launch(config, sys.executable)("-u", *self._arguments)
+
+
+@dataclass(frozen=True)
+class _ProgramFailure:
+    """What torchrun's launcher would say of a process that failed."""
+
+    exitcode: int
+    timestamp: float
+    local_rank: int = 0
+    message: str = ""
+
+
+class _ProgramError(Exception):
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.failures = {0: _ProgramFailure(exit_code, time.time())}
+
+
+class _Program(_Workers):
+    """One process that runs any program."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        super().__init__()
+        self._command, self._environment = command, dict(environment)
+
+    def _run(self) -> None:
+        log = self._logs / "0" / "stderr.log"
+        log.parent.mkdir()
+        process = subprocess.Popen(self._command, env=self._environment, stderr=subprocess.PIPE, start_new_session=True)
+        assert process.stderr
+        with log.open("wb", buffering=0) as copy:
+            while chunk := process.stderr.read1(65_536):  # type: ignore[attr-defined]
+                copy.write(chunk)
+                sys.stderr.write(chunk.decode("utf-8", "replace"))
+                sys.stderr.flush()
+        if code := process.wait():
+            raise _ProgramError(code)
 
 
 class _Supervision:
@@ -268,7 +345,7 @@ class _Supervision:
         began = [(rank, failure) for rank, failure in failures if failure.timestamp == first]
         said = [(rank, failure) for rank, failure in failures if _said(failure)]
         codes = {failure.exitcode for _, failure in began}
-        if not said and (self._stopped_by or (INTERRUPTED in codes and codes <= {INTERRUPTED, -signal.SIGTERM})):
+        if not said and (self._stopped_by or (codes and codes <= {INTERRUPTED, -signal.SIGTERM})):
             self._stopped_by = self._stopped_by or self._who_stopped() or _BY_THEMSELVES
             return NodeState(nodes.INTERRUPTED, self._stopped_by)
         if said or (began and not (self._given_up and codes <= {INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL})):
@@ -306,7 +383,9 @@ class _Supervision:
                 (_LOST, 0.0, f"{self._name_of(rank)} has not been heard of for {seconds:.0f} s. {_GONE}")
                 for rank, seconds in silent.items()
             ]
-        stopped = self._stopped_by if self._stopped_by != _BY_THEMSELVES else self._who_stopped() or _BY_THEMSELVES
+        # Who it was may only be known by now: workers hear of it from each other, before their launchers do.
+        known = self._stopped_by not in ("", _BY_THEMSELVES)
+        stopped = self._stopped_by if known else self._who_stopped() or self._stopped_by
         if stopped and not any(severity == _SAID for severity, *_ in causes):
             raise Interrupted(stopped)
         if causes:

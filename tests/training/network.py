@@ -98,11 +98,11 @@ def two_machines(folder: Path) -> Iterator[Network]:
     first = subprocess.Popen(["unshare", "--user", "--map-root-user", "--net", "sleep", "infinity"])
     second = None
     try:
-        _await_namespace(first.pid, os.getpid())
+        _await_sleep(first)
         second = subprocess.Popen(
             f"nsenter --target {first.pid} --user --preserve-credentials unshare --net sleep infinity".split()
         )
-        _await_namespace(second.pid, os.getpid())
+        _await_sleep(second)
         holders = [first.pid, second.pid]
         _run(*_inside(first.pid), *f"ip link add eth0 type veth peer name eth0 netns {second.pid}".split())
         for holder, address in zip(holders, ADDRESSES, strict=True):
@@ -121,9 +121,10 @@ def two_machines(folder: Path) -> Iterator[Network]:
                 holder.wait()
 
 
-def _await_namespace(pid: int, other: int) -> None:
-    """Waits until a process has a network namespace of its own."""
+def _await_sleep(process: subprocess.Popen[bytes]) -> None:
+    """Waits until the namespaces are made and the program in them runs."""
     deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}/ns/net").readlink() == Path(f"/proc/{other}/ns/net").readlink():
-        assert time.monotonic() < deadline
+    while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+        if process.poll() is not None or time.monotonic() > deadline:
+            pytest.fail("Network namespaces could not be made here.")
         time.sleep(0.02)

@@ -50,9 +50,12 @@ for step in range(int(sys.argv[1])):
     dist.all_reduce(stop)
     if stop:
         print("saved")
-        sys.exit(75)
+        if os.environ.get("ABORTS") == str(rank):
+            os.abort()
+        break
     time.sleep(0.05)
 dist.destroy_process_group()
+sys.exit(75 if told or stop else 0)
 """
 
 
@@ -126,6 +129,7 @@ def test_a_node_whose_processes_are_all_killed_ends_the_other(network: Network, 
     assert f"error: node {killed} ({ADDRESSES[killed]}) has not been heard of" in nodes[1 - killed].output
 
 
+@pytest.mark.slow
 def test_a_cut_network_ends_both_nodes(network: Network) -> None:
     nodes = start(network, 10_000, SILENCE="3", END="1")
     started(nodes)
@@ -148,6 +152,14 @@ def test_a_node_that_is_told_to_stop_ends_both_as_interrupted(network: Network, 
     ending = "; run the same command again to continue"
     assert f"interrupted: stopped by SIGTERM{ending}" in nodes[told].output
     assert f"interrupted: node {told} ({ADDRESSES[told]}) was told to stop{ending}" in nodes[1 - told].output
+
+
+@pytest.mark.slow
+def test_a_worker_that_breaks_down_while_another_node_stops_is_no_failure(network: Network) -> None:
+    nodes = start(network, 10_000, ABORTS="1")
+    started(nodes)
+    os.kill(nodes[0].process.pid, signal.SIGTERM)
+    assert [node.wait(40) for node in nodes] == [75, 75], nodes[0].output + nodes[1].output
 
 
 def test_a_node_that_does_not_come_is_named(network: Network) -> None:
@@ -174,7 +186,7 @@ def on_this_machine(programs: Path, *arguments: str, **environment: str) -> subp
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_the_workers_save_and_more_of_them_change_nothing(programs: Path, number: int) -> None:
     process = on_this_machine(programs, "worker.py", "10000")
     assert process.stdout

@@ -1,0 +1,34 @@
+"""What `run_training_script` does with its KFP inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.components.training.script_report import write_report
+from gpu_pipelines.components.training.script_run import run_script
+from gpu_pipelines.components.training.script_settings import ScriptSettings
+from gpu_pipelines.errors import UserError, user_errors_end_the_step
+from gpu_pipelines.step_interface import fields_from, log_metrics
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Runs the step.
+
+    Args:
+        arguments: the inputs and artifacts of the component, by name.
+    """
+    with user_errors_end_the_step():
+        checkpoints = arguments["checkpoints"]
+        if arguments["checkpoint_uri"]:
+            checkpoints.uri = arguments["checkpoint_uri"]
+        if "://" in checkpoints.path:
+            raise UserError(f"The checkpoint URI {checkpoints.uri} is not a directory.", "Give a directory.")
+        settings = fields_from(ScriptSettings, arguments)
+        summary = run_script(settings, Path(arguments["dataset"].path), Path(checkpoints.path))
+        if summary is None:
+            return
+        checkpoints.metadata.update(script=settings.script, checkpoints=len(summary.checkpoints))
+        log_metrics(arguments["training_metrics"], summary.figures())
+        write_report(summary, Path(arguments["training_report"].path))

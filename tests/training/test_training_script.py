@@ -1,0 +1,281 @@
+"""`run_training_script`: scripts of a user's own, run for real, and the examples of the documentation."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import write_photos
+from network import ADDRESSES, two_machines
+
+from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
+from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.components.training.local_devices import Devices
+from gpu_pipelines.components.training.script_report import write_report
+from gpu_pipelines.components.training.script_run import ScriptSummary, horovodrun, read_metrics, run_script
+from gpu_pipelines.components.training.script_settings import ScriptSettings
+from gpu_pipelines.components.training.script_variables import tf_config
+from gpu_pipelines.errors import Interrupted, UserError
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "training-scripts.md"
+
+TELLS = """
+import json, os, sys
+names = [name for name in os.environ if name.startswith(("AIP_", "GPU_PIPELINES_", "MINE"))]
+out = {"arguments": sys.argv[1:], "variables": {name: os.environ[name] for name in names}}
+open(os.path.join(os.environ["AIP_CHECKPOINT_DIR"], "told.json"), "w").write(json.dumps(out))
+with open(os.environ["GPU_PIPELINES_METRICS"], "a") as file:
+    for step in (1, 2, 2, 3):
+        file.write(json.dumps({"step": step, "loss": 1 / step, "bad": float("nan"), "note": "x"}) + "\\n")
+    file.write("not JSON\\n")
+"""
+
+RUN = """
+import os, sys
+from pathlib import Path
+from gpu_pipelines.components.training.script_run import run_script
+from gpu_pipelines.components.training.script_settings import ScriptSettings
+from gpu_pipelines.errors import user_errors_end_the_step
+with user_errors_end_the_step():
+    summary = run_script(ScriptSettings(script=sys.argv[1], launcher=sys.argv[2]), Path("data"), Path("out"))
+    print("reported" if summary else "nothing to report")
+"""
+
+
+def run(tmp_path: Path, text: str, **settings: Any) -> ScriptSummary:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    summary = run_script(
+        ScriptSettings(**{"script": str(script), "launcher": "plain", **settings}), tmp_path / "data", tmp_path / "out"
+    )
+    assert summary
+    return summary
+
+
+def told(tmp_path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((tmp_path / "out" / "told.json").read_text())
+    return content
+
+
+def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIP_CHECKPOINT_DIR", "gs://bucket/other")
+    monkeypatch.setenv("AIP_TENSORBOARD_LOG_DIR", "gs://bucket/logs")
+    awkward = ["--text", "two words", "$(touch x); 'quoted\"", "", "--n", 3]
+    summary = run(tmp_path, TELLS, arguments=awkward, environment={"MINE": "ünicode ${PATH}"})
+    content = told(tmp_path)
+    assert content["arguments"] == [str(argument) for argument in awkward]
+    out, data = tmp_path / "out", tmp_path / "data"
+    assert content["variables"] == {
+        "GPU_PIPELINES_DATASET": str(data),
+        "GPU_PIPELINES_CHECKPOINTS": str(out),
+        "GPU_PIPELINES_METRICS": str(out / "metrics.jsonl"),
+        "AIP_CHECKPOINT_DIR": f"{out}/",
+        "AIP_MODEL_DIR": f"{out}/model/",
+        "AIP_TENSORBOARD_LOG_DIR": "gs://bucket/logs",
+        "AIP_TRAINING_DATA_URI": str(data / "train" / "part-*.arrow"),
+        "AIP_VALIDATION_DATA_URI": str(data / "val" / "part-*.arrow"),
+        "AIP_TEST_DATA_URI": str(data / "test" / "part-*.arrow"),
+        "MINE": "ünicode ${PATH}",
+    }
+    assert summary.metrics == [{"step": step, "loss": 1 / step} for step in (1.0, 2.0, 3.0)]
+    assert {name: summary.figures()[name] for name in ("steps", "final_loss", "processes")} == {
+        "steps": 3.0, "final_loss": 1 / 3, "processes": 1
+    }  # fmt: skip
+    assert "metrics.jsonl, line 5, is no JSON object with a number step: left out" in capfd.readouterr().out
+    write_report(summary, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<figure>") == 1
+    assert ">loss</text>" in page
+
+
+def test_metrics_keep_their_order_and_may_come_now_and_then(tmp_path: Path) -> None:
+    lines = [{"step": 2, "zeta": 2, "alpha": 5}, {"step": 1, "zeta": 1, "beta": 7}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metrics = read_metrics(tmp_path / "metrics.jsonl")
+    series = ScriptSummary(ScriptSettings(), Devices("cpu", 1), 1, 0.0, [], metrics).series()
+    assert list(series.items()) == [("zeta", [(1, 1), (2, 2)]), ("beta", [(1, 7)]), ("alpha", [(2, 5)])]
+
+
+def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:
+    summary = run(tmp_path, "print('done')\n")
+    assert "steps" not in summary.figures()
+    write_report(summary, tmp_path / "report.html")
+    assert "wrote no metrics" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("launcher", ["plain", "torchrun"])
+def test_a_script_that_fails_ends_with_its_status_and_last_lines(tmp_path: Path, launcher: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(
+            tmp_path,
+            "raise ValueError('no column label')\n",
+            launcher=launcher,
+            processes_per_node=1,
+        )
+    assert "ended with exit status 1." in str(caught.value)
+    assert str(caught.value).endswith("ValueError: no column label")
+
+
+@pytest.mark.parametrize("how", ["sys.exit(75)", "os.kill(os.getpid(), signal.SIGTERM)"])
+def test_a_script_that_was_told_to_stop_is_no_failure(tmp_path: Path, how: str) -> None:
+    with pytest.raises(Interrupted):
+        run(tmp_path, f"import os, signal, sys\n{how}\n")
+
+
+def test_sigterm_is_passed_on_and_the_step_ends_with_75(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text(RUN)
+    (tmp_path / "waits.py").write_text(
+        "import signal, sys, time\n"
+        "def stop(*_):\n    print('saved')\n    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('begun')\ntime.sleep(600)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "run.py", "waits.py", "plain"], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert process.stdout
+    while "begun" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=40)
+    assert process.returncode == 75, out
+    assert "saved" in out
+    assert "interrupted: stopped by SIGTERM; run the same command again to continue" in out
+    assert "Traceback" not in out
+
+
+def archive(path: Path, **files: str) -> None:
+    with tarfile.open(path, "w:gz") as file:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text.encode())
+            file.addfile(entry, io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize("script", ["-m trainer.task", "trainer/task.py"])
+@pytest.mark.parametrize("place", ["archive", "folder", "uri"])
+def test_code_comes_from_a_folder_or_an_archive(tmp_path: Path, script: str, place: str) -> None:
+    files = {"trainer/__init__.py": "", "trainer/names.py": "NAME = 'mine'\n"}
+    task = "import os\nfrom trainer.names import NAME\nopen(os.environ['AIP_CHECKPOINT_DIR'] + NAME, 'w')\n"
+    code = tmp_path / "code.tar.gz"
+    archive(code, **files, **{"trainer/task.py": task})
+    if place == "folder":
+        code = tmp_path / "code"
+        with tarfile.open(tmp_path / "code.tar.gz") as file:
+            file.extractall(code, filter="data")
+    given = f"file://{code}" if place == "uri" else str(code)
+    run(tmp_path, "", script=script, code=given)
+    assert (tmp_path / "out" / "mine").exists()
+
+
+def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None:
+    archive(tmp_path / "code.tar.gz", **{"../escaped.py": "x = 1\n"})
+    with pytest.raises(UserError, match="cannot be unpacked"):
+        run(tmp_path, "", script="escaped.py", code=str(tmp_path / "code.tar.gz"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"script": ""}, "script is empty"),
+        ({"script": "train.sh"}, "give a .py file"),
+        ({"script": "-c print"}, "a module is given as -m package.module"),
+        ({"script": "-m a.b --flag"}, "a module is given as -m package.module"),
+        ({"script": "missing.py"}, "There is no script"),
+        ({"script": "memory://missing/a.py"}, "There is nothing at memory://missing/a.py"),
+        ({"code": "missing.tar.gz", "script": "a.py"}, "There is no code at missing.tar.gz"),
+        ({"launcher": "torchrum"}, "Did you mean 'torchrun'?"),
+        ({"processes_per_node": -1}, "processes_per_node is -1"),
+        ({"launcher": "tensorflow", "processes_per_node": 2}, "tensorflow has one process per node"),
+        ({"environment": {"A B": "1"}}, "which is no name of a variable"),
+        ({"environment": {"WORLD_SIZE": "1"}}, "environment has WORLD_SIZE, which the step sets itself"),
+        ({"arguments": [["nested"]]}, "give texts and numbers"),
+    ],
+)
+def test_a_wrong_request_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(tmp_path, "", **settings)
+    assert message in str(caught.value)
+
+
+def test_tf_config_is_made_of_the_cluster() -> None:
+    addresses = ("a:2222", "b:2222", "c:2222")
+    made = tf_config(Cluster(3, 2, addresses, "a", 2222))
+    assert json.loads(made["TF_CONFIG"]) == {
+        "cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert tf_config(Cluster()) == {}
+    with pytest.raises(UserError, match="address of every node"):
+        tf_config(Cluster(2, 0, (), "a", 2222))
+
+
+def test_on_two_nodes_tensorflow_is_told_the_cluster_and_only_the_chief_reports(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text(RUN)
+    (tmp_path / "shows.py").write_text("import os\nprint('TF_CONFIG is', os.environ['TF_CONFIG'])\n")
+    with two_machines(tmp_path) as network:
+        nodes = [
+            network.start(
+                machine,
+                ["run.py", "shows.py", "tensorflow"],
+                {"TF_CONFIG": json.dumps({
+                    "cluster": {"worker": [f"{address}:2222" for address in ADDRESSES]},
+                    "task": {"type": "worker", "index": machine},
+                })},
+            )
+            for machine in (0, 1)
+        ]  # fmt: skip
+        assert [node.wait(60) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
+    for node, kind in zip(nodes, ("chief", "worker"), strict=True):
+        shown = json.loads(re.search(r"TF_CONFIG is (.*)", node.output)[1])  # type: ignore[index]
+        assert shown["cluster"] == {"chief": [f"{ADDRESSES[0]}:2222"], "worker": [f"{ADDRESSES[1]}:2222"]}
+        assert shown["task"] == {"type": kind, "index": 0}
+    assert "nothing to report" not in nodes[0].output
+    assert "nothing to report" in nodes[1].output
+
+
+def test_horovod_is_run_on_one_node_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="Horovod on 2 nodes"):
+        horovodrun(4, Cluster(2, 0, (), "a"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="horovodrun is not installed"):
+        horovodrun(4, Cluster())
+    (tmp_path / "horovodrun").write_text("#!/bin/sh\n")
+    (tmp_path / "horovodrun").chmod(0o755)
+    assert horovodrun(4, Cluster())[1:] == ["-np", "4", "-H", "localhost:4"]
+
+
+def examples() -> dict[str, str]:
+    """The Python examples of the document, by the file name in their first line."""
+    blocks = re.findall(r"```python\n# (\S+)\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    return dict(blocks)
+
+
+def test_the_examples_run_as_a_pipeline_and_their_checkpoints_are_evaluated(tmp_path: Path) -> None:
+    written = examples()
+    assert set(written) == {"train.py", "my_pipeline.py", "train_tf.py"}
+    for name, text in written.items():
+        (tmp_path / name).write_text(text)
+        compile(text, name, "exec")
+    write_photos(tmp_path / "photos")
+    done = subprocess.run(
+        [sys.executable, "my_pipeline.py", "photos"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    directory = next((tmp_path / "runs").glob("**/training.json")).parent
+    assert [checkpoint.info.step for checkpoint in complete_checkpoints(directory)] == [20, 40]
+    assert [entry["step"] for entry in read_metrics(directory / "metrics.jsonl")] == list(range(1, 41))
+    evaluation = json.loads(next((tmp_path / "runs").glob("**/evaluation.json")).read_text())
+    assert evaluation["passed"] is True
