@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_the_packer_keeps_every_token_and_every_boundary() -> None:
             pair = (int(tokens[place - 1]), int(tokens[place]))
             assert pair not in pairs, "predicted once"
             pairs.add(pair)
-    assert pairs == {(int(a), int(b)) for d in documents for a, b in zip(d[:-1], d[1:], strict=True)}
+    assert pairs == {(int(a), int(b)) for d in documents for a, b in pairwise(d)}
     assert sum(row.used for row in rows) / (16 * len(rows)) > 0.9
 
 
@@ -146,8 +147,8 @@ def test_of_a_chat_the_answers_alone_are_learned(tmp_path: Path, template: str) 
     prepare(source, tmp_path / "out", "causal_lm", sequence_length=128)
     if template == "without marks":
         (tmp_path / "out/tokenizer/chat_template.jinja").write_text(
-            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}"
-            "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+            "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
         )
         own = str((tmp_path / "out/tokenizer").rename(tmp_path / "own"))
         manifest = prepare(source, tmp_path / "out", "causal_lm", sequence_length=128, tokenizer=own)
