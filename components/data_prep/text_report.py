@@ -39,7 +39,7 @@ def text_examples(dataset: Dataset) -> list[dict[str, str]]:
     rows = np.unique(np.linspace(0, len(train) - 1, EXAMPLES_SHOWN).astype(int))
     taken = train.take(rows)
     examples = []
-    for number, source in enumerate(train.sources(rows)):
+    for number, source in enumerate(train.sources(rows.tolist())):
         tokens = taken["input_ids"][number]
         if "length" in taken:
             tokens = tokens[: taken["length"][number]]

@@ -36,7 +36,8 @@ def load_recipe(path: str, task: str) -> type[Recipe]:
         ) from None
     if not (inspect.isclass(found) and issubclass(found, Recipe)):
         raise UserError(f"{path} is not a subclass of gpu_pipelines.recipes.recipe.Recipe.")
-    if missing := getattr(found, "__abstractmethods__", frozenset()):
+    missing: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
+    if missing:
         raise UserError(f"The recipe {path} does not define {some_of(missing, most=6)}.", "See docs/recipes.md.")
     return found
 

@@ -148,7 +148,8 @@ def test_of_a_chat_the_answers_alone_are_learned(tmp_path: Path, template: str) 
     if template == "without marks":
         (tmp_path / "out/tokenizer/chat_template.jinja").write_text(
             "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
-            "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+            "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+            "{% if add_generation_prompt %}<assistant>{% endif %}"
         )
         own = str((tmp_path / "out/tokenizer").rename(tmp_path / "own"))
         manifest = prepare(source, tmp_path / "out", "causal_lm", sequence_length=128, tokenizer=own)
