@@ -15,8 +15,13 @@ def prepare_data(
     task: str = "image_classification",
     image_column: str = "image",
     label_column: str = "label",
+    text_column: str = "text",
     image_size: int = 0,
     color_mode: str = "auto",
+    tokenizer: str = "train",
+    vocabulary_size: int = 0,
+    sequence_length: int = 0,
+    packing: bool = True,
     val_fraction: float = 0.1,
     test_fraction: float = 0.1,
     split_seed: int = 0,
@@ -25,20 +30,31 @@ def prepare_data(
 
     Args:
         source: A folder with one sub-folder of images per class; a table (.csv, .jsonl, .parquet) with a column of
-            image paths or bytes and a column of labels; or sample:digits, the UCI handwritten digits.
-        task: What the rows are for: image_classification.
+            image paths or bytes and a column of labels; or sample:digits, the UCI handwritten digits. For texts a
+            table (.csv, .jsonl, .parquet), for causal_lm also a .txt file with blank lines between the documents;
+            or sample:docstrings for text_classification and sample:documentation for causal_lm, from Python itself.
+        task: What the rows are for: image_classification, text_classification or causal_lm.
         image_column: Of a table, the column with the image: a path relative to the table, or its bytes.
         label_column: Of a table, the column with the class name.
+        text_column: Of a table, the column with the text, or with a list of chat messages. Where causal_lm finds none
+            of that name, it reads prompt and completion, or messages.
         image_size: Pixels per side that every image is resized to, 8 to 1024; 0 chooses by the images, at most 64.
         color_mode: L for grey, RGB for colour, auto for grey if the images are.
+        tokenizer: Of texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made
+            from the training split.
+        vocabulary_size: Tokens of a tokenizer that is trained, 259 to 1,000,000; 0 chooses by the size of the data,
+            512 to 8,000.
+        sequence_length: Tokens of a row, 8 to 131,072; 0 is 128 for text_classification and 512 for causal_lm.
+        packing: For causal_lm, whether a row may hold several documents; attention never goes from one to another.
         val_fraction: Share of the rows that ranks the checkpoints, between 0 and 1.
         test_fraction: Share of the rows that the best checkpoint alone is scored on, between 0 and 1.
         split_seed: Another seed gives another split. Leave it as it is for retraining, or the new model is tested on
             rows that the champion was trained on.
 
     Returns:
-        dataset: The splits as Arrow files, dataset.json, and rejected.jsonl with each rejected row and the reason.
-        report: Rows, rejected rows by reason, class balance and examples.
+        dataset: The splits as Arrow files, dataset.json, the tokenizer of texts, and rejected.jsonl with each
+            rejected row and the reason.
+        report: Rows, rejected rows by reason, class balance or lengths, and examples.
         statistics: Numbers of rows read, kept and rejected, of classes, and of rows in each split.
     """
     from gpu_pipelines.components.data_prep.step import run

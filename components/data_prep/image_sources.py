@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.components.data_prep.settings import PrepareSettings, class_folders
+from gpu_pipelines.components.data_prep.tables import table_rows
 from gpu_pipelines.errors import UserError
-
-_EXTRA = "\0extra"
 
 
 @dataclass(frozen=True)
@@ -104,11 +100,9 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _table_records(path: Path, settings: PrepareSettings) -> list[Record]:
     image, label = settings.image_column, settings.label_column
-    rows = {".csv": _csv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}[path.suffix.lower()]
-    try:
-        return [_table_record(path, where, row, image, label) for where, row in rows(path, [image, label])]
-    except OSError as error:
-        raise UserError(f"The table {path} cannot be read: {error.strerror or error}.") from None
+    remedy = "Name the columns with -p image_column=… and -p label_column=…."
+    rows = table_rows(path, [image, label], remedy)
+    return [_table_record(path, where, row, image, label) for where, row in rows]
 
 
 def _table_record(path: Path, where: str, row: dict[str, Any] | str, image: str, label: str) -> Record:
@@ -141,65 +135,3 @@ def _read_regular(file: Path) -> bytes:
 
 def _no_image() -> bytes:
     raise OSError("no image")
-
-
-def _require_columns(path: Path, has: list[str], wanted: list[str]) -> None:
-    missing = [column for column in wanted if column not in has]
-    if missing:
-        raise UserError(
-            f"The table {path} has no column {' and no column '.join(repr(column) for column in missing)}; "
-            f"it has {', '.join(has) or 'none at all'}.",
-            "Name the columns with -p image_column=… and -p label_column=….",
-        )
-
-
-def _csv_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    # Bytes that are not UTF-8 are kept apart as escapes: replaced by one mark, two classes could become one.
-    with path.open(newline="", encoding="utf-8-sig", errors="backslashreplace") as file:
-        # Before Python 3.11 the reader gives up at a NUL; no path has one, so such a row is rejected either way.
-        reader = csv.DictReader((line.replace("\0", "\\0") for line in file), restkey=_EXTRA)
-        try:
-            _require_columns(path, [name for name in reader.fieldnames or [] if name], columns)
-            for row in reader:
-                yield f"{reader.line_num}", "more fields than the header has" if _EXTRA in row else row
-        except csv.Error as error:
-            raise UserError(f"The table {path} is not CSV: {error} (near line {reader.line_num}).") from None
-
-
-def _jsonl_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    seen: dict[str, None] = {}
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield f"{number}", f"not JSON: {error}"
-                continue
-            if not isinstance(row, dict):
-                yield f"{number}", "not a JSON object"
-                continue
-            seen.update(dict.fromkeys(row))
-            yield f"{number}", row
-    if seen:
-        _require_columns(path, list(seen), columns)
-
-
-def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            _require_columns(path, file.schema_arrow.names, columns)
-            number = 0
-            for batch in file.iter_batches(columns=columns):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{number}", row
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if getattr(error, "errno", None):  # of the file system; Arrow raises OSError without one for corrupt data
-            raise
-        raise UserError(f"The table {path} is not Parquet that can be read: {error}.") from None

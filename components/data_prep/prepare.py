@@ -1,8 +1,7 @@
-"""Prepares an image data set: reads, checks, splits and writes it in the dataset format."""
+"""Prepares a data set: reads, checks, splits and writes it in the dataset format."""
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature, Manifest
 from gpu_pipelines.components.data_prep.content_split import split_of
 from gpu_pipelines.components.data_prep.image_features import (
     ImageGeometry,
@@ -23,6 +22,7 @@ from gpu_pipelines.components.data_prep.image_features import (
 )
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records, shown_path
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
 from gpu_pipelines.errors import UserError
 
 EXAMPLES_FOR_GEOMETRY = 200
@@ -49,41 +49,33 @@ def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
         raise UserError.of_all(problems)
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-sample-") as scratch:
         print(f"reading {settings.source}", flush=True)
-        records = image_records(settings, Path(scratch))
-        labels = _sorted_labels({record.label for record in records if record.label and not record.problem})
-        if len(labels) < 2:
-            raise UserError(
-                f"The source {settings.source} has {_only_class(labels)}; a classifier needs at least two.",
-                "Check the sub-folders or the label column.",
-            )
-        geometry = choose_geometry(
-            _spread_out(records), settings.image_size, settings.color_mode, EXAMPLES_FOR_GEOMETRY
+        if settings.task == "image_classification":
+            return _prepare_images(settings, directory, Path(scratch))
+        # Loading a tokenizer imports transformers, which images do not need.
+        from gpu_pipelines.components.data_prep.prepare_text import prepare_text
+
+        return prepare_text(settings, directory, Path(scratch))
+
+
+def _prepare_images(settings: PrepareSettings, directory: Path, scratch: Path) -> Manifest:
+    records = image_records(settings, scratch)
+    labels = require_labels(records, settings)
+    geometry = choose_geometry(_spread_out(records), settings.image_size, settings.color_mode, EXAMPLES_FOR_GEOMETRY)
+    if geometry is None:
+        raise UserError(
+            f"None of the {len(records):,} files of {settings.source} is an image that can be read.",
+            "Check that the source holds images (PNG, JPEG, WebP, …) and not something else.",
         )
-        if geometry is None:
-            raise UserError(
-                f"None of the {len(records):,} files of {settings.source} is an image that can be read.",
-                "Check that the source holds images (PNG, JPEG, WebP, …) and not something else.",
-            )
-        with DatasetWriter(
-            directory,
-            task=settings.task,
-            source=shown_path(settings.source),
-            features={"image": Feature("uint8", geometry.shape), "label": Feature("int32")},
-            labels=labels,
-            preprocessing=geometry.preprocessing(),
-        ) as writer:
-            _write_rows(records, labels, geometry, settings, writer)
-            return writer.finish(check=lambda manifest: _require_usable(manifest, settings))
-
-
-def _sorted_labels(labels: set[str]) -> list[str]:
-    if all(re.fullmatch("[0-9]{1,18}", label) for label in labels):
-        return sorted(labels, key=lambda label: (int(label), label))
-    return sorted(labels)
-
-
-def _only_class(labels: list[str]) -> str:
-    return f"a single class, {labels[0]!r}" if labels else "no labelled rows"
+    with DatasetWriter(
+        directory,
+        task=settings.task,
+        source=shown_path(settings.source),
+        features={"image": Feature("uint8", geometry.shape), "label": Feature("int32")},
+        labels=labels,
+        preprocessing=geometry.preprocessing(),
+    ) as writer:
+        _write_rows(records, labels, geometry, settings, writer)
+        return writer.finish(check=lambda manifest: require_usable(manifest, settings))
 
 
 def _spread_out(records: list[Record]) -> Iterator[bytes]:
@@ -138,25 +130,3 @@ def _in_order(pool: ThreadPoolExecutor, work: Callable[[In], Out], items: list[I
     for start in range(0, len(items), chunk):
         batch = items[start : start + chunk]
         yield from zip(batch, pool.map(work, batch), strict=True)
-
-
-def _require_usable(manifest: Manifest, settings: PrepareSettings) -> None:
-    if not manifest.rows_kept:
-        reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in manifest.rejected.items())
-        raise UserError(f"All {manifest.rows_read:,} rows of {settings.source} were rejected: {reasons}.")
-    for split in SPLITS:
-        if not manifest.rows(split):
-            raise UserError(
-                f"The split {split!r} is empty: {manifest.rows_kept:,} rows are too few to give "
-                f"val_fraction={settings.val_fraction:g} and test_fraction={settings.test_fraction:g}.",
-                "Add rows, or raise the fraction.",
-            )
-    trained = sum(1 for rows in manifest.class_rows["train"] if rows)
-    if trained < 2:
-        raise UserError(
-            f"Only {trained} of the {len(manifest.labels)} classes of {settings.source} has usable training rows.",
-            "Add images; rejected.jsonl and the report say why rows were left out.",
-        )
-    for label, rows in zip(manifest.labels, manifest.class_rows["train"], strict=True):
-        if not rows:
-            print(f"warning: the class {label!r} has no training rows; it cannot be learned", flush=True)

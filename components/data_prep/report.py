@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import REJECTED, Dataset, Manifest
+from gpu_pipelines.components.data_prep.text_report import text_examples, text_lengths
 from gpu_pipelines.reports.page import image_data, render, write_page
 
 CLASSES_SHOWN = 40
@@ -26,14 +27,18 @@ def write_report(directory: Path, path: Path) -> None:
     dataset = Dataset(directory)
     manifest = dataset.manifest
     classes = _classes(manifest)
+    image = manifest.features.get("image")
     sections = render(
         Path(__file__).with_name("report.html"),
         m=manifest,
-        shape=manifest.features["image"].shape,
+        shape=image.shape if image else (),
+        tokens=None if image else manifest.features["input_ids"].shape[0],
+        lengths=[] if image else text_lengths(dataset),
+        texts=[] if image else text_examples(dataset),
         classes=classes,
         hidden_classes=len(manifest.labels) - len(classes),
         rejected_examples=_rejected_examples(directory / REJECTED),
-        examples=_examples(dataset),
+        examples=_examples(dataset) if image else [],
     )
     write_page(path, f"Data: {manifest.source}", sections)
 
@@ -43,6 +48,8 @@ def _classes(manifest: Manifest) -> list[dict[str, Any]]:
         {"label": label, "rows": {split: manifest.class_rows[split][index] for split in manifest.splits}}
         for index, label in enumerate(manifest.labels)
     ]
+    if not rows:
+        return []
     totals = [sum(row["rows"].values()) for row in rows]
     for row, total in zip(rows, totals, strict=True):
         row["share"] = round(100 * total / max(totals), 1)

@@ -66,7 +66,7 @@ def merge_adapters(model: nn.Module) -> nn.Module:
     return model.requires_grad_(True)
 
 
-def _targets(model: nn.Module, head: list[str]) -> list[str]:
+def _targets(model: Any, head: list[str]) -> list[str]:
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     from transformers.pytorch_utils import Conv1D
 
@@ -83,7 +83,7 @@ def _targets(model: nn.Module, head: list[str]) -> list[str]:
     return named or [name for name in linear if model.get_submodule(name) is not outputs]
 
 
-def _head(model: nn.Module) -> list[str]:
+def _head(model: Any) -> list[str]:
     """Names of the modules beside the backbone that have weights; of a language model none, of any other its last."""
     if hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None:
         return []

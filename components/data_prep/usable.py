@@ -1,0 +1,62 @@
+"""What every classifier and every split needs, whatever the rows are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.errors import UserError
+
+
+def require_labels(records: Sequence[Any], settings: PrepareSettings) -> list[str]:
+    """The classes of a source in the order of people.
+
+    Args:
+        records: each with a `label` and a `problem`.
+        settings: `source` is named in the message.
+
+    Raises:
+        UserError: there are fewer than two.
+    """
+    labels = _sorted_labels({record.label for record in records if record.label and not any(record.problem)})
+    if len(labels) < 2:
+        only = f"a single class, {labels[0]!r}" if labels else "no labelled rows"
+        where = "sub-folders or the label column" if settings.task == "image_classification" else "label column"
+        raise UserError(
+            f"The source {settings.source} has {only}; a classifier needs at least two.", f"Check the {where}."
+        )
+    return labels
+
+
+def _sorted_labels(labels: set[str]) -> list[str]:
+    if all(re.fullmatch("[0-9]{1,18}", label) for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
+def require_usable(manifest: Manifest, settings: PrepareSettings) -> None:
+    """Refuses a dataset without rows in a split, or with fewer than two classes to learn; warns of lesser faults."""
+    if not manifest.records_kept:
+        reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in manifest.rejected.items())
+        raise UserError(f"All {manifest.rows_read:,} rows of {settings.source} were rejected: {reasons}.")
+    for split in SPLITS:
+        if not manifest.rows(split):
+            raise UserError(
+                f"The split {split!r} is empty: {manifest.records_kept:,} rows are too few to give "
+                f"val_fraction={settings.val_fraction:g} and test_fraction={settings.test_fraction:g}.",
+                "Add rows, or raise the fraction.",
+            )
+    if not manifest.labels:
+        return
+    trained = sum(1 for rows in manifest.class_rows["train"] if rows)
+    if trained < 2:
+        raise UserError(
+            f"Only {trained} of the {len(manifest.labels)} classes of {settings.source} has usable training rows.",
+            "Add rows; rejected.jsonl and the report say why rows were left out.",
+        )
+    for label, rows in zip(manifest.labels, manifest.class_rows["train"], strict=True):
+        if not rows:
+            print(f"warning: the class {label!r} has no training rows; it cannot be learned", flush=True)
