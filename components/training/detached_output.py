@@ -34,7 +34,7 @@ class _Detached:
 def output_may_break() -> Iterator[None]:
     """Makes `print` survive a closed pipe while the block runs; without it, it would end the training."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Detached(sys.stdout), _Detached(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _Detached(sys.stdout), _Detached(sys.stderr)
     try:
         yield
     finally:

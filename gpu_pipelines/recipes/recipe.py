@@ -88,13 +88,16 @@ class Recipe(ABC):
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """The repeated layers of a model: the units in which it is sharded and its activations are recomputed.
 
-        By default the modules that a Hugging Face model says must not be split (`_no_split_modules`), else the members
-        of the `nn.ModuleList` with the most parameters.
+        By default the innermost modules that a Hugging Face model says must not be split (`_no_split_modules`), else
+        the members of the `nn.ModuleList` with the most parameters.
         """
         named = set(getattr(model, "_no_split_modules", None) or ())
         found = [module for module in model.modules() if type(module).__name__ in named]
         if found:
-            return found
+            holders = {
+                id(module) for module in found for inner in module.modules() if inner in found and inner is not module
+            }
+            return [module for module in found if id(module) not in holders]
         lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
         return max(lists, key=_parameters) if lists else []
 

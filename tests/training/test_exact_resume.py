@@ -1,0 +1,71 @@
+"""Every architecture continues to the bit; among them those of which another trainer silently loses weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from trainings import entries, photos_dataset, tensors, weights_digest
+
+from gpu_pipelines.components.data_prep.prepare import prepare_data
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.components.training.train import train_model
+from gpu_pipelines.errors import UserError
+
+LAST = "step-00000006"
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("datasets")
+    texts = {"sequence_length": 32, "vocabulary_size": 600}
+    prepare_data(PrepareSettings(source="sample:documentation", task="causal_lm", **texts), folder / "lm")
+    prepare_data(PrepareSettings(source="sample:docstrings", task="text_classification", **texts), folder / "texts")
+    return {"images": photos_dataset(folder / "images", 32), "lm": folder / "lm", "texts": folder / "texts"}
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "changes"),
+    [
+        ("vit-micro", "images", {}),
+        ("swin-micro", "images", {}),
+        ("resnet-micro", "images", {}),
+        ("convnext-micro", "images", {"parallelism": "fsdp"}),
+        ("gpt2-micro", "lm", {"micro_batch_size": 3}),
+        ("llama-micro", "lm", {"lora_rank": 4}),
+        ("mixtral-micro", "lm", {"parallelism": "fsdp"}),
+        ("bert-micro", "texts", {"precision": "bf16"}),
+    ],
+)
+def test_an_architecture_continues_to_the_bit(
+    datasets: dict[str, Path], tmp_path: Path, model: str, data: str, changes: dict
+) -> None:
+    settings = TrainingSettings(model=model, max_steps=6, checkpoint_every_steps=3, global_batch_size=12, **changes)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train_model(settings, datasets[data], str(whole))
+    shutil.copytree(whole, cut)
+    (cut / LAST / "checkpoint.json").unlink()
+    train_model(settings, datasets[data], str(cut))
+    assert weights_digest(cut / LAST) == weights_digest(whole / LAST)
+    assert entries(cut, "loss") == entries(whole, "loss")
+    before, after = tensors(whole / "step-00000003"), tensors(whole / LAST)
+    moved = [name for name in after if name.startswith("model.") and (after[name] != before[name]).any()]
+    assert len(moved) >= 0.8 * sum(name.startswith("model.") for name in after), "it did train"
+
+
+def test_adapters_alone_are_saved_and_other_base_weights_are_noticed(datasets: dict[str, Path], tmp_path: Path) -> None:
+    settings = TrainingSettings(
+        model="llama-micro", max_steps=2, checkpoint_every_steps=2, global_batch_size=12, lora_rank=4
+    )
+    train_model(settings, datasets["lm"], str(tmp_path))
+    held = tensors(tmp_path / "step-00000002")
+    assert held
+    assert all("lora_" in name for name in held)
+    marker = tmp_path / "step-00000002" / "checkpoint.json"
+    content = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**content, "frozen_weights_sha256": "0" * 64}))
+    with pytest.raises(UserError, match="another frozen weights sha256"):
+        train_model(settings, datasets["lm"], str(tmp_path))
