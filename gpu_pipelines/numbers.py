@@ -1,7 +1,8 @@
-"""Numbers as users write them, and as KFP can pass them on."""
+"""Numbers as users write them, as KFP can pass them on, and as figures are shown."""
 
 from __future__ import annotations
 
+import math
 import re
 
 LARGEST_WHOLE_NUMBER = 2**53  # KFP passes numbers as doubles
@@ -17,3 +18,15 @@ def number_of(text: str) -> float:
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is not a number")
     return float(text)
+
+
+def finite_or_none(value: float) -> float | None:
+    """A number that JSON and KFP can hold, or None for NaN and infinity."""
+    return float(value) if math.isfinite(value) else None
+
+
+def figure(value: float | None) -> str:
+    """A figure as tables show it: four decimals, or a power of ten where those would say nothing or never end."""
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if value == 0 or 1e-4 <= abs(value) < 1e7 else f"{value:.3e}"

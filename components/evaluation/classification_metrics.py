@@ -8,11 +8,12 @@ against scikit-learn, whose import alone would take longer than the whole evalua
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-RESAMPLES = 1000
-CONFIDENCE = 0.95
+from gpu_pipelines.components.evaluation.bootstrap import RESAMPLES, Interval, interval
+
 # Probabilities are float32; a smaller one is not told from 0. scikit-learn's log_loss clips at the same place.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).eps)
 
@@ -54,16 +55,9 @@ class ClassificationScores:
         columns = zip(rows[0], precision[0], recall[0], f1[0], strict=True)
         return [{"rows": int(n), "precision": float(p), "recall": float(r), "f1": float(f)} for n, p, r, f in columns]
 
-    def intervals(self, seed: int = 0) -> dict[str, dict[str, float]]:
-        """Each metric as `{"value", "low", "high"}`: a 95% percentile interval over 1,000 resamples of the rows.
-
-        Resampled minima lie below the minimum of the sample (`min_recall` of many classes), so an interval is widened
-        to hold its own value.
-
-        Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
-        """
+    def intervals(self, seed: int = 0) -> dict[str, Interval]:
+        """Each metric as `{"value", "low", "high"}`: a 95% percentile interval over 1,000 resamples of the rows."""
         generator = np.random.default_rng(seed)
-        tail = (1 - CONFIDENCE) / 2 * 100
         resampled: dict[str, list[np.ndarray]] = {}
         used = np.flatnonzero(self.confusion)
         shares = self.confusion.ravel()[used] / self.rows
@@ -73,14 +67,11 @@ class ClassificationScores:
             for name, values in _matrix_metrics(cells.reshape(size, *self.confusion.shape)).items():
                 resampled.setdefault(name, []).append(values)
         resampled["log_loss"] = [self._resampled_loss(generator) for _ in range(RESAMPLES)]
-        return {
-            name: {
-                "value": value,
-                "low": min(value, float(np.percentile(np.hstack(resampled[name]), tail))),
-                "high": max(value, float(np.percentile(np.hstack(resampled[name]), 100 - tail))),
-            }
-            for name, value in self.metrics().items()
-        }
+        return {name: interval(value, np.hstack(resampled[name])) for name, value in self.metrics().items()}
+
+    def details(self) -> dict[str, Any]:
+        """Figures of each class, and the confusion matrix."""
+        return {"per_class": self.per_class(), "confusion": self.confusion[:, :-1].tolist()}
 
     def _resampled_loss(self, generator: np.random.Generator) -> np.ndarray:
         return self.losses[generator.integers(0, self.rows, self.rows)].mean()

@@ -16,8 +16,9 @@ def evaluate_checkpoints(
     evaluation: Output[Metrics],
     confusion: Output[ClassificationMetrics],
     report: Output[HTML],
-    gates: list = ["accuracy>=0.9"],  # noqa: B006 (KFP takes the default from here)
-    select_by: str = "accuracy",
+    gates: list = [],  # noqa: B006 (KFP takes the default from here)
+    select_by: str = "",
+    scoring_function: str = "",
     registry: str = "./registry",
     model_name: str = "",
 ) -> NamedTuple("Outputs", [("passed", bool)]):  # type: ignore[valid-type]
@@ -25,18 +26,28 @@ def evaluate_checkpoints(
 
     Args:
         dataset: Made by prepare_data; the one the checkpoints were trained on.
-        checkpoints: Made by train_model.
-        gates: Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics: accuracy,
-            macro_f1, macro_recall, min_recall, log_loss.
-        select_by: Metric on val that chooses the best checkpoint, and on test compares it with the champion.
+        checkpoints: Made by train_model or run_training_script.
+        gates: Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the
+            classification tasks: accuracy, macro_f1, macro_recall, min_recall, log_loss; of causal_lm and of tasks of
+            your own: loss, perplexity, token_accuracy. Empty for the default of the task: accuracy>=0.9 for
+            image_classification, none for others.
+        select_by: Metric on val that chooses the best checkpoint, and on test compares it with the champion; empty for
+            the first metric of the task. Of metrics of a scoring_function more is better, unless a minus stands
+            before the name, as in -error_rate.
+        scoring_function: A function of your own for checkpoints in a format of your own, as package.module:function or
+            path/to/file.py:function. It is called with the path of a checkpoint, the path of the dataset and the name
+            of a split, and returns a dict of metrics. Checkpoints are the folders or files step-NUMBER,
+            checkpoint-NUMBER and epoch-NUMBER.
         registry: Directory of the model registry whose champion is compared with.
         model_name: Name of the model in the registry; empty to name it after the source of the data.
 
     Returns:
-        best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card.
+        best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card; if a
+            scoring_function chose it, with its own files instead.
         evaluation: Test metrics of the best checkpoint.
-        confusion: Its confusion matrix on test.
-        report: Verdict, checkpoints over time, test metrics with intervals, confusion matrix and mistakes.
+        confusion: Its confusion matrix on test; empty for a task without classes.
+        report: Verdict, checkpoints over time, test metrics with intervals, and for a classifier confusion matrix and
+            mistakes.
         passed: True if all gates passed and the model is at least as good as the champion.
     """
     from gpu_pipelines.components.evaluation.step import run

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_pipelines.errors import nearest
-from gpu_pipelines.numbers import number_of
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.numbers import finite_or_none, number_of
+from gpu_pipelines.recipes.tasks import Metric
 
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _GATE = re.compile(r"\s*(?P<metric>[A-Za-z_][\w.]*)\s*(?P<sign>>=|<=|>|<)\s*(?P<threshold>[^\s<>=]\S*)\s*", re.ASCII)
@@ -28,16 +28,17 @@ class Gate:
         return f"{self.metric}{self.sign}{repr(self.threshold).removesuffix('.0')}"
 
     def check(self, metrics: Mapping[str, float]) -> GateResult:
+        """Looks at a metric; one that is NaN or infinite passes nothing."""
         value = metrics[self.metric]
-        passed = bool(_OPERATORS[self.sign](value, self.threshold))
+        passed = math.isfinite(value) and bool(_OPERATORS[self.sign](value, self.threshold))
         wanted = repr(self.threshold).removesuffix(".0")
         why = f"{self.metric} is {shown_beside(value, self.threshold)}, wanted {self.sign} {wanted}"
-        return GateResult(gate=str(self), value=value, threshold=self.threshold, passed=passed, why=why)
+        return GateResult(str(self), finite_or_none(value), self.threshold, passed, why)
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """How a gate came out: the value it saw, and why that passes or not."""
+    """How a gate came out: the value it saw (None if it is not a finite number), and why that passes or not."""
 
     gate: str
     value: float | None
@@ -48,6 +49,8 @@ class GateResult:
 
 def shown_beside(value: float, other: float) -> str:
     """A value with four decimals, or as many as it takes not to look equal to, or beyond, what it is compared with."""
+    if not math.isfinite(value):
+        return "not a finite number"
     for digits in (4, 6, 8):
         text = f"{value:.{digits}f}"
         if (float(text) > other) == (value > other) and (float(text) < other) == (value < other):
@@ -55,8 +58,12 @@ def shown_beside(value: float, other: float) -> str:
     return repr(value)
 
 
-def parse_gate(text: str, task: str) -> Gate:
+def parse_gate(text: str, metrics: Mapping[str, Metric] | None) -> Gate:
     """Parses `METRIC>=NUMBER` (or `<=`, `>`, `<`).
+
+    Args:
+        text: the gate.
+        metrics: those there are; None where they are not known before a user's function is called.
 
     Raises:
         ValueError: with a message that says what is wrong and what would do.
@@ -68,10 +75,11 @@ def parse_gate(text: str, task: str) -> Gate:
         threshold = number_of(match["threshold"])
     except ValueError:
         raise ValueError(f"The gate {text[:60]!r} compares with {match['threshold'][:40]!r}, not a number.") from None
-    metrics = TASKS[task].metrics
-    if match["metric"] not in metrics:
-        raise ValueError(f"There is no metric {match['metric']!r} to gate on. {nearest(match['metric'], metrics)}")
     gate = Gate(match["metric"], match["sign"], threshold)
+    if metrics is None:
+        return gate
+    if gate.metric not in metrics:
+        raise ValueError(f"There is no metric {gate.metric!r} to gate on. {nearest(gate.metric, metrics)}")
     lowest, largest = 0.0, metrics[gate.metric].largest
     if not any(_OPERATORS[gate.sign](end, gate.threshold) for end in (lowest, largest)):
         reach = f"{lowest:g} to {largest:g}" if largest < math.inf else f"{lowest:g} upwards"

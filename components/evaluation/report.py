@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,23 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.components.evaluation.bootstrap import without_interval
+from gpu_pipelines.numbers import figure
 from gpu_pipelines.reports.charts import Line, line_chart
 from gpu_pipelines.reports.page import image_data, render, write_page
 
 CLASSES_IN_MATRIX = 25
 CLASSES_SHOWN = 40
 CONFUSED_PAIRS_SHOWN = 20
+TEXT_SHOWN = 240
+CHARTS_OF_OWN_METRICS = 4
+#: Charts over the checkpoints, with the metrics that they show; those that a task has are drawn.
+CHARTS = (
+    ("On val, by checkpoint", ("accuracy", "macro_f1")),
+    ("Log loss on val (nats)", ("log_loss",)),
+    ("Mean loss on val (nats)", ("loss",)),
+    ("Token accuracy on val", ("token_accuracy",)),
+)
 
 
 def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) -> None:
@@ -25,17 +37,24 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         dataset_directory: the dataset; the mistakes are shown from its test split.
         path: the HTML file.
     """
-    classes = _classes(evaluation)
-    small = len(evaluation.labels) <= CLASSES_IN_MATRIX
+    classes = _classes(evaluation) if "per_class" in evaluation.test else []
+    classifies = bool(evaluation.test.get("confusion"))
+    small = classifies and len(evaluation.labels) <= CLASSES_IN_MATRIX
+    metrics = evaluation.test["metrics"]
     sections = render(
         Path(__file__).with_name("report.html"),
         e=evaluation,
-        metrics=list(evaluation.test["metrics"]),
+        figure=figure,
+        unknown=without_interval(math.nan),
+        metrics=list(metrics),
+        epochs=any(scored["epoch"] is not None for scored in evaluation.checkpoints),
+        intervals=any(metric["low"] is not None for metric in metrics.values()),
         charts=_charts(evaluation),
+        classifies=classifies,
         classes=classes,
         hidden_classes=len(evaluation.labels) - len(classes),
         confusion=_matrix(evaluation) if small else [],
-        confused=[] if small else _confused_pairs(evaluation),
+        confused=_confused_pairs(evaluation) if classifies and not small else [],
         mistakes=_mistakes(evaluation, dataset_directory),
     )
     write_page(path, f"Evaluation: {evaluation.model_name}", sections)
@@ -46,12 +65,21 @@ def _charts(evaluation: Evaluation) -> list[Any]:
     best = next(scored["step"] for scored in evaluation.checkpoints if scored["name"] == evaluation.best)
 
     def chart(title: str, *names: str) -> Any:
-        lines = [
-            Line(name, steps, [scored["val"][name] for scored in evaluation.checkpoints], dots=True) for name in names
-        ]
+        # None, which is no figure, leaves a gap.
+        values = {name: [_or_nan(scored["val"][name]) for scored in evaluation.checkpoints] for name in names}
+        lines = [Line(name, steps, values[name], dots=True) for name in names]
         return line_chart(title, "step", lines, mark=best)
 
-    return [chart("On val, by checkpoint", "accuracy", "macro_f1"), chart("Log loss on val (nats)", "log_loss")]
+    metrics = evaluation.test["metrics"]
+    known = [] if evaluation.scoring_function else [c for c in CHARTS if all(name in metrics for name in c[1])]
+    if known:
+        return [chart(title, *names) for title, names in known]
+    shown = sorted(metrics, key=lambda name: name != evaluation.select_by)[:CHARTS_OF_OWN_METRICS]
+    return [chart(f"{name} on val", name) for name in shown]
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _classes(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -94,8 +122,29 @@ def _confused_pairs(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def _mistakes(evaluation: Evaluation, dataset_directory: Path) -> list[dict[str, Any]]:
+    """The mistakes, each with its image or the beginning of its text where the dataset has them."""
     if not evaluation.mistakes:
         return []
-    test = Dataset(dataset_directory).split("test")
-    images = test.take(np.array([mistake["row"] for mistake in evaluation.mistakes]))["image"]
-    return [{**mistake, "image": image_data(image)} for mistake, image in zip(evaluation.mistakes, images, strict=True)]
+    dataset = Dataset(dataset_directory)
+    rows = dataset.split("test").take(np.array([mistake["row"] for mistake in evaluation.mistakes]))
+    shown: list[dict[str, str]]
+    if "image" in rows:
+        shown = [{"image": image_data(image)} for image in rows["image"]]
+    elif "input_ids" in rows and dataset.manifest.tokenizer:
+        shown = [{"text": text} for text in _texts(rows, dataset_directory / dataset.manifest.tokenizer)]
+    else:
+        shown = [{} for _ in evaluation.mistakes]
+    return [{**mistake, **more} for mistake, more in zip(evaluation.mistakes, shown, strict=True)]
+
+
+def _texts(rows: dict[str, np.ndarray], tokenizer_directory: Path) -> list[str]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_directory / "tokenizer.json"))
+    lengths = rows.get("length", np.full(len(rows["input_ids"]), rows["input_ids"].shape[1]))
+    # A token is at least one character, so that the tokens of a long text need not all be read.
+    texts = [
+        tokenizer.decode(tokens[: min(length, TEXT_SHOWN + 8)].tolist())
+        for tokens, length in zip(rows["input_ids"], lengths, strict=True)
+    ]
+    return [text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…" for text in texts]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.report import write_report
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
@@ -27,13 +28,23 @@ def run(arguments: Mapping[str, Any]) -> bool:
         dataset = Path(arguments["dataset"].path)
         settings = fields_from(EvaluationSettings, arguments)
         evaluation = evaluate_checkpoints(settings, dataset, Path(arguments["checkpoints"].path), Path(model.path))
-        model.metadata.update(task=evaluation.task, framework="pytorch", checkpoint=evaluation.best)
-        metrics = evaluation.test["metrics"]
-        log_metrics(arguments["evaluation"], {f"test_{name}": round(m["value"], 6) for name, m in metrics.items()})
-        matrix = {"labels": evaluation.labels, "rows": evaluation.test["confusion"]}
-        arguments["confusion"].log_confusion_matrix(matrix["labels"], matrix["rows"])
-        write_figures(arguments["confusion"], matrix)
+        model.metadata.update(task=evaluation.task, checkpoint=evaluation.best, rehearsal=evaluation.rehearsal)
+        if not evaluation.scoring_function:
+            model.metadata["framework"] = "pytorch"
+        # A metric that is not a number would fail the task on Vertex AI.
+        values = {name: metric["value"] for name, metric in evaluation.test["metrics"].items()}
+        figures = {f"test_{name}": round(value, 6) for name, value in values.items() if value is not None}
+        log_metrics(arguments["evaluation"], figures)
+        _write_confusion(arguments["confusion"], evaluation)
         write_report(evaluation, dataset, Path(arguments["report"].path))
         for gate in evaluation.gates:
             print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
     return evaluation.passed
+
+
+def _write_confusion(artifact: Any, evaluation: Evaluation) -> None:
+    """Writes the confusion matrix; without classes the artifact is there, and empty."""
+    rows = evaluation.test.get("confusion", [])
+    if rows:
+        artifact.log_confusion_matrix(evaluation.labels, rows)
+    write_figures(artifact, {"labels": evaluation.labels if rows else [], "rows": rows})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,22 @@ class Evaluation:
 
     Attributes:
         model_name: name of the model in the registry.
-        task: recipe of the model.
-        labels: class names.
+        task: what the model is for.
+        labels: class names; empty where there are no classes.
         dataset_fingerprint: dataset evaluated on.
-        configuration: how the checkpoints were trained.
+        configuration: how the checkpoints were trained, `settings` and `devices`; both empty if that is not known.
         select_by: metric on `val` that chose the best checkpoint.
-        checkpoints: for each, `name`, `step`, `epoch` and its metrics on `val`.
+        checkpoints: for each, `name`, `step`, `epoch` (None if not known) and its metrics on `val`. Here and below, a
+            metric that is not a finite number is None.
         best: name of the checkpoint chosen.
-        test: the best one on `test`: `rows`, `metrics` (each value, low, high), `per_class`, `confusion`.
+        test: the best one on `test`: `rows`, `metrics` (each value, low, high; the latter None where no interval is
+            known), and of a classifier `per_class` and `confusion`, of a model that is scored by its loss `terms`.
         champion: the registry's champion on the same rows: `version` and `metrics`, or None if there is none.
         gates: each gate with its value, threshold, `passed` and `why`.
         passed: all gates passed.
         mistakes: rows of `test` that the best one gets wrong: `source`, `label`, `predicted`, `probability`.
+        scoring_function: the user's function that scored the checkpoints; empty if their recipe did.
+        rehearsal: the best one was trained on CPU processes in place of the GPUs that were chosen.
     """
 
     model_name: str
@@ -45,6 +49,8 @@ class Evaluation:
     gates: list[dict[str, Any]]
     passed: bool
     mistakes: list[dict[str, Any]]
+    scoring_function: str = ""
+    rehearsal: bool = False
 
     def save(self, directory: Path) -> None:
         write_document(directory / EVALUATION, asdict(self))
@@ -60,7 +66,9 @@ class Evaluation:
 
     @classmethod
     def _from_json(cls, content: Mapping[str, Any]) -> Evaluation:
-        return cls(**{name: content[name] for name in cls.__dataclass_fields__})
+        known = cls.__dataclass_fields__
+        required = {name: content[name] for name, field in known.items() if field.default is MISSING}
+        return cls(**{**{name: value for name, value in content.items() if name in known}, **required})
 
     @property
     def champion_version(self) -> int | None:

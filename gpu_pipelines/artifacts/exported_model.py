@@ -1,4 +1,4 @@
-"""The exported model: Hugging Face layout, with a model card and its evaluation."""
+"""The exported model: Hugging Face layout, or a user's own files, with a model card and its evaluation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,35 @@ from pathlib import Path
 from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.numbers import figure
 
 MODEL_CARD = "MODEL_CARD.md"
-REQUIRED_FILES = ("config.json", "model.safetensors", EVALUATION, MODEL_CARD)
+DOCUMENTS = (EVALUATION, MODEL_CARD)
+#: What a model that its recipe has exported consists of at least.
+MODEL_FILES = ("config.json", "model.safetensors")
+#: The hub's names of the tasks.
+PIPELINE_TAGS = {
+    "image_classification": "image-classification",
+    "text_classification": "text-classification",
+    "causal_lm": "text-generation",
+}
+LABELS_LISTED = 50
 
 
 def require_exported_model(directory: Path) -> None:
     """Checks that a directory has the files of an exported model.
 
+    A model that was scored by a user's function has files that only its user knows: at least one.
+
     Raises:
         UserError: it lacks one.
     """
-    missing = [name for name in REQUIRED_FILES if not (directory / name).is_file()]
+    missing = [name for name in DOCUMENTS if not (directory / name).is_file()]
+    if not missing and Evaluation.load(directory).scoring_function:
+        if any(path.name not in DOCUMENTS for path in directory.iterdir()):
+            return
+        raise UserError(f"{directory} is not an exported model: it has no files but {' and '.join(DOCUMENTS)}.")
+    missing = [name for name in MODEL_FILES if not (directory / name).is_file()] + missing
     if missing:
         raise UserError(f"{directory} is not an exported model: it has no {' and no '.join(missing)}.")
 
@@ -32,44 +49,54 @@ def write_model_card(directory: Path, evaluation: Evaluation, data_source: str) 
         data_source: where the training data came from, as the user named it.
     """
     settings = evaluation.configuration["settings"]
-    gates = "\n".join(f"- {'passed' if gate['passed'] else 'FAILED'}: {gate['why']}" for gate in evaluation.gates)
-    metrics = "\n".join(
-        f"| {name} | {metric['value']:.4f} | {metric['low']:.4f} to {metric['high']:.4f} |"
-        for name, metric in evaluation.test["metrics"].items()
+    parts = [
+        _front_matter(evaluation),
+        f"# {settings.get('model') or evaluation.model_name} for {evaluation.task.replace('_', ' ')}",
+        _figures(evaluation),
+        "## Gates",
+        "\n".join(f"- {'passed' if gate['passed'] else 'FAILED'}: {gate['why']}" for gate in evaluation.gates),
+        "## Data",
+        f"Source: `{data_source}`. Dataset fingerprint: `{evaluation.dataset_fingerprint}`.",
+    ]
+    if evaluation.labels:
+        labels = ", ".join(f"`{label}`" for label in evaluation.labels[:LABELS_LISTED])
+        more = len(evaluation.labels) - LABELS_LISTED
+        parts.append(f"{len(evaluation.labels)} classes: {labels}{f' and {more} more' if more > 0 else ''}.")
+    if evaluation.rehearsal:
+        parts.append("**A rehearsal:** trained on CPU processes in place of the GPUs that were chosen.")
+    if settings:
+        rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
+        parts += ["## Training", f"| parameter | value |\n|---|---|\n{rows}"]
+    parts.append(f"Made with gpu-pipelines {__version__}.\n")
+    (directory / MODEL_CARD).write_text("\n\n".join(parts), encoding="utf-8")
+
+
+def _front_matter(evaluation: Evaluation) -> str:
+    lines = ["tags: [gpu-pipelines]"]
+    if evaluation.task in PIPELINE_TAGS:
+        lines.insert(0, f"pipeline_tag: {PIPELINE_TAGS[evaluation.task]}")
+    # Files of a user's own function or recipe need not be such as transformers can open.
+    if not evaluation.scoring_function and not evaluation.configuration["settings"].get("recipe"):
+        lines.insert(0, "library_name: transformers")
+    return "\n".join(["---", *lines, "---"])
+
+
+def _figures(evaluation: Evaluation) -> str:
+    metrics = evaluation.test["metrics"]
+    if evaluation.scoring_function:
+        rows = "\n".join(f"| {name} | {figure(metric['value'])} |" for name, metric in metrics.items())
+        where = f"on the {evaluation.test['rows']:,} rows of the test split, by `{evaluation.scoring_function}`"
+        table = f"| metric | test |\n|---|---|\n{rows}"
+    else:
+        rows = "\n".join(
+            f"| {name} | {figure(metric['value'])} | {figure(metric['low'])} to {figure(metric['high'])} |"
+            for name, metric in metrics.items()
+        )
+        where = (
+            f"on {evaluation.test['rows']:,} test rows that neither training nor the choice of the checkpoint has seen"
+        )
+        table = f"| metric | test | 95% interval |\n|---|---|---|\n{rows}"
+    return (
+        f"Checkpoint `{evaluation.best}`, chosen among {len(evaluation.checkpoints)} by {evaluation.select_by} on the "
+        f"validation split. The figures below are {where}.\n\n{table}"
     )
-    labels = ", ".join(f"`{label}`" for label in evaluation.labels[:50])
-    more = f" and {len(evaluation.labels) - 50} more" if len(evaluation.labels) > 50 else ""
-    text = f"""---
-library_name: transformers
-pipeline_tag: {evaluation.task.replace("_", "-")}
-tags: [gpu-pipelines]
----
-
-# {settings["model"]} for {evaluation.task.replace("_", " ")}
-
-Checkpoint `{evaluation.best}`, chosen among {len(evaluation.checkpoints)} by {evaluation.select_by} on the validation
-split. The figures below are on {evaluation.test["rows"]:,} test rows that neither training nor the choice has seen.
-
-| metric | test | 95% interval |
-|---|---|---|
-{metrics}
-
-## Gates
-
-{gates}
-
-## Data
-
-Source: `{data_source}`. Dataset fingerprint: `{evaluation.dataset_fingerprint}`.
-
-{len(evaluation.labels)} classes: {labels}{more}.
-
-## Training
-
-| parameter | value |
-|---|---|
-{chr(10).join(f"| {name} | {value} |" for name, value in settings.items())}
-
-Made with gpu-pipelines {__version__}.
-"""
-    (directory / MODEL_CARD).write_text(text, encoding="utf-8")

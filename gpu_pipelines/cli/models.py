@@ -11,7 +11,9 @@ app = typer.Typer(help="Look at registered models and move their aliases.", no_a
 
 Registry = Annotated[str, typer.Option(metavar="DIR", help="The model registry.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-SHOWN_METRICS = ("accuracy", "log_loss")
+#: Where a model has none of these, its first ones are shown.
+SHOWN_METRICS = ("accuracy", "log_loss", "loss", "token_accuracy")
+MOST_METRICS_SHOWN = 2
 
 
 @app.command("list")
@@ -41,6 +43,7 @@ def list_models(registry: Registry = "./registry", as_json: AsJson = False) -> N
 def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) -> None:
     """Show the versions of a model."""
     from gpu_pipelines.errors import UserError, nearest
+    from gpu_pipelines.numbers import figure
     from gpu_pipelines.registry import open_registry
 
     opened = open_registry(registry)
@@ -54,18 +57,20 @@ def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) 
         ]
         print(json.dumps({"name": name, "versions": content}, indent=2))
         return
+    newest = versions[-1].info["metrics"]
+    metrics = ([name for name in SHOWN_METRICS if name in newest] or list(newest))[:MOST_METRICS_SHOWN]
     rows = [
         [
             v.number,
             ", ".join(v.aliases) or "–",
             v.info["created"][:16].replace("T", " "),
             "passed" if v.info["passed"] else "failed",
-            *(f"{v.info['metrics'][metric]:.4f}" for metric in SHOWN_METRICS),
+            *(figure(v.info["metrics"].get(metric)) for metric in metrics),
         ]
         for v in reversed(versions)
     ]
     print(f"{name} in {opened.root / name}")
-    _print_table(["version", "aliases", "created (UTC)", "gates", *SHOWN_METRICS], rows)
+    _print_table(["version", "aliases", "created (UTC)", "gates", *metrics], rows)
 
 
 @app.command()

@@ -121,6 +121,7 @@ def _show_result(console: Console, record: RunRecord) -> None:
     from rich.table import Table
 
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.numbers import figure
     from gpu_pipelines.reports.durations import format_seconds
 
     evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
@@ -129,9 +130,9 @@ def _show_result(console: Console, record: RunRecord) -> None:
     for name in ("checkpoint", "", *metrics):
         table.add_column(name, no_wrap=True, justify="right" if name in metrics else "left")
     for scored in evaluation.checkpoints:
-        values = [f"{scored['val'][name]:.4f}" for name in metrics]
+        values = [figure(scored["val"].get(name)) for name in metrics]
         table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
-    test = [f"{metric['value']:.4f}" for metric in evaluation.test["metrics"].values()]
+    test = [figure(metric["value"]) for metric in evaluation.test["metrics"].values()]
     table.add_row(evaluation.best, "test", *test, style="bold")
     console.print(table)
     for gate in evaluation.gates:

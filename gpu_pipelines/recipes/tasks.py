@@ -52,6 +52,7 @@ CLASSIFICATION_METRICS = {
     "log_loss": Metric(more_is_better=False, largest=math.inf),
 }
 
+#: Of what is scored by its loss: tokens of a language model, or whatever the terms of a user's own loss are.
 LANGUAGE_MODEL_METRICS = {
     "loss": Metric(more_is_better=False, largest=math.inf),
     "perplexity": Metric(more_is_better=False, largest=math.inf),
@@ -91,6 +92,11 @@ TASKS = {
         ),
     )
 }
+
+
+def task_named(name: str) -> Task:
+    """The task of a name; one that is not in `TASKS`, a user's own, is scored by its loss."""
+    return TASKS.get(name) or Task(name, recipe="", models=(), metrics=LANGUAGE_MODEL_METRICS, classifies=False)
 
 
 def task_problems(name: str) -> list[str]:

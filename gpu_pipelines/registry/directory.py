@@ -22,7 +22,7 @@ from gpu_pipelines.errors import UserError
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 _MODEL = "model.json"
-_VERSION = "version.json"
+VERSION = "version.json"
 _INCOMING = ".incoming-"
 
 
@@ -160,7 +160,7 @@ class DirectoryRegistry:
         try:
             shutil.copytree(model, incoming, dirs_exist_ok=True)
             created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            write_document(incoming / _VERSION, {"created": created, **info, "files": sha256_of_tree(model)})
+            write_document(incoming / VERSION, {"created": created, **info, "files": sha256_of_tree(model)})
         except BaseException:
             shutil.rmtree(incoming, ignore_errors=True)
             raise
@@ -176,7 +176,7 @@ class DirectoryRegistry:
 
     def _version(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
         path = self.root / name / "versions" / str(number)
-        info = read_document(path / _VERSION, "model version")
+        info = read_document(path / VERSION, "model version")
         info.pop("format_version")
         named = tuple(sorted(alias for alias, version in aliases.items() if version == number))
         return RegisteredVersion(name, number, path, named, info)

@@ -11,12 +11,13 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
-from gpu_pipelines.components.evaluation.settings import DEFAULT_GATES, EvaluationSettings
+from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.components.model_upload.component import upload_model
 from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.descriptions import described_by
+from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.step_interface import fields_from
 from gpu_pipelines.targets.local import digest_of_files, digest_of_program
@@ -90,8 +91,9 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         keep_every_steps: int = TrainingSettings.keep_every_steps,
         early_stopping_patience: int = TrainingSettings.early_stopping_patience,
         seed: int = TrainingSettings.seed,
-        gates: list = list(DEFAULT_GATES),  # noqa: B006 (KFP takes the default from here)
+        gates: list = [],  # noqa: B006 (KFP takes the default from here)
         select_by: str = EvaluationSettings.select_by,
+        scoring_function: str = EvaluationSettings.scoring_function,
         model_name: str = EvaluationSettings.model_name,
         registry: str = EvaluationSettings.registry,
     ) -> Outputs:
@@ -151,6 +153,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             checkpoints=trained.outputs["checkpoints"],
             gates=gates,
             select_by=select_by,
+            scoring_function=scoring_function,
             registry=registry,
             model_name=model_name,
         )
@@ -176,12 +179,15 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
     prepare = fields_from(PrepareSettings, arguments)
     training = fields_from(TrainingSettings, arguments)
     evaluation = fields_from(EvaluationSettings, arguments)
-    return [*prepare.problems(), *training.problems(prepare.task), *evaluation.problems(prepare.task)]
+    found = [*prepare.problems(), *training.problems(prepare.task)]
+    # Of a task that does not exist nothing is known, and prepare says so already.
+    return [*found, *evaluation.problems(prepare.task)] if prepare.task in TASKS else found
 
 
 def problems_here(arguments: Mapping[str, Any]) -> list[str]:
     """What is wrong with the parameters of a run on this machine: data that is not here, a registry not writable."""
     found = fields_from(PrepareSettings, arguments).problems_here()
+    found += fields_from(EvaluationSettings, arguments).problems_here()
     try:
         open_registry(arguments["registry"]).require_writable()
     except UserError as error:
@@ -196,4 +202,6 @@ def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     data = "" if source.startswith("sample:") else digest_of_files(Path(source).expanduser().resolve())
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
     seen = f"{champion.path.resolve()} {champion.info['created']}" if champion else ""
+    if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
+        seen += digest_of_files(scoring.resolve())
     return {"prepare-data": program + data, "train-model": program, "evaluate-checkpoints": program + seen}

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from gpu_pipelines.components.evaluation.gates import Gate, parse_gate
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
+from gpu_pipelines.recipes.tasks import TASKS
 
 TASK = "image_classification"
+KNOWN = TASKS[TASK].metrics
 COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 METRICS = ("accuracy", "macro_f1", "macro_recall", "min_recall", "log_loss")
 FEW = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -31,7 +33,7 @@ FEW = settings(max_examples=60, deadline=None, derandomize=True, database=None)
     ],
 )
 def test_a_gate_is_read_with_or_without_spaces(text: str, gate: Gate) -> None:
-    assert parse_gate(text, TASK) == gate
+    assert parse_gate(text, KNOWN) == gate
 
 
 @pytest.mark.parametrize(
@@ -61,20 +63,20 @@ def test_a_gate_is_read_with_or_without_spaces(text: str, gate: Gate) -> None:
 )
 def test_a_gate_that_is_wrong_is_refused_with_what_would_do(text: str, says: str) -> None:
     with pytest.raises(ValueError) as caught:
-        parse_gate(text, TASK)
+        parse_gate(text, KNOWN)
     assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["accuracy>=0_95", "accuracy>=1_0", "accuracy>=٠.٩"])
 def test_a_number_that_only_python_reads_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a number"):
-        parse_gate(text, TASK)
+        parse_gate(text, KNOWN)
 
 
 @pytest.mark.parametrize("text", ["accuracy>=95", "macro_f1>1", "min_recall<-0.1", "accuracy>=inf", "log_loss<0"])
 def test_a_gate_that_nothing_can_pass_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        parse_gate(text, TASK)
+        parse_gate(text, KNOWN)
 
 
 @FEW
@@ -94,8 +96,8 @@ def test_a_metric_that_is_not_a_number_passes_no_gate(sign: str) -> None:
 @FEW
 @given(st.sampled_from(METRICS), st.sampled_from(sorted(COMPARE)), st.floats(0.01, 0.99))
 def test_the_name_of_a_gate_is_read_back_as_the_same_gate(metric: str, sign: str, threshold: float) -> None:
-    gate = parse_gate(f"{metric}{sign}{threshold!r}", TASK)
-    assert parse_gate(str(gate), TASK) == gate
+    gate = parse_gate(f"{metric}{sign}{threshold!r}", KNOWN)
+    assert parse_gate(str(gate), KNOWN) == gate
 
 
 @pytest.mark.parametrize(
@@ -134,9 +136,10 @@ def test_all_wrong_gates_are_listed_at_once_with_the_other_settings() -> None:
         assert word in text
 
 
-def test_good_settings_have_no_problems_and_no_gates_are_fine() -> None:
+def test_good_settings_have_no_problems_and_without_gates_those_of_the_task_hold() -> None:
     assert EvaluationSettings().problems(TASK) == []
-    assert EvaluationSettings(gates=[]).problems(TASK) == []
+    assert EvaluationSettings(gates=["accuracy>=0"]).parsed_gates(TASK) == [Gate("accuracy", ">=", 0.0)]
+    assert EvaluationSettings().parsed_gates("causal_lm") == []
     assert EvaluationSettings().parsed_gates(TASK) == [Gate("accuracy", ">=", 0.9)]
 
 
