@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.checkpoint_store import local_copy
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.report import write_report
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
@@ -27,7 +30,11 @@ def run(arguments: Mapping[str, Any]) -> bool:
         model = arguments["best_checkpoint"]
         dataset = Path(arguments["dataset"].path)
         settings = fields_from(EvaluationSettings, arguments)
-        evaluation = evaluate_checkpoints(settings, dataset, Path(arguments["checkpoints"].path), Path(model.path))
+        checkpoints = arguments["checkpoints"]
+        place = checkpoints.uri if is_remote(checkpoints.uri) else checkpoints.path
+        with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
+            directory = local_copy(place, Path(scratch), foreign=bool(settings.scoring_function))
+            evaluation = evaluate_checkpoints(settings, dataset, directory, Path(model.path))
         model.metadata.update(task=evaluation.task, checkpoint=evaluation.best, rehearsal=evaluation.rehearsal)
         if not evaluation.scoring_function:
             model.metadata["framework"] = "pytorch"

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_pipelines.artifacts.checkpoint import METRICS, complete_checkpoints
+from gpu_pipelines.artifacts.checkpoint import METRICS
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.components.training.cluster import TF_CONFIG, Cluster
 from gpu_pipelines.components.training.launch import launch, run_program
-from gpu_pipelines.components.training.local_devices import Devices, local_devices
+from gpu_pipelines.components.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.components.training.script_code import fetch
 from gpu_pipelines.components.training.script_settings import ONE_PROCESS, ScriptSettings
 from gpu_pipelines.components.training.script_variables import script_variables, tf_config
@@ -63,13 +64,13 @@ class ScriptSummary:
         }
 
 
-def run_script(settings: ScriptSettings, dataset: Path, checkpoints: Path) -> ScriptSummary | None:
+def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> ScriptSummary | None:
     """Runs the script on this node, together with the other nodes of its cluster.
 
     Args:
         settings: what to run and how.
         dataset: the dataset artifact.
-        checkpoints: directory for what the script writes.
+        checkpoint_uri: where the script writes, a directory or `gs://…`; the latter it has to reach by itself.
 
     Returns:
         How it went; None on a node that is not the chief, for which there is nothing to report.
@@ -82,21 +83,23 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoints: Path) -> Sc
         raise UserError.of_all(problems)
     cluster = Cluster.from_environment(os.environ)
     devices = _devices(settings)
-    checkpoints.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="script-") as folder:
         target, imports = fetch(settings, Path(folder))
-        own = script_variables(dataset, checkpoints, os.environ)
+        store = CheckpointStore(checkpoint_uri.rstrip("/"), Path(folder) / "staging")
+        store.fetch_log()
+        own = script_variables(dataset, store.uri, store.directory / METRICS, os.environ)
         own |= {name: str(value) for name, value in settings.environment.items()}
         if imports:
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
         arguments = [*target, *map(str, settings.arguments)]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
         _run(settings.launcher, arguments, own, devices, cluster)
-    if not cluster.is_chief:
-        return None
-    names = [checkpoint.name for checkpoint in complete_checkpoints(checkpoints)]
-    metrics = read_metrics(checkpoints / METRICS)
+        if not cluster.is_chief:
+            return None
+        store.publish_log()
+        names = [checkpoint.name for checkpoint in store.complete()]
+        metrics = read_metrics(store.directory / METRICS)
     return ScriptSummary(settings, devices, cluster.nodes, time.monotonic() - started, names, metrics)
 
 
@@ -104,6 +107,7 @@ def _devices(settings: ScriptSettings) -> Devices:
     import torch
 
     here = local_devices(torch.cuda.device_count())
+    require_devices_work(here)
     if settings.launcher in ONE_PROCESS:
         return Devices(here.kind, 1)
     return Devices(here.kind, settings.processes_per_node or here.processes)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.training.script_report import write_report
 from gpu_pipelines.components.training.script_run import run_script
 from gpu_pipelines.components.training.script_settings import ScriptSettings
-from gpu_pipelines.errors import UserError, user_errors_end_the_step
+from gpu_pipelines.errors import user_errors_end_the_step
 from gpu_pipelines.step_interface import fields_from, log_metrics
 
 
@@ -23,12 +25,12 @@ def run(arguments: Mapping[str, Any]) -> None:
         checkpoints = arguments["checkpoints"]
         if arguments["checkpoint_uri"]:
             checkpoints.uri = arguments["checkpoint_uri"]
-        if "://" in checkpoints.path:
-            raise UserError(f"The checkpoint URI {checkpoints.uri} is not a directory.", "Give a directory.")
+        place = checkpoints.uri if is_remote(checkpoints.uri) else checkpoints.path
         settings = fields_from(ScriptSettings, arguments)
-        summary = run_script(settings, Path(arguments["dataset"].path), Path(checkpoints.path))
+        summary = run_script(settings, Path(arguments["dataset"].path), place)
         if summary is None:
-            return
+            # Only the chief writes outputs; KFP's executor would write its own after this function returned.
+            sys.exit(0)
         checkpoints.metadata.update(script=settings.script, checkpoints=len(summary.checkpoints))
         log_metrics(arguments["training_metrics"], summary.figures())
         write_report(summary, Path(arguments["training_report"].path))

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.components.training.cluster import CLUSTER_SPEC, TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
 
@@ -30,7 +29,9 @@ SET_BY_THE_STEP = frozenset((*_OF_PLACES, *_OF_CLUSTERS, *_OF_LAUNCHERS))
 _KEPT_IF_SET = (TENSORBOARD_LOG_DIR,)
 
 
-def script_variables(dataset: Path, checkpoints: Path, platform: Mapping[str, str]) -> dict[str, str]:
+def script_variables(
+    dataset: Path, checkpoints: str, metrics_file: Path, platform: Mapping[str, str]
+) -> dict[str, str]:
     """What the script is told.
 
     Where the platform has set the same variable to another value, this step's wins, so that the next step finds what
@@ -38,16 +39,17 @@ def script_variables(dataset: Path, checkpoints: Path, platform: Mapping[str, st
 
     Args:
         dataset: the dataset artifact.
-        checkpoints: the checkpoint directory, which becomes the artifact.
+        checkpoints: the checkpoint directory or `gs://…`, which becomes the artifact.
+        metrics_file: local file for metrics.
         platform: the environment of the step.
     """
     own = {
         DATASET: str(dataset),
-        CHECKPOINTS: str(checkpoints),
-        METRICS_FILE: str(checkpoints / METRICS),
-        MODEL_DIR: f"{checkpoints / 'model'}/",
+        CHECKPOINTS: checkpoints,
+        METRICS_FILE: str(metrics_file),
+        MODEL_DIR: f"{checkpoints}/model/",
         CHECKPOINT_DIR: f"{checkpoints}/",
-        TENSORBOARD_LOG_DIR: f"{checkpoints / 'tensorboard'}/",
+        TENSORBOARD_LOG_DIR: f"{checkpoints}/tensorboard/",
         **{name: str(dataset / split / "part-*.arrow") for name, split in DATA_URIS.items()},
     }
     return {name: platform.get(name) or value if name in _KEPT_IF_SET else value for name, value in own.items()}

@@ -104,18 +104,23 @@ class CheckpointStore:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def local_copy(uri: str, directory: Path) -> Path:
+def local_copy(uri: str, directory: Path, *, foreign: bool = False) -> Path:
     """The checkpoints of a URI as a local directory: itself, or all that is complete there, downloaded.
 
     Args:
         uri: a directory, or `gs://…`.
         directory: where to download to.
+        foreign: they need not have this project's format; all files are taken.
 
     Raises:
         UserError: there is none, or it cannot be read.
     """
     if not is_remote(uri):
         return Path(uri)
+    if foreign:
+        folder = RemoteFolder(uri)
+        folder.download(folder.names(), directory)
+        return directory
     store = CheckpointStore(uri, directory)
     store.fetch_log()
     for checkpoint in store.complete():

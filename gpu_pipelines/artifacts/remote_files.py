@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +59,15 @@ class RemoteFolder:
             raise UserError(f"{self.uri} cannot be listed: there is no such bucket.", "Check its name.") from None
         return sorted(path[len(self._path) + 1 :] for path in found)
 
+    def state(self) -> str:
+        """Hex SHA-256 of the names of all files with what tells one version of a file from another."""
+        with self._as_user_errors("listed"):
+            self._files.invalidate_cache()
+            found = self._files.find(self._path, detail=True)
+        told = ("size", "generation", "md5Hash", "etag", "ETag", "mtime")
+        entries = [(path, [str(info.get(name)) for name in told]) for path, info in sorted(found.items())]
+        return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
     def read(self, name: str) -> bytes:
         """The content of a file."""
         with self._as_user_errors("read"):
@@ -94,3 +107,30 @@ class RemoteFolder:
                 f"{self.uri} cannot be {done}: {type(error).__name__}: {error}",
                 "Check the bucket's name and the account's permissions (gcloud auth application-default login).",
             ) from None
+
+
+def fetched_folder(uri: str) -> Path:
+    """A local copy of a folder, downloaded once by all processes of this machine that ask for it.
+
+    Args:
+        uri: such as `gs://bucket/folder`.
+
+    Raises:
+        UserError: it is empty or cannot be read.
+    """
+    folder = RemoteFolder(uri)
+    names = folder.names()
+    if not names:
+        raise UserError(f"{uri} has no files.", "Check its name; a folder in a bucket is what its files begin with.")
+    place = Path(tempfile.gettempdir()) / f"gpu-pipelines-fetched-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    if place.stat().st_uid != os.getuid():
+        raise UserError(f"{place} belongs to another user.", "Remove it, or set TMPDIR.")
+    directory = place / folder.state()
+    with (place / f"{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.is_dir():
+            with tempfile.TemporaryDirectory(dir=place) as scratch:
+                folder.download(names, Path(scratch) / "files")
+                (Path(scratch) / "files").rename(directory)
+    return directory

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.recipes.recipe import Recipe
 from gpu_pipelines.recipes.tasks import TASKS
@@ -52,7 +53,8 @@ def build_model(recipe: Recipe, settings: Mapping[str, Any]) -> nn.Module:
     Raises:
         UserError: there is no such model, it does not fit the data, or it cannot have adapters.
     """
-    model = recipe.build_model(settings["model"])
+    name = settings["model"]
+    model = recipe.build_model(str(fetched_folder(name)) if is_remote(name) else name)
     if settings.get("lora_rank"):
         from gpu_pipelines.recipes.adapters import add_adapters
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from gcp_storage_emulator.server import create_server
-from trainings import photos_dataset, run_training, weights_digest
+from trainings import photos_dataset, run_training, tensors, weights_digest
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
@@ -107,3 +107,69 @@ def test_a_scheme_that_nothing_reads_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_training_is_an_error(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no training run"):
         local_copy(f"{bucket}/empty", tmp_path)
+
+
+def test_checkpoints_in_a_bucket_are_evaluated(trained: str, photos: Path, tmp_path: Path) -> None:
+    from kfp.dsl import HTML, Artifact, ClassificationMetrics, Dataset, Metrics, Model
+
+    from gpu_pipelines.components.evaluation.step import run
+
+    def artifact(kind: type[Artifact], name: str) -> Artifact:
+        return kind(name=name, uri=str(tmp_path / name), metadata={})
+
+    passed = run(
+        {
+            "dataset": Dataset(name="dataset", uri=str(photos), metadata={}),
+            "checkpoints": Artifact(name="checkpoints", uri=trained, metadata={}),
+            "best_checkpoint": artifact(Model, "best"),
+            "evaluation": artifact(Metrics, "metrics"),
+            "confusion": artifact(ClassificationMetrics, "confusion"),
+            "report": artifact(HTML, "report.html"),
+            "gates": ["accuracy>=0.5"],
+            "registry": str(tmp_path / "registry"),
+        }
+    )
+    assert passed
+    assert (tmp_path / "best" / "model.safetensors").is_file()
+
+
+def test_a_training_starts_from_weights_in_a_bucket(bucket: str, photos: Path, tmp_path: Path) -> None:
+    import torch
+
+    from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.recipes.image_classification import ImageClassification
+
+    recipe = ImageClassification.for_dataset(Dataset(photos))
+    torch.manual_seed(5)
+    model = recipe.build_model("vit-micro")
+    recipe.export(model, tmp_path)
+    RemoteFolder(f"{bucket}/pretrained").upload(tmp_path, [path.name for path in tmp_path.iterdir()])
+    uri = f"{bucket}/fine-tuned"
+    settings = replace(
+        SETTINGS, model=f"{bucket}/pretrained", max_steps=1, checkpoint_every_steps=1, learning_rate=1e-9
+    )
+    ended = run_training(settings, photos, uri)
+    assert ended.status == 0, ended.text
+    held = tensors(local_copy(uri, tmp_path / "copy") / "step-00000001")
+    for name, value in model.state_dict().items():
+        assert torch.allclose(held[f"model.{name}"], value, atol=1e-6)
+
+
+def test_a_script_is_told_the_bucket_and_its_metrics_are_uploaded(bucket: str, photos: Path, tmp_path: Path) -> None:
+    from gpu_pipelines.components.training.script_run import run_script
+    from gpu_pipelines.components.training.script_settings import ScriptSettings
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "import fsspec\n"
+        "with fsspec.open(os.environ['AIP_CHECKPOINT_DIR'] + 'told.txt', 'w') as file:\n"
+        "    file.write(os.environ['AIP_MODEL_DIR'])\n"
+        "open(os.environ['GPU_PIPELINES_METRICS'], 'a').write('{\"step\": 1, \"loss\": 2.5}\\n')\n"
+    )
+    uri = f"{bucket}/script"
+    summary = run_script(ScriptSettings(script=str(script), launcher="plain"), photos, uri)
+    assert summary
+    assert summary.figures()["final_loss"] == 2.5
+    assert RemoteFolder(uri).read("told.txt").decode() == f"{uri}/model/"
+    assert json.loads(RemoteFolder(uri).read("metrics.jsonl")) == {"step": 1, "loss": 2.5}

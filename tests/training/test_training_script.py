@@ -46,7 +46,7 @@ from gpu_pipelines.components.training.script_run import run_script
 from gpu_pipelines.components.training.script_settings import ScriptSettings
 from gpu_pipelines.errors import user_errors_end_the_step
 with user_errors_end_the_step():
-    summary = run_script(ScriptSettings(script=sys.argv[1], launcher=sys.argv[2]), Path("data"), Path("out"))
+    summary = run_script(ScriptSettings(script=sys.argv[1], launcher=sys.argv[2]), Path("data"), "out")
     print("reported" if summary else "nothing to report")
 """
 
@@ -55,7 +55,9 @@ def run(tmp_path: Path, text: str, **settings: Any) -> ScriptSummary:
     script = tmp_path / "script.py"
     script.write_text(text)
     summary = run_script(
-        ScriptSettings(**{"script": str(script), "launcher": "plain", **settings}), tmp_path / "data", tmp_path / "out"
+        ScriptSettings(**{"script": str(script), "launcher": "plain", **settings}),
+        tmp_path / "data",
+        str(tmp_path / "out"),
     )
     assert summary
     return summary
