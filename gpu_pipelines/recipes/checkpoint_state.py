@@ -116,6 +116,11 @@ def load_state(state: State, path: Path) -> None:
     Raises:
         UserError: the checkpoint is damaged or of another model.
     """
+    if not any(path.glob("*.safetensors")):
+        raise UserError(
+            f"The checkpoint {path} has no safetensors files.",
+            "Write it with torch.distributed.checkpoint's HuggingFaceStorageWriter(path, save_distributed=True).",
+        )
     try:
         reader = HuggingFaceStorageReader(str(path))
         _require_same_tensors(state, reader, path)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 from gpu_pipelines.errors import UserError
@@ -67,6 +68,12 @@ def test_pickles_are_not_looked_at(tmp_path: Path) -> None:
     assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]
     (tmp_path / ".metadata").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
     load_weights(torch.nn.Linear(5, 3), tmp_path)
+
+
+def test_a_checkpoint_of_the_default_format_is_refused_with_the_writer_to_use(tmp_path: Path) -> None:
+    dcp.save({"model": torch.nn.Linear(5, 3).state_dict()}, checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(UserError, match="HuggingFaceStorageWriter"):
+        load_weights(torch.nn.Linear(5, 3), tmp_path)
 
 
 def test_frozen_weights_are_not_saved_but_known_by_their_hash(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from trainings import entries, photos_dataset, weights_digest
+from trainings import entries, photos_dataset, run_training, weights_digest
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.components.training.optimization import schedule
@@ -113,3 +115,18 @@ def test_other_schedules(kind: str, middle: float, end: float) -> None:
 def test_a_warm_up_longer_than_a_tenth_of_the_run_is_cut() -> None:
     assert schedule("cosine", 5, 50, 1000) <= 1.0
     assert schedule("cosine", 4, 50, 1000) == 1.0
+
+
+def test_a_recipe_of_ones_own_is_trained_from_the_document(photos: Path, tmp_path: Path) -> None:
+    document = Path(__file__).parents[2] / "docs/recipes.md"
+    code = re.search(r"```python\n(\"\"\"brightness\.py.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+    assert code
+    (tmp_path / "brightness.py").write_text(code[1], encoding="utf-8")
+    settings = replace(SETTINGS, recipe="brightness:BrightnessRecipe", model="grid-4")
+    ended = run_training(settings, photos, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
+    assert ended.status == 0, ended.text
+    assert entries(tmp_path / "run", "loss")[-1] < entries(tmp_path / "run", "loss")[0]
+    missing = run_training(settings, photos, str(tmp_path / "other"))
+    assert missing.status == 1
+    assert "The recipe brightness:BrightnessRecipe cannot be imported" in missing.text
+    assert "Traceback" not in missing.text
