@@ -15,8 +15,10 @@ from torch import nn
 from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete, write_configuration
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
+from gpu_pipelines.recipes.building import build_model
 from gpu_pipelines.recipes.checkpoint_state import frozen_weights_sha256, save_state, trained_weights
 from gpu_pipelines.recipes.recipe import Recipe
+from gpu_pipelines.recipes.text_classification import TextClassification
 
 ROWS = {"train": 8, "val": 30, "test": 40}
 SLOPES = np.array([2.0, -1.0, 0.5])
@@ -108,6 +110,37 @@ def text_dataset(directory: Path, words: int = 40) -> Dataset:
                 writer.add(split, "counting.txt", row)
         writer.finish()
     return Dataset(directory)
+
+
+def classes_dataset(directory: Path) -> Dataset:
+    """Short texts with a class that has nothing to do with them."""
+    write_tokenizer(directory / "tokenizer")
+    generator = np.random.default_rng(0)
+    features = {"input_ids": Feature("int32", (LENGTH,)), "length": Feature("int32"), "label": Feature("int32")}
+    with DatasetWriter(
+        directory,
+        task="text_classification",
+        source="texts.csv",
+        features=features,
+        labels=["good", "bad"],
+        preprocessing={},
+        tokenizer="tokenizer",
+    ) as writer:
+        for split, rows in ROWS.items():
+            for number in range(rows):
+                tokens = generator.integers(1, 40, LENGTH).astype(np.int32)
+                row = {"input_ids": tokens, "length": int(generator.integers(2, LENGTH)), "label": number % 2}
+                writer.add(split, f"texts.csv:{number}", row)
+        writer.finish()
+    return Dataset(directory)
+
+
+def train_classes(directory: Path, dataset: Dataset) -> None:
+    """The checkpoint of a classifier that has not been trained."""
+    settings = {"model": "bert-micro", "seed": 0}
+    directory.mkdir()
+    write_configuration(directory, {"task": "text_classification", "settings": settings, "devices": {}})
+    write_checkpoint(directory, 1, build_model(TextClassification.for_dataset(dataset), settings), dataset)
 
 
 def write_checkpoint(directory: Path, step: int, model: nn.Module, dataset: Dataset, **info: Any) -> None:

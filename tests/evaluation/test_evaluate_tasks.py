@@ -12,9 +12,11 @@ import pytest
 import torch
 from evaluations import (
     SLOPES,
+    classes_dataset,
     numbers_dataset,
     settings_in,
     text_dataset,
+    train_classes,
     write_checkpoint,
     write_regressions,
 )
@@ -25,6 +27,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.components.evaluation import step
 from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.components.evaluation.report import write_report
 from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.building import build_model
@@ -215,3 +218,19 @@ def test_the_step_writes_all_outputs_for_a_task_without_classes(numbers: Dataset
     assert "–" in page
     for word in ("Confusion", "Mistakes", "By class", "nan"):
         assert word not in page
+
+
+def test_the_mistakes_of_a_text_classifier_are_shown_as_text(tmp_path: Path) -> None:
+    dataset = classes_dataset(tmp_path / "data")
+    train_classes(tmp_path / "checkpoints", dataset)
+    evaluation = evaluate_checkpoints(
+        settings_in(tmp_path), dataset.directory, tmp_path / "checkpoints", tmp_path / "best"
+    )
+    assert [gate["gate"] for gate in evaluation.gates] == ["at least as good as the champion"]
+    assert evaluation.mistakes, "labels are random"
+    write_report(evaluation, dataset.directory, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    row = dataset.split("test").take(np.array([evaluation.mistakes[0]["row"]]))
+    words = [f"w{token - 1}" for token in row["input_ids"][0, : row["length"][0]]]
+    assert f"{' '.join(words)}<br>" in page
+    assert "<h2>Confusion matrix</h2>" in page
