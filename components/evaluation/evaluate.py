@@ -20,7 +20,7 @@ from gpu_pipelines.components.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.components.evaluation.scores import Scores, summary
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings, Ranking
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry
 
 AT_LEAST_CHAMPION = "at least as good as the champion"
 #: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
@@ -56,8 +56,7 @@ def evaluate_checkpoints(
     best = _choose(scorer.candidates, on_val, ranking)
     scores, mistakes = scorer.on_test(best)
     name = settings.model_name or model_name_for(dataset.manifest.source)
-    registered = open_registry(settings.registry).champion(name)
-    champion = registered and {"version": registered.number, "metrics": scorer.champion_on_test(registered)}
+    champion = _score_champion(scorer, open_registry(settings.registry).champion(name))
     gates = _check_gates(settings, task, scores, ranking, champion)
     evaluation = Evaluation(
         model_name=name,
@@ -101,6 +100,12 @@ def _score_all(scorer: Scorer, settings: EvaluationSettings, task: str) -> list[
         took = time.monotonic() - started
         print(f"checkpoint {number}/{len(scorer.candidates)}  {candidate.name}  {shown}  {took:.1f} s", flush=True)
     return on_val
+
+
+def _score_champion(scorer: Scorer, champion: RegisteredVersion | None) -> dict[str, Any] | None:
+    if champion is None:
+        return None
+    return {"version": champion.number, "metrics": scorer.champion_on_test(champion)}
 
 
 def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[str, float]) -> None:
@@ -155,8 +160,6 @@ def _champion_gate(value: float, rows: int, champion: dict[str, Any] | None, ran
         why = f"{metric} of version {champion['version']} is not a finite number on the same test rows"
         return GateResult(AT_LEAST_CHAMPION, value, None, True, why)
     passed = value >= other if ranking.more_is_better else value <= other
-    why = (
-        f"{metric} is {shown_beside(value, other)}, version {champion['version']} has {shown_beside(other, value)} "
-        f"on the same {rows:,} test rows"
-    )
+    ours, theirs = [f"{value:.4f}"] * 2 if value == other else [shown_beside(value, other), shown_beside(other, value)]
+    why = f"{metric} is {ours}, version {champion['version']} has {theirs} on the same {rows:,} test rows"
     return GateResult(AT_LEAST_CHAMPION, value, other, passed, why)

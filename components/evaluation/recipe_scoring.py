@@ -24,6 +24,7 @@ from gpu_pipelines.recipes.building import build_model, load_recipe
 from gpu_pipelines.recipes.checkpoint_state import frozen_weights_sha256, load_weights
 from gpu_pipelines.recipes.recipe import Recipe
 from gpu_pipelines.recipes.tasks import TASKS, task_named
+from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
 from gpu_pipelines.registry import RegisteredVersion
 
 ROWS_PER_BATCH = 256
@@ -212,8 +213,9 @@ def _require_same_kind(champion: RegisteredVersion, evaluation: Evaluation, task
 
 def _require_same_tokens(champion: RegisteredVersion, recipe: Any, ours: Any) -> None:
     """Refuses to score a text model on tokens that it was not trained on, or on more of them than it takes."""
-    theirs, here = getattr(recipe, "tokenizer", None), getattr(ours, "tokenizer", None)
-    if hasattr(theirs, "fingerprint") and hasattr(here, "fingerprint") and theirs.fingerprint() != here.fingerprint():
+    tokenizers = [getattr(each, "tokenizer", None) for each in (recipe, ours)]
+    found = {tokenizer.fingerprint() for tokenizer in tokenizers if isinstance(tokenizer, TextTokenizer)}
+    if len(found) > 1:
         raise UserError(
             f"The champion of {champion.name!r}, version {champion.number}, has another tokenizer than this dataset, "
             "so they cannot be compared on the same rows.",

@@ -63,12 +63,14 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
 def _charts(evaluation: Evaluation) -> list[Any]:
     steps = [scored["step"] for scored in evaluation.checkpoints]
     best = next(scored["step"] for scored in evaluation.checkpoints if scored["name"] == evaluation.best)
+    # The names of a user's own checkpoints say what their numbers count.
+    counted = evaluation.best.partition("-")[0] if evaluation.scoring_function else "step"
 
     def chart(title: str, *names: str) -> Any:
         # None, which is no figure, leaves a gap.
         values = {name: [_or_nan(scored["val"][name]) for scored in evaluation.checkpoints] for name in names}
         lines = [Line(name, steps, values[name], dots=True) for name in names]
-        return line_chart(title, "step", lines, mark=best)
+        return line_chart(title, counted, lines, mark=best)
 
     metrics = evaluation.test["metrics"]
     known = [] if evaluation.scoring_function else [c for c in CHARTS if all(name in metrics for name in c[1])]

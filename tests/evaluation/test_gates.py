@@ -89,8 +89,11 @@ def test_a_gate_passes_exactly_when_its_comparison_holds(sign: str, threshold: f
 
 
 @pytest.mark.parametrize("sign", sorted(COMPARE))
-def test_a_metric_that_is_not_a_number_passes_no_gate(sign: str) -> None:
-    assert not Gate("accuracy", sign, 0.5).check({"accuracy": float("nan")}).passed
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_metric_that_is_not_a_finite_number_passes_no_gate(sign: str, value: float) -> None:
+    result = Gate("accuracy", sign, 0.5).check({"accuracy": value})
+    assert (result.passed, result.value) == (False, None)
+    assert "not a finite number" in result.why
 
 
 @FEW

@@ -1,0 +1,181 @@
+"""Small datasets, checkpoints and recipes for the tests of the evaluation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_model
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+
+from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete, write_configuration
+from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.components.evaluation.settings import EvaluationSettings
+from gpu_pipelines.recipes.building import build_model
+from gpu_pipelines.recipes.checkpoint_state import frozen_weights_sha256, save_state, trained_weights
+from gpu_pipelines.recipes.recipe import Recipe
+from gpu_pipelines.recipes.text_classification import TextClassification
+
+ROWS = {"train": 8, "val": 30, "test": 40}
+SLOPES = np.array([2.0, -1.0, 0.5])
+LENGTH = 16
+
+
+class Regression(Recipe):
+    """A user's own recipe for a task that is not one of `TASKS`; its loss is half the square of the error."""
+
+    @classmethod
+    def for_dataset(cls, dataset: Dataset) -> Regression:
+        return cls()
+
+    def build_model(self, name: str) -> nn.Module:
+        return nn.Linear(3, 1)
+
+    def batch(self, columns: dict[str, Any], device: torch.device) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(values).to(device) for name, values in columns.items()}
+
+    def loss(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.predict(model, batch)[:, 0].mean()
+
+    def predict(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        losses = (model(batch["inputs"])[:, 0] - batch["target"]) ** 2 / 2
+        return torch.stack([losses, torch.ones_like(losses), torch.full_like(losses, torch.nan)], dim=1)
+
+    def export(self, model: nn.Module, directory: Path) -> None:
+        save_model(model, str(directory / "model.safetensors"))
+        (directory / "config.json").write_text("{}")
+
+
+class WrongShape(Regression):
+    """Its predictions are what no task is scored by."""
+
+    def predict(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return super().predict(model, batch)[:, :2]
+
+
+def numbers_dataset(directory: Path, task: str = "regression") -> Dataset:
+    """Numbers with a target that is a linear function of them."""
+    generator = np.random.default_rng(0)
+    features = {"inputs": Feature("float32", (3,)), "target": Feature("float32")}
+    with DatasetWriter(
+        directory, task=task, source="numbers.csv", features=features, labels=[], preprocessing={}
+    ) as writer:
+        for split, rows in ROWS.items():
+            for inputs in generator.normal(size=(rows, 3)).astype(np.float32):
+                writer.add(split, "numbers.csv", {"inputs": inputs, "target": np.float32(inputs @ SLOPES)})
+        writer.finish()
+    return Dataset(directory)
+
+
+def write_tokenizer(directory: Path, words: int = 40) -> None:
+    """A tokenizer of the words w0, w1 … in Hugging Face layout."""
+    directory.mkdir(parents=True, exist_ok=True)
+    vocabulary = {"<end>": 0, **{f"w{number}": number + 1 for number in range(words - 1)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<end>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>", "model_max_length": LENGTH}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def text_dataset(directory: Path, words: int = 40) -> Dataset:
+    """Rows of counting, each token one more than that before it, of which the last 5 to 15 are scored."""
+    write_tokenizer(directory / "tokenizer", words)
+    generator = np.random.default_rng(0)
+    features = {
+        "input_ids": Feature("int32", (LENGTH,)),
+        "loss_mask": Feature("uint8", (LENGTH,)),
+        "position_ids": Feature("int32", (LENGTH,)),
+    }
+    with DatasetWriter(
+        directory,
+        task="causal_lm",
+        source="counting.txt",
+        features=features,
+        labels=[],
+        preprocessing={},
+        tokenizer="tokenizer",
+    ) as writer:
+        for split, rows in ROWS.items():
+            for first, scored in zip(generator.integers(1, 20, rows), generator.integers(5, 16, rows), strict=True):
+                row = {
+                    "input_ids": (first + np.arange(LENGTH)).astype(np.int32),
+                    "loss_mask": (np.arange(LENGTH) >= LENGTH - scored).astype(np.uint8),
+                    "position_ids": np.arange(LENGTH, dtype=np.int32),
+                }
+                writer.add(split, "counting.txt", row)
+        writer.finish()
+    return Dataset(directory)
+
+
+def classes_dataset(directory: Path) -> Dataset:
+    """Short texts with a class that has nothing to do with them."""
+    write_tokenizer(directory / "tokenizer")
+    generator = np.random.default_rng(0)
+    features = {"input_ids": Feature("int32", (LENGTH,)), "length": Feature("int32"), "label": Feature("int32")}
+    with DatasetWriter(
+        directory,
+        task="text_classification",
+        source="texts.csv",
+        features=features,
+        labels=["good", "bad"],
+        preprocessing={},
+        tokenizer="tokenizer",
+    ) as writer:
+        for split, rows in ROWS.items():
+            for number in range(rows):
+                tokens = generator.integers(1, 40, LENGTH).astype(np.int32)
+                row = {"input_ids": tokens, "length": int(generator.integers(2, LENGTH)), "label": number % 2}
+                writer.add(split, f"texts.csv:{number}", row)
+        writer.finish()
+    return Dataset(directory)
+
+
+def train_classes(directory: Path, dataset: Dataset) -> None:
+    """The checkpoint of a classifier that has not been trained."""
+    settings = {"model": "bert-micro", "seed": 0}
+    directory.mkdir()
+    write_configuration(directory, {"task": "text_classification", "settings": settings, "devices": {}})
+    write_checkpoint(directory, 1, build_model(TextClassification.for_dataset(dataset), settings), dataset)
+
+
+def write_checkpoint(directory: Path, step: int, model: nn.Module, dataset: Dataset, **info: Any) -> None:
+    """A checkpoint as training writes it: what is trained, and the marker."""
+    path = checkpoint_path(directory, step)
+    path.mkdir(parents=True)
+    # Copies, as the engine takes them: tied weights would share memory, which the format does not have.
+    save_state({"model": {name: tensor.clone() for name, tensor in trained_weights(model).items()}}, path)
+    mark_complete(
+        path,
+        step=step,
+        epoch=step / 10,
+        samples_seen=step,
+        world_size=1,
+        dataset_fingerprint=dataset.manifest.fingerprint,
+        configuration_hash="",
+        frozen_weights_sha256=frozen_weights_sha256(model),
+        **info,
+    )
+
+
+def write_regressions(directory: Path, dataset: Dataset, errors: list[float], recipe: str = "Regression") -> None:
+    """Checkpoints of the linear model whose slopes are off by so much."""
+    settings = {"model": "linear", "recipe": f"evaluations:{recipe}", "global_batch_size": 8}
+    directory.mkdir()
+    devices = {"kind": "cpu", "processes": 2}
+    write_configuration(directory, {"task": dataset.manifest.task, "settings": settings, "devices": devices})
+    for number, error in enumerate(errors, start=1):
+        model = nn.Linear(3, 1)
+        with torch.no_grad():
+            model.weight.copy_(torch.from_numpy(SLOPES + error)[None])
+            model.bias.zero_()
+        write_checkpoint(directory, 10 * number, model, dataset)
+
+
+def settings_in(folder: Path, **given: Any) -> EvaluationSettings:
+    """Settings with a registry of the test's own."""
+    return EvaluationSettings(**{"registry": str(folder / "registry"), "model_name": "mine", **given})
