@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_pipelines.accelerators import load_catalog
+from gpu_pipelines.accelerators.device_names import catalog_names
 from gpu_pipelines.recipes.recipe import Batch, Recipe
 
 
@@ -89,23 +90,9 @@ def peak_flops(device_name: str, precision: str) -> float | None:
         device_name: as PyTorch gives it, such as "NVIDIA H100 80GB HBM3".
         precision: bf16, fp16 or fp32.
     """
-    gpus = [gpu for gpu in load_catalog().gpus.values() if gpu.name in catalog_names(device_name)]
-    if not gpus:
+    names = catalog_names(device_name)
+    if not names:
         return None
-    tflops = {"bf16": gpus[0].bf16_tflops, "fp16": gpus[0].fp16_tflops, "fp32": gpus[0].fp32_tflops}[precision]
+    gpu = load_catalog().gpus[names[0]]
+    tflops = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}[precision]
     return tflops * 1e12 if tflops else None
-
-
-def catalog_names(device_name: str) -> list[str]:
-    """Names in the catalog that a device may have: one GPU comes with several sizes of memory and on several machines.
-
-    Args:
-        device_name: as PyTorch gives it.
-    """
-    words = set(device_name.lower().replace("-", " ").split())
-    return [name for name in load_catalog().gpus if _model_of(name) <= words]
-
-
-def _model_of(name: str) -> set[str]:
-    """The words of a GPU's name without the size of its memory or its machine, which do not change its peak."""
-    return {word for word in name.split("-") if word != "mega" and not word.endswith("gb")}

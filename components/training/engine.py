@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -61,6 +62,7 @@ class Trainer:
         self._recipe, self._dataset, self._settings = recipe, dataset, settings
         self._store, self._devices, self._device = store, devices, device
         self._chief = dist.get_rank() == 0
+        self._device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         self._interruption = Interruption(dist.new_group(backend="gloo"))
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._precision = choose_precision(settings.precision, device.type, capability)
@@ -268,7 +270,7 @@ class Trainer:
         configuration = {
             "task": self._dataset.manifest.task,
             "settings": asdict(self._settings),
-            "devices": {**asdict(self._devices), "world_size": dist.get_world_size()},
+            "devices": {**asdict(self._devices), "name": self._device_name, "world_size": dist.get_world_size()},
             "precision": self._precision,
             "parallelism": self._parallelism,
             "model": asdict(cost),
@@ -285,5 +287,5 @@ class Trainer:
             cost = measure_cost(self._recipe, self._parallel if sharded else self._model, batch, rows, sharded=sharded)
         if self._device.type != "cuda":
             return cost, None
-        peak = peak_flops(torch.cuda.get_device_name(self._device), self._precision)
+        peak = peak_flops(self._device_name, self._precision)
         return cost, peak * dist.get_world_size() if peak else None

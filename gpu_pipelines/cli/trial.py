@@ -101,22 +101,18 @@ def try_training(request: LocalRequest) -> Trial:
         total_samples=total * whole.global_batch_size,
         rows_per_process=whole.micro_batch_size or max(1, whole.global_batch_size // summary.devices.processes),
         precision=configuration["precision"],
-        measured_on=_spec_here(summary.devices.kind, summary.devices.processes),
+        measured_on=_spec_of(configuration["devices"]),
     )
 
 
-def _spec_here(kind: str, processes: int) -> str | None:
-    """The accelerators of this machine as the catalog names them, if they can be planned with."""
-    if kind != "cuda":
-        return None
-    import torch
-
+def _spec_of(devices: Mapping[str, Any]) -> str | None:
+    """The accelerators of a training as the catalog names them, if they can be planned with."""
     from gpu_pipelines.accelerators import PlanError, plan
-    from gpu_pipelines.components.training.compute import catalog_names
+    from gpu_pipelines.accelerators.device_names import catalog_names
 
-    for name in catalog_names(torch.cuda.get_device_name(0)):
+    for name in catalog_names(devices["name"]):
         try:
-            return plan(f"{name}:{processes}").spec
+            return plan(f"{name}:{devices['processes']}").spec
         except PlanError:
             continue
     return None
