@@ -48,6 +48,8 @@ def required(source: str, count: int, rate: float = 0.5) -> None:
 class InPlace:
     """A target that leaves every component as it is."""
 
+    checkpoint_uri = None
+
     def place(self, component: Any, plan: Any) -> Any:
         return component
 

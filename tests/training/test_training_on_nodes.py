@@ -1,0 +1,86 @@
+"""`train_model` on two machines: two network namespaces, each with its own address and processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from network import Network, Node, two_machines
+from test_launch import vertex
+from trainings import TRAIN, entries, names, photos_dataset, run_training, weights_digest
+
+from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.errors import INTERRUPTED
+
+SETTINGS = TrainingSettings(model="vit-micro", max_steps=30, checkpoint_every_steps=10, global_batch_size=16)
+LAST = "step-00000030"
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    with two_machines(tmp_path) as machines:
+        yield machines
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photos_dataset(tmp_path_factory.mktemp("photos"))
+
+
+def start(network: Network, settings: TrainingSettings, photos: Path, *directories: Path) -> list[Node]:
+    """Trains on both machines; the second directory is that of the second machine, if they share none."""
+    return [
+        network.start(
+            machine,
+            ["-c", TRAIN, json.dumps(asdict(settings)), str(photos), str(directories[machine % len(directories)])],
+            {**vertex(machine), "GPU_PIPELINES_ACCELERATOR": "cpu:1"},
+        )
+        for machine in (0, 1)
+    ]
+
+
+def test_two_nodes_train_as_two_processes_of_one_and_the_chief_alone_writes(
+    network: Network, photos: Path, tmp_path: Path
+) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    nodes = start(network, SETTINGS, photos, own, other)
+    assert [node.wait(120) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
+    assert [path for path in other.rglob("*") if path.is_file()] == []
+    assert "step 30/30" in nodes[0].output
+    assert "step" not in nodes[1].output
+    assert run_training(SETTINGS, photos, str(tmp_path / "alone")).status == 0
+    assert weights_digest(own / LAST) == weights_digest(tmp_path / "alone" / LAST)
+    # Continued, the second machine has to read what the first wrote.
+    (own / LAST / "checkpoint.json").unlink()
+    again = start(network, SETTINGS, photos, own, other)
+    assert [node.wait(120) for node in again] == [1, 1]
+    assert "cannot be read on node 1" in again[0].output
+    assert "Give a gs:// checkpoint_uri" in again[0].output
+
+
+def test_a_sharded_training_stopped_on_one_node_continues_on_both(
+    network: Network, photos: Path, tmp_path: Path
+) -> None:
+    settings, shared = replace(SETTINGS, parallelism="fsdp", max_steps=400), tmp_path / "shared"
+    nodes = start(network, settings, photos, shared)
+    nodes[0].await_line("step 10/400")
+    nodes[1].process.terminate()
+    assert [node.wait(60) for node in nodes] == [INTERRUPTED, INTERRUPTED], nodes[0].output + nodes[1].output
+    newest = names(shared)[-1]
+    assert (shared / newest / "checkpoint.json").is_file()
+    shorter = start(network, settings, photos, shared)
+    shorter[0].await_line(f"continuing from {newest}")
+    shorter[0].await_line("loss on val")
+    for node in shorter:
+        node.kill_tree()
+    assert len(entries(shared, "loss")) > 0
+
+
+def test_shards_that_the_chief_does_not_see_are_an_error(network: Network, photos: Path, tmp_path: Path) -> None:
+    nodes = start(network, replace(SETTINGS, parallelism="fsdp"), photos, tmp_path / "own", tmp_path / "other")
+    assert [node.wait(120) for node in nodes] == [1, 1]
+    assert "is not shared by the nodes" in nodes[0].output
+    assert not list((tmp_path / "own").glob("*/checkpoint.json"))
