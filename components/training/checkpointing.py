@@ -64,7 +64,7 @@ class CheckpointWriter:
 
     def found(self, earlier: list[CheckpointInfo]) -> None:
         """Takes note of the checkpoint that the training continues from, and those before it."""
-        self._whole.update({info.step: info.val_loss is not None for info in earlier})
+        self._whole.update({info.step: not info.interruption for info in earlier})
 
     def save(self, state: State, info: Mapping[str, Any]) -> None:
         """Copies the state and writes it in the background; waits first if the one before is still being written.
@@ -115,7 +115,7 @@ class CheckpointWriter:
             checkpoint = checkpoints.mark_complete(path, files=files, **info)
             self._store.publish([f"{name}/{MARKER}"])
             self._store.publish_log(self._events_uri)
-            self._whole[info["step"]] = info["val_loss"] is not None
+            self._whole[info["step"]] = not info["interruption"]
             self._delete_superseded(checkpoint)
         if self._group is not None:
             dist.barrier(self._group)

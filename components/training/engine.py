@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -90,15 +91,13 @@ class Trainer:
         blocks = self._recipe.blocks(model)
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks)
-        if settings.compile_model:
-            for block in blocks or [model]:
-                block.compile()
         if self._chief:
             print(
                 f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen), "
                 f"{self._parallelism}, {self._precision}",
                 flush=True,
             )
+        self._to_compile = (blocks or [model]) if settings.compile_model else []
         return spread(model, blocks, self._parallelism, self._precision, self._device)
 
     def train(self) -> bool:
@@ -113,6 +112,8 @@ class Trainer:
         events_uri = asked if is_remote(asked) else ""
         self._writer = CheckpointWriter(self._store, self._settings, group, events_uri)
         cost, peak = self._measure()
+        for block in self._to_compile:  # after the operations were counted, which compiled code would hide
+            block.compile()
         step = self._resume(cost)
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._chief)
@@ -132,8 +133,8 @@ class Trainer:
     def _train_from(self, step: int) -> bool:
         between = self._settings.steps_between_checkpoints(self._total)
         self._parallel.train()
-        if step and step % between == 0 and self._last_val_loss is None:
-            self._save(step, self._validate(step))  # it was interrupted between the step and its validation
+        if self._was_interrupted and step % between == 0:
+            self._save(step, self._validate(step))  # it was due, and had no time for its validation
         while step < self._total and not self._has_stalled(step, between):
             rate = self._step(step)
             step += 1
@@ -142,7 +143,7 @@ class Trainer:
             if regular or interrupted or self._log.is_due(step):
                 self._log.training(step, self._epoch(step), self._losses.mean(), rate, self._speed.take())
             if regular or interrupted:
-                self._save(step, None if interrupted else self._validate(step))
+                self._save(step, None if interrupted else self._validate(step), interruption=interrupted)
             if interrupted:
                 return False
         return True
@@ -200,7 +201,7 @@ class Trainer:
                     losses.add(self._recipe.loss(model, batch) * terms, terms)
         loss = losses.mean()
         self._parallel.train()
-        if self._best is None or loss < self._best[0]:
+        if math.isfinite(loss) and (self._best is None or loss < self._best[0]):
             self._best = (loss, step)
         self._log.validation(step, self._epoch(step), loss)
         self._speed.leave_out(time.monotonic() - began)
@@ -225,7 +226,7 @@ class Trainer:
                 self._listed["scaler"] = {"scale": torch.zeros(()), "growth_tracker": torch.zeros(())}
         return self._listed
 
-    def _save(self, step: int, val_loss: float | None) -> None:
+    def _save(self, step: int, val_loss: float | None, *, interruption: bool = False) -> None:
         state = self._state()
         if self._scaler.is_enabled():
             scaling = self._scaler.state_dict()
@@ -237,7 +238,8 @@ class Trainer:
             "samples_seen": step * self._settings.global_batch_size,
             "world_size": dist.get_world_size(),
             **asdict(self._identity),
-            "val_loss": val_loss,
+            "interruption": interruption,
+            "val_loss": val_loss if val_loss is not None and math.isfinite(val_loss) else None,
             "best_val_loss": self._best[0] if self._best else None,
             "best_step": self._best[1] if self._best else None,
             "rehearsal": self._devices.rehearsal,
@@ -248,7 +250,7 @@ class Trainer:
         found, whole = restore(self._state, self._store, self._identity)
         if self._chief:
             self._write_configuration(cost)
-        self._last_val_loss = None
+        self._was_interrupted = False
         if found is None:
             return 0
         self._writer.found(whole)
@@ -259,7 +261,7 @@ class Trainer:
                 {**self._scaler.state_dict(), "scale": scaling["scale"].item(), "_growth_tracker": tracker}
             )
         info = found.info
-        self._last_val_loss = info.val_loss
+        self._was_interrupted = info.interruption
         if info.best_step is not None and info.best_val_loss is not None:
             self._best = (info.best_val_loss, info.best_step)
         if self._chief:

@@ -32,7 +32,8 @@ class CheckpointInfo:
         dataset_fingerprint: fingerprint of the dataset trained on.
         configuration_hash: SHA-256 of everything that shapes the weights besides the data.
         files: SHA-256 of each file of the checkpoint, by relative path.
-        val_loss: loss on val, nats; None if it was not measured.
+        interruption: written because the training was interrupted, not because it was due.
+        val_loss: loss on val, nats; None if it was not measured, or is not a number.
         best_step: step of the checkpoint with the lowest loss on val so far; None if none was measured.
         best_val_loss: that loss.
         frozen_weights_sha256: of the weights that were not trained and are not in the checkpoint; empty if all are.
@@ -46,6 +47,7 @@ class CheckpointInfo:
     dataset_fingerprint: str
     configuration_hash: str
     files: Mapping[str, str]
+    interruption: bool = False
     val_loss: float | None = None
     best_step: int | None = None
     best_val_loss: float | None = None

@@ -69,8 +69,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(
         ("cpu:2", {"micro_batch_size": 3}),
         ("cpu:2", {"activation_checkpointing": True}),
         ("cpu:4", {"parallelism": "fsdp"}),
+        pytest.param("cpu:2", {"compile_model": True}, marks=pytest.mark.slow),
     ],
-    ids=["2 to 1", "2 to 4", "micro-batches", "recomputed activations", "DDP to FSDP"],
+    ids=["2 to 1", "2 to 4", "micro-batches", "recomputed activations", "DDP to FSDP", "compiled"],
 )
 def test_a_run_continued_in_another_way_comes_to_the_same(
     photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accelerator: str, changes: dict
