@@ -79,7 +79,7 @@ class Job:
         """Leaves the loss on val, taken the same way for all."""
         if int(os.environ["RANK"]):
             return
-        rows = Rows(self, "val")
+        rows = Rows(OurDataset(self.dataset), "val")
         device = next(model.parameters()).device
         batch = {name: value.to(device) for name, value in rows.collate(rows[np.arange(len(rows))]).items()}
         with torch.no_grad(), autocast(self.device):
@@ -90,8 +90,8 @@ class Job:
 class Rows(Dataset[Any]):
     """A split in memory. An index gives a row, an array of indices a batch."""
 
-    def __init__(self, job: Job, split: str) -> None:
-        rows = OurDataset(job.dataset).split(split)
+    def __init__(self, dataset: OurDataset, split: str) -> None:
+        rows = dataset.split(split)
         columns = rows.take(np.arange(len(rows)))
         self._columns = {name: torch.from_numpy(array) for name, array in columns.items()}
         self._rows = len(rows)
@@ -155,7 +155,7 @@ def train_by_hand(job: Job) -> None:
     model = job.model().to(device)
     parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer, schedule = job.optimizer(model)
-    rows = Rows(job, "train")
+    rows = Rows(OurDataset(job.dataset), "train")
     loader = DataLoader(rows, sampler=BatchesInOurOrder(job, len(rows)), batch_size=None)
     parallel.train()
     for step, raw in enumerate(loader, start=1):
@@ -197,7 +197,7 @@ def train_with_lightning(job: Job) -> None:
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     saving = ModelCheckpoint(dirpath=job.output / "lightning", every_n_train_steps=job.save_every, save_top_k=-1)
-    rows = Rows(job, "train")
+    rows = Rows(OurDataset(job.dataset), "train")
     module = Module()
     module.model.train()
     trainer = lightning.Trainer(
@@ -215,9 +215,7 @@ def train_with_lightning(job: Job) -> None:
         enable_model_summary=False,
         default_root_dir=job.output,
     )
-    loader = DataLoader(
-        rows, batch_size=job.batch_per_process(), shuffle=True, collate_fn=rows.collate, drop_last=True
-    )
+    loader = DataLoader(rows, batch_size=job.batch_per_process(), shuffle=True, collate_fn=rows.collate, drop_last=True)
     trainer.fit(module, loader)
     job.finish(module.model)
 
@@ -226,7 +224,7 @@ def train_with_transformers(job: Job) -> None:
     """The Trainer of transformers."""
     from transformers import Trainer, TrainingArguments
 
-    rows = Rows(job, "train")
+    rows = Rows(OurDataset(job.dataset), "train")
     arguments = TrainingArguments(
         output_dir=str(job.output / "transformers"),
         per_device_train_batch_size=job.batch_per_process(),

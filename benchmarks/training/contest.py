@@ -63,7 +63,13 @@ class Machine:
 
 
 def run(
-    name: str, workload: Workload, prepared: tuple[Path, str], machine: Machine, warmup: int, steps: int, save_every: int
+    name: str,
+    workload: Workload,
+    prepared: tuple[Path, str],
+    machine: Machine,
+    warmup: int,
+    steps: int,
+    save_every: int,
 ) -> Run:
     """Trains once.
 

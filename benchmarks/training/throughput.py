@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=220, help="in all")
+    parser.add_argument("--steps", type=int, default=160, help="in all")
     parser.add_argument("--warmup-steps", type=int, default=20, help="of these, not counted")
     parser.add_argument("--models", default="ViT,GPT")
     asked = parser.parse_args()
@@ -51,7 +51,9 @@ def main() -> None:
 
 def _show(workload: Workload, runs: dict[str, list[Run]], results: dict[str, Any], ratios: dict[str, float]) -> None:
     speeds = {name: [run.samples_per_second for run in done] for name, done in runs.items()}
-    print(f"{workload.name}: {'contender':14} {'samples/s':>10}  {'from – to':>17}  {'loss on val':>11}  ours / it  goal")
+    print(
+        f"{workload.name}: {'contender':14} {'samples/s':>10}  {'from – to':>17}  {'loss on val':>11}  ours / it  goal"
+    )
     for name, values in speeds.items():
         key = f"{workload.name}: ours / {name}"
         loss = statistics.median(run.val_loss for run in runs[name])
@@ -65,7 +67,9 @@ def _show(workload: Workload, runs: dict[str, list[Run]], results: dict[str, Any
             line += f"  {ratios[key]:9.3f}  {GOALS[workload.name].get(name, '')}"
         print(line, flush=True)
     apart = abs(runs["ours"][0].val_loss - runs["hand-written"][0].val_loss)
-    print(f"     loss of the hand-written loop: {apart:.1e} from ours ({'same' if apart < SAME_LOSS else 'NOT THE SAME'})")
+    print(
+        f"     loss of the hand-written loop: {apart:.1e} from ours ({'same' if apart < SAME_LOSS else 'NOT THE SAME'})"
+    )
     results[f"{workload.name}: loss of ours - hand-written"] = apart
 
 

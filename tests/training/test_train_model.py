@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trainings import entries, photos_dataset, weights_digest
+from started_training import weights_digest
+from trainings import entries, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.components.training.optimization import schedule
