@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: run test test-slow lint bench compile docs clean
+.PHONY: run test test-slow lint bench bench-training compile docs clean
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
@@ -24,9 +24,16 @@ lint: $(VENV)/.dev
 	$(PIP) --no-deps --no-build-isolation --target build/typecheck .
 	cd build/typecheck && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p gpu_pipelines
 
-bench: $(VENV)/.steps
+bench: $(VENV)/.steps bench-training
 	$(BIN)/python benchmarks/local_pipeline.py
 	$(BIN)/python benchmarks/accelerators_cli.py
+
+# Hours on two cores; docs/benchmarks.md says how to run less of it.
+bench-training: $(VENV)/.bench
+	$(BIN)/python benchmarks/training/throughput.py
+	$(BIN)/python benchmarks/training/checkpoint_cost.py
+	$(BIN)/python benchmarks/training/exact_resume.py --peer
+	$(BIN)/python benchmarks/training/gpu_mfu.py
 
 compile: $(VENV)/.steps
 	$(BIN)/gpu-pipelines compile --all
@@ -41,6 +48,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.steps: $(VENV)/bin/python setup.cfg constraints.txt
 	$(PIP) --editable '.[steps]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.steps
+	$(PIP) --editable '.[steps,bench]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.steps

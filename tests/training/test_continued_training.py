@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainings import entries, names, photos_dataset, tensors, weights_digest
+from started_training import tensors, weights_digest
+from trainings import entries, names, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.components.training.retention import superseded

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from trainings import entries, photos_dataset, tensors, weights_digest
+from started_training import tensors, weights_digest
+from trainings import entries, photos_dataset
 
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.settings import PrepareSettings

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainings import entries, names, photos_dataset, run_training, weights_digest
+from started_training import run_training, weights_digest
+from trainings import entries, names, photos_dataset
 
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import INTERRUPTED

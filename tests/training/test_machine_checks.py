@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainings import photos_dataset, run_training
+from started_training import run_training
+from trainings import photos_dataset
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints, read_configuration

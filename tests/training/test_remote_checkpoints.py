@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from gcp_storage_emulator.server import create_server
-from trainings import photos_dataset, run_training, tensors, weights_digest
+from started_training import run_training, tensors, weights_digest
+from trainings import photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy

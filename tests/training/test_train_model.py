@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trainings import entries, photos_dataset, run_training, weights_digest
+from started_training import run_training, weights_digest
+from trainings import entries, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.components.training.optimization import schedule

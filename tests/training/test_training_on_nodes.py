@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from network import Network, Node, two_machines
+from started_training import TRAIN, run_training, weights_digest
 from test_launch import vertex
-from trainings import TRAIN, entries, names, photos_dataset, run_training, weights_digest
+from trainings import entries, names, photos_dataset
 
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import INTERRUPTED

@@ -1,0 +1,18 @@
+"""Our recipes as they are; importing them, as each training process does, starts the stopwatch."""
+
+from __future__ import annotations
+
+import stopwatch
+
+from gpu_pipelines.recipes.causal_lm import CausalLanguageModel
+from gpu_pipelines.recipes.image_classification import ImageClassification
+
+stopwatch.install()
+
+
+class TimedImages(ImageClassification):
+    """Image classification."""
+
+
+class TimedText(CausalLanguageModel):
+    """Causal language modelling."""

@@ -1,0 +1,117 @@
+"""Trainings in processes of their own, stopped or killed on the way, and the tensors they leave behind.
+
+Tests and benchmarks/training/exact_resume.py use the same ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from safetensors import safe_open
+
+from gpu_pipelines.components.training.settings import TrainingSettings
+
+TRAIN = """
+import json, sys
+from pathlib import Path
+from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.components.training.train import train_model
+from gpu_pipelines.errors import user_errors_end_the_step
+with user_errors_end_the_step():
+    train_model(TrainingSettings(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a training that ran in processes of its own ended."""
+
+    status: int
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def run_training(
+    settings: TrainingSettings,
+    dataset: Path,
+    uri: str,
+    *,
+    stop_when: Callable[[str], bool] | None = None,
+    by: signal.Signals = signal.SIGKILL,
+    seconds_later: float = 0.0,
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Trains in processes of its own.
+
+    Args:
+        settings: hyperparameters.
+        dataset: the dataset.
+        uri: where checkpoints go.
+        stop_when: given each line of output; once it is true, the training is stopped.
+        by: SIGKILL goes to all processes, any other signal to the first one.
+        seconds_later: how long after that it is stopped.
+        environment: further variables.
+    """
+    command = [sys.executable, "-u", "-c", TRAIN, json.dumps(asdict(settings)), str(dataset), uri]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(environment or {})}
+    ) as process:
+        lines: list[str] = []
+        later: threading.Timer | None = None
+        assert process.stdout
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if stop_when and stop_when(line):
+                stop_when = None
+                later = threading.Timer(seconds_later, _stop, (psutil.Process(process.pid), by))
+                later.start()
+        if later is not None:
+            later.cancel()
+            later.join()
+    return Ended(process.returncode, lines)
+
+
+def _stop(process: psutil.Process, by: signal.Signals) -> None:
+    # One that has come to its end by itself is not there any more.
+    with suppress(psutil.NoSuchProcess):
+        if by != signal.SIGKILL:
+            process.send_signal(by)
+            return
+        for each in [*process.children(recursive=True), process]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+
+
+def tensors(checkpoint: Path) -> dict[str, Any]:
+    """The tensors of a checkpoint by name; of sharded ones, the parts by name and place."""
+    found = {}
+    for file in checkpoint.glob("*.safetensors"):
+        with safe_open(file, "pt") as opened:
+            places = json.loads((opened.metadata() or {}).get("DCP_SHARDING_INFO", "{}"))
+            for name in opened.keys():  # noqa: SIM118 (it is no mapping)
+                offsets = places.get(name, {}).get("saved_offsets", [])
+                found[f"{name} from {offsets}" if any(offsets) else name] = opened.get_tensor(name)
+    return found
+
+
+def weights_digest(checkpoint: Path) -> str:
+    """Hash of all tensors of a checkpoint, model and optimizer, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors(checkpoint).items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
