@@ -358,6 +358,6 @@ def test_the_real_pipeline_takes_its_parameters_from_text_and_from_a_file(real_p
 
 def test_the_real_pipeline_names_the_parameter_that_was_meant(real_pipeline: Any) -> None:
     with pytest.raises(UserError) as caught:
-        pipeline_arguments(real_pipeline, ["batch_size=8", "learning-rate=1"], None)
+        pipeline_arguments(real_pipeline, ["global_batch=8", "learning-rate=1"], None)
     assert "global_batch_size" in str(caught.value)
     assert "'learning_rate'" in str(caught.value)
