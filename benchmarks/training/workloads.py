@@ -29,7 +29,8 @@ class Workload:
         rows: training rows.
         batch: global batch size.
         vocabulary: tokens, for text.
-        configuration: entries of a GPT-2 config.json.
+        configuration: entries of a config.json.
+        steps: of one run, where the command line does not say.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Workload:
     batch: int
     vocabulary: int = 0
     configuration: dict[str, Any] | None = None
+    steps: int = 160
 
     def prepare(self, folder: Path) -> tuple[Path, str]:
         """Writes the dataset below `folder`; returns it and what to give as `model`."""
@@ -50,8 +52,10 @@ class Workload:
         model = folder / f"{self.name} model"
         model.mkdir(parents=True, exist_ok=True)
         # Without dropout, so that the loss of the same rows in the same order is the same number.
-        content = {"model_type": "gpt2", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        content |= {"n_positions": self.shape[0], "vocab_size": self.vocabulary, **self.configuration}
+        content = dict(self.configuration)
+        if self.task == "causal_lm":
+            content |= {"model_type": "gpt2", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+            content |= {"n_positions": self.shape[0], "vocab_size": self.vocabulary}
         (model / "config.json").write_text(json.dumps(content), encoding="utf-8")
         return dataset, str(model)
 
@@ -67,11 +71,20 @@ class Workload:
         )
 
 
+_TINY_VIT = {
+    "model_type": "vit",
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "image_size": 32,
+    "patch_size": 8,
+}
 _SMALL_GPT = {"n_layer": 4, "n_embd": 128, "n_head": 4}
 _GPT2 = {"n_layer": 12, "n_embd": 768, "n_head": 12}
 WORKLOADS = {
     "cpu": (
-        Workload("ViT", "image_classification", "vit-micro", (3, 32, 32), 8192, 128),
+        Workload("ViT", "image_classification", "", (3, 32, 32), 8192, 64, configuration=_TINY_VIT, steps=600),
         Workload("GPT", "causal_lm", "", (128,), 2048, 16, 2000, _SMALL_GPT),
     ),
     "cuda": (

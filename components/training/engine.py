@@ -133,6 +133,7 @@ class Trainer:
     def _train_from(self, step: int) -> bool:
         between = self._settings.steps_between_checkpoints(self._total)
         self._parallel.train()
+        told = step
         if self._was_interrupted and step % between == 0:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
         while step < self._total and not self._has_stalled(step, between):
@@ -142,6 +143,8 @@ class Trainer:
             regular = step % between == 0 or step == self._total
             if regular or interrupted or self._log.is_due(step):
                 self._log.training(step, self._epoch(step), self._losses.mean(), rate, self._speed.take())
+                self._interruption.pace(self._losses.seconds / (step - told))
+                told = step
             if regular or interrupted:
                 self._save(step, None if interrupted else self._validate(step), interruption=interrupted)
             if interrupted:

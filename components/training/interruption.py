@@ -8,11 +8,14 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+#: Of short steps so many are taken before the processes tell each other again.
+SECONDS_BETWEEN = 0.25
+
 
 class Interruption:
     """Whether any process has been asked to stop.
 
-    The processes tell each other after each step, in the background of the next one: nobody waits, and all see the same
+    The processes tell each other after a step, in the background of the next one: nobody waits, and all see the same
     answer at the same step, one step late.
 
     Args:
@@ -21,6 +24,8 @@ class Interruption:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
+        self._every = 1
+        self._steps = 0
         self._asked = False
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._told: dist.Work | None = None
@@ -31,8 +36,19 @@ class Interruption:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
 
+    def pace(self, seconds_per_step: float) -> None:
+        """Makes the processes tell each other only as often as it matters, where steps are short.
+
+        Args:
+            seconds_per_step: the same number on all processes.
+        """
+        self._every = max(1, int(SECONDS_BETWEEN / max(seconds_per_step, 1e-6)))
+
     def agreed(self) -> bool:
         """Whether all should stop now; called by all processes after each step."""
+        self._steps += 1
+        if self._steps % self._every:
+            return False
         stop = False
         if self._told is not None:
             self._told.wait()

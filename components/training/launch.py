@@ -34,7 +34,7 @@ from gpu_pipelines.components.training.worker import USER_ERROR
 from gpu_pipelines.errors import INTERRUPTED, Interrupted, UserError
 
 _RUN = "train_model"
-_SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_WITHOUT_PROCESSES = 2.0
 _LAST_LINES = 8
 _BY_SIGNAL = "stopped by "

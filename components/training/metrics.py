@@ -16,7 +16,7 @@ from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
 from gpu_pipelines.errors import UserError
 
-METRICS_LINES = 200
+METRICS_LINES = 100
 PROGRESS_SECONDS = 1.0
 
 
@@ -74,12 +74,17 @@ class Losses:
 
     Args:
         device: where the losses are.
+
+    Attributes:
+        seconds: between the last two means, averaged over all processes, the same on all of them.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
         self._pieces: list[torch.Tensor] = []
         self._terms = 0
+        self._began = time.monotonic()
+        self.seconds = 0.0
 
     def add(self, total: torch.Tensor, terms: int) -> None:
         """Adds the sum of some losses and the number of its terms; nothing is waited for."""
@@ -90,9 +95,12 @@ class Losses:
         """The mean over the terms of all processes since the last call; all processes call it."""
         self._sums[0] = torch.stack(self._pieces).double().sum() if self._pieces else 0.0
         self._sums[1] = self._terms
-        self._pieces, self._terms = [], 0
+        now = time.monotonic()
+        self._sums[2] = now - self._began
+        self._pieces, self._terms, self._began = [], 0, now
         dist.all_reduce(self._sums)
-        total, terms = self._sums.tolist()
+        total, terms, seconds = self._sums.tolist()
+        self.seconds = seconds / dist.get_world_size()
         return total / terms if terms else 0.0
 
 
@@ -123,7 +131,7 @@ class MetricsLog:
         self._events = SummaryWriter(str(events), purge_step=step + 1 if step else None)
 
     def is_due(self, step: int) -> bool:
-        """Whether an entry is written after this step: about 200 in all, and the last one."""
+        """Whether an entry is written after this step: about 100 in all, and the last one."""
         return step % self.every == 0 or step == self._total
 
     def training(self, step: int, epoch: float, loss: float, rate: float, speed: dict[str, float]) -> None:

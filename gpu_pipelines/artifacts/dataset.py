@@ -294,6 +294,7 @@ class Split:
         self.name = name
         self._features = manifest.features
         self._batches = [self._open(directory / file.path, file.rows) for file in manifest.splits[name]]
+        self._arrays = [{name: self._array(batch, name) for name in self._features} for batch in self._batches]
         self._starts = np.cumsum([0] + [batch.num_rows for batch in self._batches])
 
     def _open(self, path: Path, rows: int) -> pa.RecordBatch:
@@ -311,20 +312,22 @@ class Split:
 
     def columns(self, start: int, stop: int) -> Iterable[dict[str, np.ndarray]]:
         """Rows `start` to `stop` in order: for each shard touched, a dict of zero-copy arrays (rows, *shape)."""
-        for batch, first in zip(self._batches, self._starts, strict=False):
+        for batch, arrays, first in zip(self._batches, self._arrays, self._starts, strict=False):
             low, high = max(start - first, 0), min(stop - first, batch.num_rows)
             if low < high:
-                yield {n: self._array(batch, n)[low:high] for n in self._features}
+                yield {name: array[low:high] for name, array in arrays.items()}
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Copies the given rows, in the given order: a dict of arrays (len(rows), *shape)."""
+        if len(self._arrays) == 1:
+            return {name: array[rows] for name, array in self._arrays[0].items()}
         shard = np.searchsorted(self._starts, rows, side="right") - 1
         taken = {n: np.empty((len(rows), *f.shape), dtype=f.dtype) for n, f in self._features.items()}
         for index in np.unique(shard):
             here = shard == index
             local = rows[here] - self._starts[index]
             for name, array in taken.items():
-                array[here] = self._array(self._batches[index], name)[local]
+                array[here] = self._arrays[index][name][local]
         return taken
 
     def sources(self, rows: Sequence[int]) -> list[str]:
