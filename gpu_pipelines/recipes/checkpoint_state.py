@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -24,6 +25,8 @@ from torch.distributed.tensor import DTensor
 from gpu_pipelines.errors import UserError, some_of
 
 State = dict[str, Any]
+#: As torch.distributed.checkpoint names the only file of a single process.
+WHOLE = "shard-00001-model-00001-of-00001.safetensors"
 
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
@@ -72,7 +75,7 @@ class StateCopy:
             return {name: self._mirror(entry) for name, entry in value.items()}
         tensor = value.detach()
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        buffer = torch.empty_like(local, device="cpu", pin_memory=local.is_cuda)
+        buffer = torch.empty(local.shape, dtype=local.dtype, device="cpu", pin_memory=local.is_cuda)
         self._sources.append(local)
         self._buffers.append(buffer)
         if isinstance(tensor, DTensor):
@@ -98,14 +101,12 @@ def save_state(state: State, path: Path, group: dist.ProcessGroup | None = None)
         path: the folder.
         group: processes among which the state is sharded, all of which call this; None where this process alone saves.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        dcp.save(
-            state,
-            storage_writer=HuggingFaceStorageWriter(str(path), save_distributed=True),
-            process_group=group,
-            no_dist=group is None,
-        )
+    if group is None:
+        # Whole tensors need no plan of who writes which part; to plan takes longer than to write a small model.
+        save_file(dict(_flat(state)), path / WHOLE, metadata={"format": "pt"})
+        return
+    writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
+    dcp.save(state, storage_writer=writer, process_group=group)
 
 
 def load_state(state: State, path: Path) -> None:
