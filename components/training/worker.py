@@ -28,6 +28,8 @@ def main(job_file: str) -> None:
     """
     # Depthwise convolutions have such strides in every process and step; there is nothing the user could do about it.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    # The thread that writes checkpoints must not hold up the training for the 5 ms that are usual between threads.
+    sys.setswitchinterval(0.0005)
     finished = True
     try:
         with output_may_break():

@@ -61,7 +61,7 @@ def test_all_that_a_local_training_leaves_is_in_the_bucket(trained: str, photos:
     assert all(checkpoint.damaged_file() is None for checkpoint in complete_checkpoints(copy))
 
 
-@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallelism", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_a_training_in_a_bucket_continues_where_it_was_cut_off(
     bucket: str, trained: str, photos: Path, tmp_path: Path, parallelism: str
 ) -> None:
