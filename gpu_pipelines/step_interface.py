@@ -8,6 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpu_pipelines.artifacts.remote_files import is_remote
+
 Settings = TypeVar("Settings")
 
 
@@ -15,6 +17,21 @@ def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Setti
     """Makes a settings dataclass of those arguments that have the names of its fields."""
     names = [field.name for field in fields(settings)]  # type: ignore[arg-type]
     return settings(**{name: arguments[name] for name in names if name in arguments})
+
+
+def place_of(artifact: Any, uri: str = "") -> str:
+    """Where an artifact's files are or go: a URI in object storage, or a local path.
+
+    Cloud Storage is not reached through a container's mount of it, on which renames and appends are not to be relied
+    on.
+
+    Args:
+        artifact: a KFP artifact.
+        uri: a place that the artifact is moved to; empty for the one it has.
+    """
+    if uri:
+        artifact.uri = uri
+    return str(artifact.uri if is_remote(artifact.uri) else artifact.path)
 
 
 def log_metrics(artifact: Any, figures: Mapping[str, float]) -> None:

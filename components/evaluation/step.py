@@ -9,12 +9,11 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_store import local_copy
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.report import write_report
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, log_metrics, write_figures
+from gpu_pipelines.step_interface import fields_from, log_metrics, place_of, write_figures
 
 
 def run(arguments: Mapping[str, Any]) -> bool:
@@ -30,8 +29,7 @@ def run(arguments: Mapping[str, Any]) -> bool:
         model = arguments["best_checkpoint"]
         dataset = Path(arguments["dataset"].path)
         settings = fields_from(EvaluationSettings, arguments)
-        checkpoints = arguments["checkpoints"]
-        place = checkpoints.uri if is_remote(checkpoints.uri) else checkpoints.path
+        place = place_of(arguments["checkpoints"])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             directory = local_copy(place, Path(scratch), foreign=bool(settings.scoring_function))
             evaluation = evaluate_checkpoints(settings, dataset, directory, Path(model.path))

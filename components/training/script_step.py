@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.training.script_report import write_report
 from gpu_pipelines.components.training.script_run import run_script
 from gpu_pipelines.components.training.script_settings import ScriptSettings
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, log_metrics
+from gpu_pipelines.step_interface import fields_from, log_metrics, place_of
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -23,9 +22,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     """
     with user_errors_end_the_step():
         checkpoints = arguments["checkpoints"]
-        if arguments["checkpoint_uri"]:
-            checkpoints.uri = arguments["checkpoint_uri"]
-        place = checkpoints.uri if is_remote(checkpoints.uri) else checkpoints.path
+        place = place_of(checkpoints, arguments["checkpoint_uri"])
         settings = fields_from(ScriptSettings, arguments)
         summary = run_script(settings, Path(arguments["dataset"].path), place)
         if summary is None:

@@ -16,8 +16,8 @@ _HERE = Path(__file__).parent
 
 
 def render(template: Path, **values: Any) -> Markup:
-    """Fills in a Jinja template; every value is escaped unless it is `Markup`."""
-    loader = FileSystemLoader(template.parent)
+    """Fills in a Jinja template, which may include those of this folder; what is not `Markup` is escaped."""
+    loader = FileSystemLoader([template.parent, _HERE])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
