@@ -82,6 +82,7 @@ def test_a_training_in_a_bucket_continues_where_it_was_cut_off(
     assert weights_digest(local_copy(uri, tmp_path / "continued") / "step-00000009") == whole
 
 
+@pytest.mark.slow
 def test_superseded_checkpoints_are_deleted_from_the_bucket(bucket: str, photos: Path) -> None:
     uri = f"{bucket}/kept"
     assert run_training(replace(SETTINGS, keep_last=1), photos, uri).status == 0

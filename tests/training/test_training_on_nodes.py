@@ -80,6 +80,7 @@ def test_a_sharded_training_stopped_on_one_node_continues_on_both(
     assert len(entries(shared, "loss")) > 0
 
 
+@pytest.mark.slow
 def test_shards_that_the_chief_does_not_see_are_an_error(network: Network, photos: Path, tmp_path: Path) -> None:
     nodes = start(network, replace(SETTINGS, parallelism="fsdp"), photos, tmp_path / "own", tmp_path / "other")
     assert [node.wait(120) for node in nodes] == [1, 1]
