@@ -43,7 +43,7 @@ MODELS = {
 }
 SHAPES = {"image_classification": (3, 32, 32), "causal_lm": (64,), "text_classification": (64,)}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
-STEPS, EVERY, ROWS, BATCH, VOCABULARY = 30, 4, 96, 16, 400
+STEPS, EVERY, ROWS, BATCH, VOCABULARY = 150, 20, 96, 16, 400
 LAST = f"step-{STEPS:08d}"
 #: A training whose last checkpoint was whole before its moment came proves nothing; it gets another moment.
 MOST_MOMENTS = 20
