@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch.distributed as dist
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import MARKER, Checkpoint, CheckpointInfo
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
-from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.components.training.retention import superseded
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import UserError
@@ -60,7 +59,6 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self._whole: dict[int, bool] = {}
-        self.seconds_waited = 0.0
 
     def found(self, earlier: list[CheckpointInfo]) -> None:
         """Takes note of the checkpoint that the training continues from, and those before it."""
@@ -88,13 +86,11 @@ class CheckpointWriter:
         """
         if self._pending is None:
             return
-        began = time.monotonic()
         pending, self._pending = self._pending, None
         try:
             pending.result()
         except OSError as error:
             raise UserError(f"A checkpoint could not be written to {self._store.uri}: {error}.") from None
-        self.seconds_waited += time.monotonic() - began
 
     def close(self) -> None:
         """Waits, and ends the thread."""
@@ -130,7 +126,7 @@ class CheckpointWriter:
             return hashes
         rank = dist.get_rank(self._group)
         own = {file.name for file in path.glob(f"shard-{rank + 1:05d}-*")}
-        hashes = {file: digest for file, digest in sha256_of_tree(path).items() if file in own}
+        hashes = {file: sha256_of_file(path / file) for file in own}
         self._store.publish([f"{name}/{file}" for file in own])
         everyones: list[dict[str, str]] = [{} for _ in range(dist.get_world_size(self._group))]
         dist.all_gather_object(everyones, hashes, group=self._group)
