@@ -269,6 +269,9 @@ def main(name: str, file: str) -> None:
     if name != "ours":  # ours starts it in its own processes
         stopwatch.install()
     CONTENDERS[name](Job(Path(file)))
+    # Left to the interpreter's end, gloo's threads abort a process now and then.
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,201 @@
+"""Where things are in Google Cloud: project, region, bucket, image and the like, from a file and gcloud's environment."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_pipelines.errors import UserError, nearest
+
+FILE = "gpu-pipelines.yaml"
+
+#: The variables that gcloud and Google's libraries take a setting from, the first that is set wins.
+VARIABLES = {
+    "project": ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
+    "region": ("CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION", "GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION"),
+}
+#: Sections and keys of gcloud's own configuration, as `gcloud config set` writes them.
+_GCLOUD_PROPERTIES = {"project": (("core", "project"),), "region": (("ai", "region"), ("compute", "region"))}
+
+_FORMS = {
+    "project": (r"[a-z][a-z0-9:.-]{4,}[a-z0-9]", "the id of a project, such as my-project-123"),
+    "region": (r"[a-z]+-[a-z]+[0-9]+", "a region, such as us-central1"),
+    "pipeline_root": (r"gs://[a-z0-9][a-z0-9._-]{1,}[a-z0-9](/\S*)?", "a place in Cloud Storage, gs://BUCKET/FOLDER"),
+    "image": (r"[a-z0-9][\w./:@-]*", "an image, such as us-central1-docker.pkg.dev/PROJECT/REPOSITORY/steps:0.1.0"),
+    "serving_image": (r"[a-z0-9][\w./:@-]*", "an image, such as us-central1-docker.pkg.dev/PROJECT/REPOSITORY/serving"),
+    "repository": (
+        r"https?://[\w.:-]+/[\w.:-]+/[\w-]+",
+        "a repository of the format KFP, https://LOCATION-kfp.pkg.dev/PROJECT/REPOSITORY",
+    ),
+    "service_account": (r"[^@\s]+@[^@\s]+", "the e-mail address of a service account"),
+    "network": (
+        r"projects/[0-9]+/global/networks/[a-z0-9-]+",
+        "the full name of a network, projects/NUMBER/global/networks/NAME",
+    ),
+    "encryption_key": (
+        r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+",
+        "the full name of a key, projects/P/locations/L/keyRings/R/cryptoKeys/K",
+    ),
+    "tensorboard": (
+        r"projects/[^/\s]+/locations/[^/\s]+/tensorboards/[0-9]+",
+        "the full name of a TensorBoard, projects/P/locations/L/tensorboards/NUMBER",
+    ),
+}
+#: As Google Cloud has it for labels of its resources.
+_LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class ProjectSettings:
+    """Defaults of the commands that use Google Cloud. None: not given.
+
+    Attributes:
+        project: id of the project.
+        region: region that jobs and pipelines run in.
+        pipeline_root: where runs leave their artifacts, `gs://…`.
+        image: image that the steps run in.
+        serving_image: image that serves uploaded models.
+        repository: Artifact Registry repository of pipelines, `https://LOCATION-kfp.pkg.dev/PROJECT/REPOSITORY`.
+        service_account: what jobs and pipelines run as.
+        network: VPC network that jobs are peered with, by its full name.
+        encryption_key: Cloud KMS key for what jobs and pipelines leave, by its full name.
+        tensorboard: Vertex AI TensorBoard that training is shown in, by its full name.
+        labels: on all jobs and pipelines.
+        origins: where each setting was found, by its name.
+    """
+
+    project: str | None = None
+    region: str | None = None
+    pipeline_root: str | None = None
+    image: str | None = None
+    serving_image: str | None = None
+    repository: str | None = None
+    service_account: str | None = None
+    network: str | None = None
+    encryption_key: str | None = None
+    tensorboard: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def require(self, *names: str) -> None:
+        """Checks that settings are known.
+
+        Raises:
+            UserError: lists those that are not, with how to give each.
+        """
+        missing = [name for name in names if not getattr(self, name)]
+        if missing:
+            raise UserError.of_all([how_to_give(name) for name in missing])
+
+
+def how_to_give(name: str) -> str:
+    """That a setting is missing, and the ways to give it."""
+    variables = VARIABLES.get(name, ())
+    by_variable = f", or set {variables[0]}" if variables else ""
+    form = _FORMS[name][1]
+    return f"No {name} is known: {form}. Give {flag_of(name)}, write {name} into {FILE}{by_variable}."
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def load_project_settings(flags: Mapping[str, str | None] | None = None, directory: Path = Path()) -> ProjectSettings:
+    """Finds each setting: a flag, else `gpu-pipelines.yaml`, else gcloud's variables, else gcloud's configuration.
+
+    Args:
+        flags: values given on the command line, by the setting's name; None and left out for those not given.
+        directory: where `gpu-pipelines.yaml` is looked for.
+
+    Raises:
+        UserError: the file cannot be read, or a value is not of its form.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, found in (
+        *_from_gcloud(),
+        *_from_environment(),
+        (FILE, _from_file(directory / FILE)),
+        *((flag_of(name), {name: value}) for name, value in (flags or {}).items() if value),
+    ):
+        values.update(found)
+        origins.update(dict.fromkeys(found, origin))
+    problems = [problem for name, value in values.items() for problem in _problems(name, value, origins[name])]
+    if problems:
+        raise UserError.of_all(problems)
+    return ProjectSettings(**values, origins=origins)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a mapping of settings to values.")
+    names = [setting.name for setting in fields(ProjectSettings) if setting.name != "origins"]
+    if unknown := [str(name) for name in content if name not in names]:
+        raise UserError.of_all([f"{path} has a setting {name[:60]!r}. {nearest(name, names)}" for name in unknown])
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def _from_environment() -> list[tuple[str, dict[str, str]]]:
+    found = []
+    for name, variables in VARIABLES.items():
+        variable = next((variable for variable in variables if os.environ.get(variable)), None)
+        if variable:
+            found.append((variable, {name: os.environ[variable]}))
+    return found
+
+
+def _from_gcloud() -> list[tuple[str, dict[str, str]]]:
+    """What `gcloud config set` wrote; read from its file, because gcloud itself takes a second to say it."""
+    folder = Path(os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud")
+    try:
+        active = os.environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME") or (folder / "active_config").read_text().strip()
+        parser = configparser.ConfigParser(interpolation=None)
+        parser.read_string((folder / "configurations" / f"config_{active}").read_text())
+    except (OSError, ValueError, configparser.Error):
+        return []
+    found = []
+    for name, places in _GCLOUD_PROPERTIES.items():
+        for section, key in places:
+            if value := parser.get(section, key, fallback=""):
+                found.append((f"gcloud config ({section}/{key})", {name: value}))
+                break
+    return found
+
+
+def _problems(name: str, value: Any, origin: str) -> list[str]:
+    if name == "labels":
+        return _problems_of_labels(value, origin)
+    pattern, form = _FORMS[name]
+    if isinstance(value, str) and re.fullmatch(pattern, value):
+        return []
+    return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {form}."]
+
+
+def _problems_of_labels(labels: Any, origin: str) -> list[str]:
+    if not isinstance(labels, dict):
+        return [f"labels (from {origin}) is {str(labels)[:100]!r}; it takes a mapping of label to value."]
+    return [
+        f"The label {str(key)[:70]!r}: {str(value)[:70]!r} (from {origin}) cannot be: a label begins with a lower-case "
+        "letter, label and value have lower-case letters, digits, dashes and underscores, and at most 63 of them."
+        for key, value in labels.items()
+        if not (isinstance(key, str) and _LABEL_KEY.fullmatch(key))
+        or not (isinstance(value, str) and _LABEL_VALUE.fullmatch(value))
+    ]

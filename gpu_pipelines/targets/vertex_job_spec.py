@@ -1,0 +1,239 @@
+"""From a plan to the specification of a Vertex AI CustomJob, as plain data with the names of the API's own fields.
+
+Fields: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+
+#: Vertex AI ends a job after this many hours unless it is told otherwise (`Scheduling.timeout`: seven days).
+DEFAULT_HOURS = 168.0
+#: How long Flex-start waits for machines unless it is told otherwise (`Scheduling.max_wait_duration`: one day).
+DEFAULT_MAX_WAIT_HOURS = 24.0
+#: What the API takes for `DiskSpec.boot_disk_size_gb`.
+DISK_GB = (100, 64000)
+#: Most variables that one container takes.
+MAX_VARIABLES = 100
+
+#: A reduction server: https://cloud.google.com/vertex-ai/docs/training/distributed-training (page on Reduction Server).
+REDUCTION_MACHINE = "n1-highcpu-16"
+_REDUCTION_GBPS = 32
+_REDUCTION_IMAGE = "{}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+_REDUCTION_REGISTRIES = ("us", "europe", "asia")
+#: Machines whose GPUs exchange gradients past the processor (GPUDirect), where a server on the way would slow them down.
+_GPUDIRECT_FAMILIES = ("a3-", "a4-", "a4x-")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What a job takes besides its plan and the project's settings.
+
+    Attributes:
+        boot_disk_gb: size of each machine's boot disk, GB.
+        max_wait_hours: how long to wait for machines with Flex-start, hours; 0 for ever, None for the service's day.
+        reduction_server: add a pool of reduction servers, which sum up the gradients of several machines.
+        web_access: allow an interactive shell in the containers.
+        environment: variables of the containers, by name.
+    """
+
+    boot_disk_gb: int = 200
+    max_wait_hours: float | None = None
+    reduction_server: bool = False
+    web_access: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Container:
+    """What each replica runs.
+
+    Attributes:
+        image: address of the image.
+        command: what to run in place of the image's entrypoint; empty for that.
+        arguments: its arguments.
+    """
+
+    image: str
+    command: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+
+
+def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOptions) -> None:
+    """Checks what plan, settings and options are together.
+
+    Raises:
+        UserError: lists all that is wrong.
+    """
+    if plan.is_local:
+        raise UserError(f"{plan.spec} is for this machine; Vertex AI has no such machine.", "Take a GPU, e.g. l4:1.")
+    problems = []
+    low, high = DISK_GB
+    if not low <= options.boot_disk_gb <= high:
+        problems.append(f"A boot disk cannot have {options.boot_disk_gb} GB; {low} to {high} GB can be had.")
+    wait = options.max_wait_hours
+    if wait is not None and plan.strategy != "flex-start":
+        problems.append(f"Only flex-start waits for machines; the strategy is {plan.strategy}. Leave --max-wait out.")
+    elif wait is not None and not (math.isfinite(wait) and wait >= 0):
+        problems.append(f"A job cannot wait {wait:g} hours; 0 waits for ever.")
+    if settings.tensorboard and not settings.service_account:
+        problems.append("A job that writes to Vertex AI TensorBoard needs a service account of its own. Give one.")
+    if len(options.environment) > MAX_VARIABLES:
+        problems.append(f"A container takes {MAX_VARIABLES} variables, not {len(options.environment)}.")
+    problems += [f"The variable {name} is empty, which Vertex AI refuses." for name in _empty(options.environment)]
+    if options.reduction_server and (reason := no_reduction_server(plan)):
+        problems.append(f"A reduction server cannot be used: {reason}")
+    if problems:
+        raise UserError.of_all(problems)
+
+
+def _empty(environment: Mapping[str, str]) -> list[str]:
+    return [name for name, value in environment.items() if not value]
+
+
+def no_reduction_server(plan: AcceleratorPlan) -> str | None:
+    """Why a plan cannot have reduction servers; None if it can."""
+    if plan.nodes < 2:
+        return "there is one machine, and nothing to exchange with another. Leave it out, or give --nodes."
+    if plan.strategy == "flex-start":
+        return "flex-start takes the same machine in every pool, and reduction servers have no GPU."
+    machine = plan.machine
+    if machine is None or machine.name.startswith(_GPUDIRECT_FAMILIES):
+        return f"{plan.machine_type} exchanges gradients past the processor (GPUDirect), faster than any server could."
+    if not machine.network_gbps:
+        return f"the network bandwidth of {machine.name}, by which the pool is sized, is not known."
+    return None
+
+
+def reduction_servers(plan: AcceleratorPlan) -> int:
+    """How many reduction servers a plan needs: the bandwidth of all its machines over that of one server, 32 Gbit/s.
+
+    The formula is that of Google's page on distributed training.
+    """
+    gbps = plan.machine.network_gbps if plan.machine else None
+    return math.ceil((gbps or 0) * plan.nodes / _REDUCTION_GBPS)
+
+
+def custom_job(
+    plan: AcceleratorPlan,
+    name: str,
+    container: Container,
+    settings: ProjectSettings,
+    options: JobOptions,
+    output_directory: str | None = None,
+) -> dict[str, Any]:
+    """A `CustomJob` with the names of the API's protobuf fields.
+
+    Args:
+        plan: what it runs on.
+        name: its display name.
+        container: what each replica runs.
+        settings: service account, network, key, TensorBoard and labels.
+        options: disk, waiting, reduction servers and variables.
+        output_directory: `gs://…`, from which Vertex AI makes AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and
+            AIP_TENSORBOARD_LOG_DIR; None for none.
+
+    Raises:
+        UserError: plan, settings and options do not go together.
+    """
+    require_job(plan, settings, options)
+    spec: dict[str, Any] = {
+        "worker_pool_specs": worker_pool_specs(plan, container, options),
+        "scheduling": scheduling(plan, options),
+    }
+    if settings.service_account:
+        spec["service_account"] = settings.service_account
+    if settings.network:
+        spec["network"] = settings.network
+    if settings.tensorboard:
+        spec["tensorboard"] = settings.tensorboard
+    if output_directory:
+        spec["base_output_directory"] = {"output_uri_prefix": output_directory}
+    if options.web_access:
+        spec["enable_web_access"] = True
+    job: dict[str, Any] = {"display_name": name, "job_spec": spec}
+    if settings.labels:
+        job["labels"] = dict(settings.labels)
+    if settings.encryption_key:
+        job["encryption_spec"] = {"kms_key_name": settings.encryption_key}
+    return job
+
+
+def worker_pool_specs(plan: AcceleratorPlan, container: Container, options: JobOptions) -> list[dict[str, Any]]:
+    """The pools: the chief alone, then the other machines, then reduction servers where they are asked for."""
+    container_spec: dict[str, Any] = {"image_uri": container.image}
+    if container.command:
+        container_spec["command"] = list(container.command)
+    if container.arguments:
+        container_spec["args"] = list(container.arguments)
+    if options.environment:
+        container_spec["env"] = environment_variables(options.environment)
+    pool = {
+        "machine_spec": machine_spec(plan),
+        "replica_count": 1,
+        "disk_spec": {"boot_disk_type": plan.boot_disk_type, "boot_disk_size_gb": options.boot_disk_gb},
+        "container_spec": container_spec,
+    }
+    pools = [pool] + ([{**pool, "replica_count": plan.nodes - 1}] if plan.nodes > 1 else [])
+    return [*pools, reduction_pool(plan, container.image)] if options.reduction_server else pools
+
+
+def environment_variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
+    """Variables as `ContainerSpec.env` has them."""
+    return [{"name": name, "value": value} for name, value in environment.items()]
+
+
+def machine_spec(plan: AcceleratorPlan) -> dict[str, Any]:
+    """`MachineSpec` of each machine of a plan."""
+    spec: dict[str, Any] = {
+        "machine_type": plan.machine_type,
+        "accelerator_type": plan.accelerator_type,
+        "accelerator_count": plan.count,
+    }
+    if affinity := plan.reservation_affinity:
+        spec["reservation_affinity"] = {_SNAKE.get(name, name): value for name, value in affinity.items()}
+    return spec
+
+
+_SNAKE = {"reservationAffinityType": "reservation_affinity_type"}
+
+
+def scheduling(plan: AcceleratorPlan, options: JobOptions) -> dict[str, Any]:
+    """`Scheduling` of a plan."""
+    found: dict[str, Any] = {"strategy": plan.scheduling_strategy, "timeout": timeout(plan)}
+    if plan.strategy == "flex-start":
+        found["max_wait_duration"] = max_wait(options)
+    if plan.nodes > 1:
+        found["restart_job_on_worker_restart"] = True
+    return found
+
+
+def timeout(plan: AcceleratorPlan) -> str:
+    """The longest the job may run, as the API writes durations."""
+    return _seconds(plan.hours or DEFAULT_HOURS)
+
+
+def max_wait(options: JobOptions) -> str:
+    """The longest a Flex-start job waits for machines, as the API writes durations."""
+    return _seconds(DEFAULT_MAX_WAIT_HOURS if options.max_wait_hours is None else options.max_wait_hours)
+
+
+def _seconds(hours: float) -> str:
+    return f"{round(hours * 3600)}s"
+
+
+def reduction_pool(plan: AcceleratorPlan, image: str) -> dict[str, Any]:
+    """The pool of reduction servers, from the registry nearest to that of the image."""
+    place = next((place for place in _REDUCTION_REGISTRIES if image.startswith(place)), "us")
+    return {
+        "machine_spec": {"machine_type": REDUCTION_MACHINE},
+        "replica_count": reduction_servers(plan),
+        "container_spec": {"image_uri": _REDUCTION_IMAGE.format(place)},
+    }
