@@ -53,13 +53,13 @@ class CompiledPipeline:
     """A pipeline that is ready for Vertex AI.
 
     Attributes:
-        origin: name of the pipeline, or its file.
-        spec: the compiled pipeline.
+        text: the compiled file.
+        spec: what it holds.
         machines: the GPUs of its steps, checked for the region.
         settings: where it runs.
     """
 
-    origin: str
+    text: str
     spec: dict[str, Any]
     machines: Sequence[StepMachines]
     settings: ProjectSettings
@@ -79,10 +79,9 @@ def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
     from gpu_pipelines.targets.vertex_machines import machines_of
     from gpu_pipelines.targets.vertex_pipelines import parsed_spec
 
-    spec = parsed_spec(_text_of_file(what), what) if is_file(what) else _compiled(what, flags, settings)
-    if is_file(what):
-        spec = _usable(spec, what, flags, settings)
-    return CompiledPipeline(what, spec, machines_of(spec, settings.region), settings)
+    text = _file_text(what, flags, settings) if is_file(what) else _compiled(what, flags, settings)
+    spec = parsed_spec(text, what)
+    return CompiledPipeline(text, spec, machines_of(spec, settings.region), settings)
 
 
 def is_file(what: str) -> bool:
@@ -90,10 +89,9 @@ def is_file(what: str) -> bool:
     return what.endswith(FILE_SUFFIXES)
 
 
-def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> dict[str, Any]:
+def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
     from gpu_pipelines.accelerators import plan
     from gpu_pipelines.targets.vertex_compiled import compiled_for_vertex
-    from gpu_pipelines.targets.vertex_pipelines import parsed_spec
 
     if not flags.accelerator:
         raise UserError(
@@ -111,17 +109,10 @@ def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> dict[str
         hours=flags.hours,
     )
     job = options.job_options(flags.max_wait, flags.boot_disk_gb, flags.reduction_server, flags.web_access, flags.env)
-    return parsed_spec(compiled_for_vertex(name, planned, settings, job), name)
+    return compiled_for_vertex(name, planned, settings, job)
 
 
-def _text_of_file(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The file {name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-
-
-def _usable(spec: dict[str, Any], name: str, flags: JobFlags, settings: ProjectSettings) -> dict[str, Any]:
+def _file_text(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
     from gpu_pipelines.targets.vertex_machines import with_image
 
     if flags.given:
@@ -129,7 +120,11 @@ def _usable(spec: dict[str, Any], name: str, flags: JobFlags, settings: ProjectS
             f"{name} is compiled already; {', '.join(flags.given)} cannot change it.",
             "Give the name of the pipeline in place of the file, or compile it again.",
         )
-    return with_image(spec, settings, name)
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The file {name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    return with_image(text, settings, name)
 
 
 def checked_arguments(

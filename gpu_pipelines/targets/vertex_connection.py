@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -183,6 +184,8 @@ def _message(error: Exception) -> str:
     text = str(getattr(error, "message", "") or error)
     if cause is not None:
         text = f"{text} {getattr(cause, 'message', '') or cause}"
+    # The clients put the request before what the service says.
+    text = re.sub(r"\b(?:GET|POST|PATCH|DELETE) https?://\S+: ", "", text)
     return " ".join(text.split())[:600] or type(error).__name__
 
 
