@@ -32,7 +32,7 @@ def adopt_nccl_settings(script: Path = SCRIPT) -> list[str]:
     if not script.is_file():
         return []
     done = subprocess.run(
-        ["bash", "-c", 'source "$0" >&2 && env -0', str(script)], capture_output=True, text=True, check=False
+        ["/bin/bash", "-c", 'source "$0" >&2 && env -0', str(script)], capture_output=True, text=True, check=False
     )
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["no message"])[-1]
