@@ -14,7 +14,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local_log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.vertex_connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
-from gpu_pipelines.targets.vertex_logs import JobLogs
+from gpu_pipelines.targets.vertex_logs import JobLogs, LogLine
 
 #: Lines of a step's log that are kept to be shown if it fails.
 LINES_KEPT = 12
@@ -160,7 +160,7 @@ class _LogReader:
         self._logs: JobLogs | None = JobLogs(project)
         self._warn = warn
 
-    def new_lines(self, step_by_job: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def new_lines(self, step_by_job: Mapping[str, str]) -> Iterator[tuple[str, LogLine]]:
         """Steps and their new lines."""
         if self._logs is None:
             return
@@ -171,7 +171,7 @@ class _LogReader:
             self._logs = None
             self._warn(f"{error.problem} The steps are shown without their lines.")
             return
-        yield from ((step_by_job[line.job], line.text) for line in found)
+        yield from ((step_by_job[line.job], line) for line in found)
 
 
 class _Steps:
@@ -182,7 +182,9 @@ class _Steps:
         self._records: dict[str, StepRecord] = {}
         self._ended: set[str] = set()
         self._lines: dict[str, deque[str]] = {}
-        self._executors: dict[str, ExecutorLines] = {}
+        # By step and machine: what one machine says goes over several lines, those of others between them.
+        self._executors: dict[tuple[str, str], ExecutorLines] = {}
+        self._speakers: dict[tuple[str, str], StepRecord] = {}
 
     def look(self, run: RunState) -> None:
         """Tells of steps that began, of lines, and of steps that ended."""
@@ -205,18 +207,23 @@ class _Steps:
         count = 0
         for step, line in self._logs.new_lines(step_by_job):
             count += 1
-            if self._executors.setdefault(step, ExecutorLines()).include(line):
+            speaker = (step, line.machine)
+            if self._executors.setdefault(speaker, ExecutorLines()).include(line.text):
                 continue
-            self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line)
-            self._records.setdefault(step, StepRecord(step)).said(line)
-            self._observer.step_said(step, line)
+            self._speakers.setdefault(speaker, StepRecord(step)).said(line.text)
+            self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line.shown)
+            self._observer.step_said(step, line.shown)
         return count > 0
 
     def last_lines(self) -> dict[str, list[str]]:
         return {step: list(lines) for step, lines in self._lines.items()}
 
     def messages(self) -> dict[str, str]:
-        return {step: record.message for step, record in self._records.items() if record.message}
+        told: dict[str, str] = {}
+        for (step, _), record in self._speakers.items():
+            if record.message:
+                told.setdefault(step, record.message)
+        return told
 
 
 def _read(client: Any, name: str) -> RunState:

@@ -21,7 +21,7 @@ from vertex_commands import PROJECT_FILE, command
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
-REGISTRY = "registry=/gcs/example-bucket/registry"
+REGISTRY = "registry=vertex://"
 CREATE = "POST .*/pipelineJobs$"
 LINE = "error: the images are not there"
 
@@ -77,7 +77,7 @@ def test_a_pipeline_is_compiled_checked_priced_and_submitted(vertex_api: VertexA
     assert dict(job.labels) == {"team": "vision"}
     assert job.runtime_config.gcs_output_directory == "gs://example-bucket/runs"
     values = job.runtime_config.parameter_values
-    assert (values["epochs"], values["seed"], values["registry"]) == (2.0, 0.0, "/gcs/example-bucket/registry")
+    assert (values["epochs"], values["seed"], values["registry"]) == (2.0, 0.0, "vertex://")
     # Each step keeps its own setting of the cache.
     tasks = job.pipeline_spec["root"]["dag"]["tasks"]
     assert dict(tasks["prepare-data"]["cachingOptions"]) == {"enableCache": True}
@@ -117,10 +117,20 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(vertex_api: Verte
         (["train_evaluate_upload", "--accelerator", "l4:1", "--reuse"], ["The target vertex has no --reuse"]),
         (["train_evaluate_upload", "--accelerator", "l4:1", "--max-wait", "2"], ["Only flex-start waits"]),
         (
-            ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "source=photos", "-p", "model=./net"],
+            [
+                "train_evaluate_upload",
+                "--accelerator",
+                "l4:1",
+                "-p",
+                "source=photos",
+                "-p",
+                "model=./net",
+                "-p",
+                "registry=./r",
+            ],
             [
                 "The source photos is not where",
-                "The registry ./registry would be",
+                "The registry ./r would be",
                 "model is ./net, a directory of this",
             ],
         ),
