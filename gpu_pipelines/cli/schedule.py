@@ -307,21 +307,21 @@ def _show(schedule: dict[str, Any], as_json: bool, done: str = "") -> None:
 
     job = schedule["createPipelineJobRequest"]["pipelineJob"]
     when = parse_cron(schedule["cron"])
-    bounds = [_moment(schedule.get(field)) for field in ("startTime", "endTime")]
+    start, end = _moment(schedule.get("startTime")), _moment(schedule.get("endTime"))
     lines = {
         done or "schedule": f"{schedule['displayName']} ({id_of(schedule)})",
         "state": schedule.get("state", "").lower(),
         "version": job.get("templateUri", "not from a repository"),
         "cron": schedule["cron"],
-        "start": _shown(bounds[0], when),
-        "end": _shown(bounds[1], when),
+        "start": _shown(start, when),
+        "end": _shown(end, when),
         "runs": _runs(schedule),
         "root": job["runtimeConfig"]["gcsOutputDirectory"],
     }
     for name, text in lines.items():
         print(f"{name:<9} {text}")
     if schedule.get("state") == "ACTIVE":
-        for number, time in enumerate(next_times(when, *bounds)):
+        for number, time in enumerate(next_times(when, start, end)):
             print(f"{'next runs' if number == 0 else '':<9} {shown_time(time)}")
     if not done:
         for number, (name, value) in enumerate(sorted(job["runtimeConfig"].get("parameterValues", {}).items())):

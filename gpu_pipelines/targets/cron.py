@@ -62,8 +62,7 @@ def parse_cron(text: str, zone: str | None = None) -> Cron:
     Raises:
         UserError: it is none, it never falls due, or there is no such time zone.
     """
-    from croniter import croniter
-    from croniter.croniter import CroniterError
+    from croniter import CroniterError, croniter
 
     match = _PREFIX.fullmatch(text.strip())
     named = match["zone"] if match else None

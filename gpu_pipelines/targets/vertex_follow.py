@@ -18,8 +18,8 @@ from gpu_pipelines.targets.vertex_logs import JobLogs, LogLine
 
 #: Lines of a step's log that are kept to be shown if it fails.
 LINES_KEPT = 12
-#: How often the log is read again after the end: lines arrive late.
-_READINGS_AFTER_THE_END = 3
+#: How often the log is read again after the end, and at most how many seconds apart: lines arrive late.
+_READINGS_AFTER_THE_END, _UNTIL_READ_AGAIN = 2, 5.0
 
 #: States of a run that are its end, and what they are called here.
 _RUN_ENDS = {
@@ -147,9 +147,8 @@ def follow(
             break
         time.sleep(every)
     for _ in range(_READINGS_AFTER_THE_END):
-        time.sleep(min(every, 5.0))
-        if not steps.read_lines(run):
-            break
+        time.sleep(min(every, _UNTIL_READ_AGAIN))
+        steps.read_lines(run)
     return Followed(run, steps.last_lines(), steps.messages())
 
 
@@ -201,19 +200,16 @@ class _Steps:
                 record.status, record.seconds = step.state, step.seconds
                 self._observer.step_ended(record)
 
-    def read_lines(self, run: RunState) -> bool:
-        """Tells of new lines, and returns whether there were any."""
+    def read_lines(self, run: RunState) -> None:
+        """Tells of new lines."""
         step_by_job = {job.rpartition("/")[2]: step.name for step in run.steps for job in step.jobs}
-        count = 0
         for step, line in self._logs.new_lines(step_by_job):
-            count += 1
             speaker = (step, line.machine)
             if self._executors.setdefault(speaker, ExecutorLines()).include(line.text):
                 continue
             self._speakers.setdefault(speaker, StepRecord(step)).said(line.text)
             self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line.shown)
             self._observer.step_said(step, line.shown)
-        return count > 0
 
     def last_lines(self) -> dict[str, list[str]]:
         return {step: list(lines) for step, lines in self._lines.items()}

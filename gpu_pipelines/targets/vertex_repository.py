@@ -82,7 +82,7 @@ class PipelineRepository:
             path = Path(folder) / "pipeline.yaml"
             path.write_text(text, encoding="utf-8")
             with service_errors(f"Uploading to {self.address}"):
-                package, version = _sent(lambda: self._client.upload_pipeline(str(path), list(tags) or None))
+                package, version = _sent(lambda: self._client.upload_pipeline(str(path)))
                 for tag in tags:
                     self._let_tag_name(package, tag, version)
         uploaded = PipelineVersion(self.address, package, version, tuple(tags))

@@ -161,6 +161,8 @@ def test_a_published_file_takes_the_image_of_the_project(vertex_api: VertexApi, 
     done = command(vertex_api, tmp_path, "run", str(file), *given)
     assert "train-model: 4 × a3-highgpu-8g with 8 × NVIDIA_H100_80GB, about $" in done.err
     assert "gpu-pipelines/steps" not in done.out
+    # The compiled file holds every number with a point.
+    assert '"seed": 0,' in done.out
     assert "us-docker.pkg.dev/example-project/images/steps:0.1.0" in done.out
     (tmp_path / "gpu-pipelines.yaml").write_text("pipeline_root: gs://example-bucket/runs\n")
     done = command(vertex_api, tmp_path, "run", str(file), *given)
@@ -217,13 +219,14 @@ def test_a_run_is_followed_to_its_end(vertex_api: VertexApi, tmp_path: Path) -> 
         state.set_task(name, "add-2", "SKIPPED")
         state.end(name, "SUCCEEDED")
         # Lines arrive late.
+        time.sleep(0.6)
         state.say(name, "add", ["four"])
 
     file = compiled_sum(tmp_path)
     with a_run_that(vertex_api, succeed):
         vertex_api.fail_next("GET .*/pipelineJobs/", 503)
         done = command(
-            vertex_api, tmp_path, "run", str(file), "--target", "vertex", "-p", "a=2", "--follow", "--interval", "0.1"
+            vertex_api, tmp_path, "run", str(file), "--target", "vertex", "-p", "a=2", "--follow", "--interval", "0.5"
         )
     assert done.status == 0, done.err
     shown = done.out.splitlines()[4:]
