@@ -231,9 +231,15 @@ def _read(client: Any, name: str) -> RunState:
     return RunState(
         name=job.name,
         state=_RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
-        steps=tuple(_step(detail) for detail in sorted(details, key=lambda detail: detail.task_id)),
+        steps=tuple(_step(detail) for detail in sorted(details, key=_begun)),
         error=job.error.message,
     )
+
+
+def _begun(detail: Any) -> tuple[bool, float, str]:
+    """Sorts steps by when they began; those that have not come last, by name."""
+    began = detail.start_time
+    return not began, began.timestamp() if began else 0.0, detail.task_name
 
 
 def _steps_of(spec: Any) -> set[str]:

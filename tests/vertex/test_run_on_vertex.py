@@ -224,7 +224,6 @@ def test_a_run_is_followed_to_its_end(vertex_api: VertexApi, tmp_path: Path) -> 
 
     file = compiled_sum(tmp_path)
     with a_run_that(vertex_api, succeed):
-        vertex_api.fail_next("GET .*/pipelineJobs/", 503)
         done = command(
             vertex_api, tmp_path, "run", str(file), "--target", "vertex", "-p", "a=2", "--follow", "--interval", "0.5"
         )
@@ -273,6 +272,7 @@ def test_a_run_is_followed_without_its_log_where_that_may_not_be_read(vertex_api
     state.begin(job.name)
     state.set_task(job.name, "add", "SUCCEEDED")
     state.end(job.name, "SUCCEEDED")
+    vertex_api.fail_next("GET .*/pipelineJobs/", 503)
     done = command(vertex_api, tmp_path, "follow", job.name, "--interval", "0.1", "--json")
     assert done.status == 0
     assert done.err.count("warning:") == 1
