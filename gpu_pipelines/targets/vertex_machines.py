@@ -34,7 +34,7 @@ class StepMachines:
 
 
 def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachines]:
-    """The GPUs of the steps that are CustomJobs, in the order of the file.
+    """The GPUs of the steps that are CustomJobs, the most first.
 
     Args:
         spec: a compiled pipeline.
@@ -51,7 +51,7 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
             problems.append(f"{step}: {error}")
     if problems:
         raise UserError.of_all(problems)
-    return found
+    return sorted(found, key=lambda each: -each.plan.total_gpus)
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, PlanRequest]]:
