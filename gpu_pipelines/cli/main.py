@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, models
+from gpu_pipelines.cli import accelerators, job, models
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.run import run
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
@@ -28,6 +28,7 @@ app.command()(run)
 app.command("compile")(compile_pipelines)
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
+app.add_typer(job.app, name="job")
 
 
 def _show_version(wanted: bool) -> None:
