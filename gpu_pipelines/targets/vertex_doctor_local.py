@@ -1,0 +1,86 @@
+"""The doctor's checks that need no network: versions of libraries, gcloud, and the settings."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib import metadata
+
+from gpu_pipelines.accelerators.catalog import load_catalog
+from gpu_pipelines.errors import nearest
+from gpu_pipelines.project_settings import FILE, ProjectSettings, how_to_give
+from gpu_pipelines.targets.vertex_doctor_checks import MISSING, NOT_KNOWN, OK, Check
+
+#: Each of them says in its metadata which versions of the others it goes with.
+LIBRARIES = ("kfp", "google-cloud-pipeline-components", "google-cloud-aiplatform")
+_GCLOUD_SECONDS = 20
+
+
+def look_at_versions(libraries: tuple[str, ...] = LIBRARIES) -> Check:
+    """Whether the libraries are there, in versions that go together by what they require of each other."""
+    found, problems = {}, []
+    for name in libraries:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            problems.append(f"{name} is not installed")
+    for name in ("gpu-pipelines", *found):
+        problems += [f"{name} needs {needed}, but {found[of]} is there" for of, needed in _unmet(name, found)]
+    if problems:
+        return Check("libraries", MISSING, "; ".join(problems), "pip install --upgrade gpu-pipelines")
+    return Check("libraries", OK, ", ".join(f"{name} {version}" for name, version in found.items()))
+
+
+def _unmet(name: str, found: dict[str, str]) -> Iterator[tuple[str, str]]:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    for text in metadata.requires(name) or []:
+        required = Requirement(text)
+        other = canonicalize_name(required.name)
+        applies = required.marker is None or required.marker.evaluate({"extra": ""})
+        if applies and other in found and not required.specifier.contains(found[other], prereleases=True):
+            yield other, f"{other}{required.specifier}"
+
+
+def look_at_gcloud() -> Check:
+    """Whether gcloud is installed. Nothing here calls it, but every remedy is one of its commands."""
+    program = shutil.which("gcloud")
+    if program is None:
+        return Check("gcloud", MISSING, "not installed", "Install it: https://cloud.google.com/sdk/docs/install")
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_GCLOUD_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("gcloud", MISSING, f"{program} does not work: {str(error)[:200]}", "gcloud components reinstall")
+    return Check("gcloud", OK, (done.stdout.splitlines() or [program])[0])
+
+
+def look_at_settings(settings: ProjectSettings) -> Iterator[Check]:
+    """Whether the settings that every job needs are known, and where they are from."""
+    for name in ("project", "region"):
+        value = getattr(settings, name)
+        if value is None:
+            yield Check(name, MISSING, "not known", _remedy(name))
+        elif name == "region" and value not in load_catalog().regions:
+            known = list(load_catalog().regions)
+            yield Check(name, MISSING, f"{value} is no region that is known here", nearest(value, known))
+        elif name == "region" and load_catalog().regions[value].vertex_training == "no":
+            yield Check(name, MISSING, f"{value} has no Vertex AI training", "gpu-pipelines accelerators list --json")
+        else:
+            yield Check(name, OK, f"{value}, from {settings.origins.get(name, 'the command line')}")
+    for name in ("network", "encryption_key", "tensorboard"):
+        if value := getattr(settings, name):
+            yield Check(name.replace("_", " "), NOT_KNOWN, f"{value}; not looked at")
+
+
+def _remedy(name: str) -> str:
+    property_of_gcloud = {"project": "project PROJECT", "region": "ai/region REGION"}[name]
+    return f"gcloud config set {property_of_gcloud}, or: {how_to_give(name)}"
+
+
+def not_set(subject: str, name: str, command: str) -> Check:
+    """A setting that is needed and not known, with the command that makes what it would name."""
+    return Check(subject, MISSING, f"{name} is not set", f"{command}, then write {name} into {FILE}.")
