@@ -75,7 +75,7 @@ def _remote(access: AccessCheck) -> Iterator[Check]:
         project = look_at_project(access)
     except UnreachableError as error:
         # The others would wait for the same; one is enough to know.
-        yield Check("project", NOT_KNOWN, f"{access.settings.project}: {error}")
+        yield Check("project exists", NOT_KNOWN, f"{access.settings.project}: {error}")
         yield from _not_made("no network", begin=1)
         return
     yield project.check
@@ -93,7 +93,7 @@ def _made(subject: str, look: Callable[[AccessCheck], list[Check]], access: Acce
 
 
 def _not_made(why: str, begin: int = 0) -> Iterator[Check]:
-    for subject in ["project", *(subject for subject, _ in _REMOTE)][begin:]:
+    for subject in ["project exists", *(subject for subject, _ in _REMOTE)][begin:]:
         yield Check(subject, NOT_KNOWN, f"not looked at: {why}")
 
 

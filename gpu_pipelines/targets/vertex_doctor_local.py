@@ -9,7 +9,7 @@ from importlib import metadata
 
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.errors import nearest
-from gpu_pipelines.project_settings import FILE, ProjectSettings, how_to_give
+from gpu_pipelines.project_settings import FILE, ProjectSettings, flag_of
 from gpu_pipelines.targets.vertex_doctor_checks import MISSING, NOT_KNOWN, OK, Check
 
 #: Each of them says in its metadata which versions of the others it goes with.
@@ -59,7 +59,7 @@ def look_at_gcloud() -> Check:
 
 
 def look_at_settings(settings: ProjectSettings) -> Iterator[Check]:
-    """Whether the settings that every job needs are known, and where they are from."""
+    """Whether the settings that jobs need are known, and where they are from."""
     for name in ("project", "region"):
         value = getattr(settings, name)
         if value is None:
@@ -74,13 +74,37 @@ def look_at_settings(settings: ProjectSettings) -> Iterator[Check]:
     for name in ("network", "encryption_key", "tensorboard"):
         if value := getattr(settings, name):
             yield Check(name.replace("_", " "), NOT_KNOWN, f"{value}; not looked at")
+    yield from _places_not_set(settings)
 
 
 def _remedy(name: str) -> str:
     property_of_gcloud = {"project": "project PROJECT", "region": "ai/region REGION"}[name]
-    return f"gcloud config set {property_of_gcloud}, or: {how_to_give(name)}"
+    return f"gcloud config set {property_of_gcloud}; or give {flag_of(name)}, or write {name} into {FILE}."
 
 
-def not_set(subject: str, name: str, command: str) -> Check:
-    """A setting that is needed and not known, with the command that makes what it would name."""
+def _places_not_set(settings: ProjectSettings) -> Iterator[Check]:
+    project, region = settings.project or "PROJECT", settings.region or "REGION"
+    if settings.pipeline_root is None:
+        yield _not_set("pipeline root", "pipeline_root", create_bucket(f"{project}-pipelines", region, project))
+    if settings.image is None:
+        yield _not_set("image", "image", create_repository("docker", "gpu-pipelines", region, project))
+
+
+def _not_set(subject: str, name: str, command: str) -> Check:
     return Check(subject, MISSING, f"{name} is not set", f"{command}, then write {name} into {FILE}.")
+
+
+def create_bucket(name: str, region: str, project: str) -> str:
+    """The command that makes a bucket."""
+    return (
+        f"gcloud storage buckets create gs://{name} --location={region} --uniform-bucket-level-access "
+        f"--project={project}"
+    )
+
+
+def create_repository(kind: str, name: str, location: str, project: str) -> str:
+    """The command that makes a repository in Artifact Registry; `kind` is docker or kfp."""
+    return (
+        f"gcloud artifacts repositories create {name} --repository-format={kind} --location={location} "
+        f"--project={project}"
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
+from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex_doctor_access import AccessCheck, bucket_of, could_not
 from gpu_pipelines.targets.vertex_doctor_checks import MISSING, NOT_KNOWN, OK, Check
-from gpu_pipelines.targets.vertex_doctor_local import not_set
+from gpu_pipelines.targets.vertex_doctor_local import create_bucket, create_repository
 
 _BUCKET_PERMISSIONS = ("storage.objects.create", "storage.objects.get", "storage.objects.list")
 #: Which regions a multi-region has: https://cloud.google.com/storage/docs/locations#location-mr. The EU is without the
@@ -25,24 +26,21 @@ _REPOSITORY = re.compile(r"https?://(?P<host>[^/]+)/(?P<project>[^/]+)/(?P<repos
 def look_at_bucket(access: AccessCheck) -> list[Check]:
     """Whether the bucket of the pipeline root exists, is near the jobs, and can be written."""
     settings, bucket, subject = access.settings, bucket_of(access.settings), "pipeline root"
-    region = settings.region or "REGION"
-    flags = f"--location={region} --uniform-bucket-level-access --project={settings.project}"
     if not bucket:
-        name = f"gs://{settings.project}-pipelines"
-        return [not_set(subject, "pipeline_root", f"gcloud storage buckets create {name} {flags}")]
+        return []
     answer = access.rest.get("storage", f"/storage/v1/b/{bucket}")
     if answer.status == 404:
-        create = f"gcloud storage buckets create gs://{bucket} {flags}"
+        create = create_bucket(bucket, settings.region or "REGION", str(settings.project))
         return [Check(subject, MISSING, f"there is no bucket gs://{bucket}", create)]
     writable = _writable(access, bucket)
     if not answer.ok:
         return [could_not(access, subject, answer, "roles/storage.bucketViewer"), writable]
     location = str(answer.content.get("location", ""))
-    return [_near(bucket, location, settings.region, flags), writable]
+    return [_near(bucket, location, settings), writable]
 
 
-def _near(bucket: str, location: str, region: str | None, flags: str) -> Check:
-    subject, told = "pipeline root", f"gs://{bucket} in {location.lower()}"
+def _near(bucket: str, location: str, settings: ProjectSettings) -> Check:
+    subject, told, region = "pipeline root", f"gs://{bucket} in {location.lower()}", settings.region
     if region is None:
         return Check(subject, OK, told)
     prefix = _MULTI_REGIONS.get(location.upper())
@@ -54,7 +52,7 @@ def _near(bucket: str, location: str, region: str | None, flags: str) -> Check:
         subject,
         MISSING,
         f"{told}, but jobs run in {region}: every artifact would travel, slowly and for money",
-        f"gcloud storage buckets create gs://{bucket}-{region} {flags}",
+        create_bucket(f"{bucket}-{region}", region, str(settings.project)),
     )
 
 
@@ -80,10 +78,8 @@ def _writable(access: AccessCheck, bucket: str) -> Check:
 def look_at_image(access: AccessCheck) -> list[Check]:
     """Whether the image of the steps is in its repository."""
     subject, image = "image", access.settings.image
-    project, region = access.settings.project, access.settings.region or "REGION"
     if image is None:
-        create = _create("docker", "gpu-pipelines", region, str(project))
-        return [not_set(subject, "image", create)]
+        return []
     parts = _IMAGE.fullmatch(image)
     if parts is None:
         told = f"{image} is not in Artifact Registry, which is what could be looked at"
@@ -99,7 +95,7 @@ def look_at_image(access: AccessCheck) -> list[Check]:
     if answer.status != 404:
         return [could_not(access, subject, answer, "roles/artifactregistry.reader")]
     if access.rest.get("artifactregistry", home).status == 404:
-        create = _create("docker", parts["repository"], parts["location"], parts["project"])
+        create = create_repository("docker", parts["repository"], parts["location"], parts["project"])
         return [Check(subject, MISSING, f"there is no repository {parts['repository']} for {image}", create)]
     push = f"gcloud auth configure-docker {parts['location']}-docker.pkg.dev && docker push {image}"
     return [Check(subject, MISSING, f"{image} is not in its repository", push)]
@@ -116,7 +112,7 @@ def look_at_repository(access: AccessCheck) -> list[Check]:
         return [Check(subject, NOT_KNOWN, f"{address} is not in Artifact Registry, which is what could be looked at")]
     home = f"/v1/projects/{parts['project']}/locations/{location}/repositories/{parts['repository']}"
     answer = access.rest.get("artifactregistry", home)
-    create = _create("kfp", parts["repository"], location, parts["project"])
+    create = create_repository("kfp", parts["repository"], location, parts["project"])
     if answer.status == 404:
         return [Check(subject, MISSING, f"there is no repository {address}", create)]
     if not answer.ok:
@@ -125,10 +121,3 @@ def look_at_repository(access: AccessCheck) -> list[Check]:
         told = f"{address} has the format {answer.content.get('format')}; pipelines need KFP"
         return [Check(subject, MISSING, told, create.replace(parts["repository"], f"{parts['repository']}-kfp", 1))]
     return [Check(subject, OK, address)]
-
-
-def _create(kind: str, repository: str, location: str, project: str) -> str:
-    return (
-        f"gcloud artifacts repositories create {repository} --repository-format={kind} --location={location} "
-        f"--project={project}"
-    )

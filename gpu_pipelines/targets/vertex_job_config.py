@@ -89,7 +89,7 @@ def _told_regions(plan: AcceleratorPlan) -> str:
 
 
 def _camel_case(value: Any) -> Any:
-    """Mappings with the names of JSON in the place of those of protocol buffers; no key of a `CustomJobSpec` is free."""
+    """Mappings with JSON's names in the place of those of protocol buffers; a `CustomJobSpec` has no free keys."""
     if isinstance(value, dict):
         return {_camel(name): _camel_case(content) for name, content in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
