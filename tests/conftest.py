@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+# Here and not in tests/vertex, so that every test can ask for the server.
+pytest_plugins = ["vertex_api.fixture"]
+
 GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
 PIPELINE = "train_evaluate_upload"
 
