@@ -11,6 +11,7 @@ from gpu_pipelines import __version__
 from gpu_pipelines.cli import accelerators, job, models
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.doctor import doctor
+from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.run import run
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
@@ -28,6 +29,8 @@ app = typer.Typer(
 app.command()(run)
 app.command("compile")(compile_pipelines)
 app.command()(doctor)
+app.command()(follow)
+app.command()(cancel)
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
 app.add_typer(job.app, name="job")

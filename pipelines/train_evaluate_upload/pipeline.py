@@ -196,6 +196,42 @@ def problems_here(arguments: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the parameters of a run on Vertex AI: whatever is on this machine alone, or would be lost."""
+    found = []
+    prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
+    source, registry = prepare.source, evaluation.registry
+    if not source.startswith("sample:") and not _in_mounted_bucket(source):
+        found.append(
+            f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give "
+            f"{_MOUNTED}BUCKET/FOLDER, where the containers see it."
+        )
+    if not _in_mounted_bucket(registry):
+        found.append(
+            f"The registry {registry} would be a directory of the container, lost at its end. Give registry="
+            f"{_MOUNTED}BUCKET/FOLDER, a folder of a bucket as the containers see it."
+        )
+    model = fields_from(TrainingSettings, arguments).model
+    for name, value in (("model", model), ("tokenizer", prepare.tokenizer)):
+        if value.startswith((".", "/", "~")) and not _in_mounted_bucket(value):
+            found.append(f"{name} is {value}, a directory of this machine. Copy it into a bucket: {_MOUNTED}BUCKET/….")
+    scoring = evaluation.scoring_file
+    if scoring is not None and not _in_mounted_bucket(str(scoring)):
+        found.append(
+            f"scoring_function is in {scoring}, a file of this machine. Copy it into a bucket, {_MOUNTED}BUCKET/…, or "
+            "add it to the image and give package.module:function."
+        )
+    return found
+
+
+#: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
+_MOUNTED = "/gcs/"
+
+
+def _in_mounted_bucket(path: str) -> bool:
+    return path.startswith(_MOUNTED) and path != _MOUNTED
+
+
 def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
     program = digest_of_program()
