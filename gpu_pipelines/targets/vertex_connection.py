@@ -69,6 +69,15 @@ def schedule_service(settings: ProjectSettings) -> Any:
     return _client("schedule_service", "ScheduleService", settings)
 
 
+def job_service(settings: ProjectSettings) -> Any:
+    """A `JobServiceClient` over REST.
+
+    Raises:
+        UserError: project or region is not known, or there are no credentials.
+    """
+    return _client("job_service", "JobService", settings)
+
+
 def location_of(settings: ProjectSettings) -> str:
     """The parent of a project's resources in a region."""
     return f"projects/{settings.project}/locations/{settings.region}"

@@ -23,6 +23,13 @@ def config_document(prepared: PreparedJob) -> dict[str, Any]:
     return document
 
 
+def job_document(prepared: PreparedJob) -> dict[str, Any]:
+    """The whole `CustomJob` as REST has it."""
+    document: dict[str, Any] = _camel_case({name: part for name, part in prepared.job.items() if name != "labels"})
+    # Keys of labels are the user's own.
+    return {**document, "labels": prepared.labels} if prepared.labels else document
+
+
 def config_text(prepared: PreparedJob, file: str) -> str:
     """The file, with what it is for and what it costs as comments.
 

@@ -18,7 +18,7 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
-from gpu_pipelines.targets.vertex_job_request import JobFlags, PreparedJob, checked_name, default_name
+from gpu_pipelines.targets.vertex_job_request import JobRequest, PreparedJob, checked_name, default_name
 from gpu_pipelines.targets.vertex_job_spec import (
     environment_variables,
     machine_spec,
@@ -38,7 +38,7 @@ _REDUCTION_SERVER = "/training/reductionserver"
 Pool = dict[str, Any]
 
 
-def prepare_from_file(path: Path, flags: JobFlags, settings: ProjectSettings) -> PreparedJob:
+def prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings) -> PreparedJob:
     """The job of a file, with what flags change.
 
     Raises:
@@ -135,7 +135,7 @@ def _flag_value(settings: ProjectSettings, name: str) -> str | None:
     return value
 
 
-def _set_pools(pools: list[Pool], flags: JobFlags) -> None:
+def _set_pools(pools: list[Pool], flags: JobRequest) -> None:
     """As many replicas in the second pool as `--nodes` says."""
     if flags.nodes is None:
         return
@@ -147,12 +147,12 @@ def _set_pools(pools: list[Pool], flags: JobFlags) -> None:
         pools.pop()
 
 
-def _requests(spec: Mapping[str, Any], flags: JobFlags, region: str | None) -> dict[int, PlanRequest]:
+def _requests(spec: Mapping[str, Any], flags: JobRequest, region: str | None) -> dict[int, PlanRequest]:
     """What each pool with GPUs asks for, by its place; a pool like the first one is counted to that."""
     scheduling = spec.get("scheduling", {})
     requests: dict[int, PlanRequest] = {}
     for index, pool in enumerate(spec["worker_pool_specs"]):
-        own = flags if index in _TRAINING else JobFlags(strategy=flags.strategy, hours=flags.hours)
+        own = flags if index in _TRAINING else JobRequest(strategy=flags.strategy, hours=flags.hours)
         request = _request(pool, scheduling, own, region) if pool else None
         if request is None:
             continue
@@ -166,7 +166,7 @@ def _requests(spec: Mapping[str, Any], flags: JobFlags, region: str | None) -> d
     return requests
 
 
-def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region: str | None) -> PlanRequest | None:
+def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobRequest, region: str | None) -> PlanRequest | None:
     machine = pool.get("machine_spec", {})
     kind = machine.get("accelerator_type")
     if flags.accelerator is None and not kind:
@@ -185,7 +185,7 @@ def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region:
     )
 
 
-def _strategy(machine: Mapping[str, Any], scheduling: Mapping[str, Any], flags: JobFlags) -> str:
+def _strategy(machine: Mapping[str, Any], scheduling: Mapping[str, Any], flags: JobRequest) -> str:
     affinity = machine.get("reservation_affinity", {}).get("reservation_affinity_type")
     if flags.reservation or affinity in ("ANY_RESERVATION", "SPECIFIC_RESERVATION"):
         return "reservation"
@@ -197,7 +197,7 @@ def _hours(duration: str | None) -> float | None:
     return float(duration.removesuffix("s")) / 3600 if duration else None
 
 
-def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], flags: JobFlags) -> list[str]:
+def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], flags: JobRequest) -> list[str]:
     problems = []
     for index, pool in enumerate(pools):
         plan = planned.get(index) or (
@@ -217,7 +217,7 @@ def _has_gpu(pool: Pool) -> bool:
     return bool(pool["machine_spec"].get("accelerator_type"))
 
 
-def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobFlags) -> list[str]:
+def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
     disk = pool.get("disk_spec", {})
     changed = flags.accelerator is not None or flags.machine_type is not None
     if not disk and flags.boot_disk_gb is None:
@@ -232,7 +232,7 @@ def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobFlags) -> list[str]:
     return []
 
 
-def _set_scheduling(scheduling: dict[str, Any], plan: AcceleratorPlan, flags: JobFlags) -> list[str]:
+def _set_scheduling(scheduling: dict[str, Any], plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
     scheduling["strategy"] = plan.scheduling_strategy
     if flags.hours is not None:
         scheduling["timeout"] = timeout(plan)
@@ -245,7 +245,7 @@ def _set_scheduling(scheduling: dict[str, Any], plan: AcceleratorPlan, flags: Jo
     return []
 
 
-def _set_containers(pools: list[Pool], flags: JobFlags, image: str | None) -> list[str]:
+def _set_containers(pools: list[Pool], flags: JobRequest, image: str | None) -> list[str]:
     problems = []
     for index in _TRAINING:
         if index >= len(pools) or not pools[index]:
@@ -266,7 +266,7 @@ def _set_containers(pools: list[Pool], flags: JobFlags, image: str | None) -> li
     return problems
 
 
-def _container(before: Mapping[str, Any], flags: JobFlags) -> dict[str, Any]:
+def _container(before: Mapping[str, Any], flags: JobRequest) -> dict[str, Any]:
     container = dict(before)
     if flags.command:
         container["command"] = list(flags.command)
@@ -292,7 +292,7 @@ def _image_of(pool: Pool) -> str:
     return str(container.get("image_uri") or pool.get("python_package_spec", {}).get("executor_image_uri", ""))
 
 
-def _set_rest(spec: dict[str, Any], settings: ProjectSettings, flags: JobFlags) -> None:
+def _set_rest(spec: dict[str, Any], settings: ProjectSettings, flags: JobRequest) -> None:
     for name in ("service_account", "network", "tensorboard"):
         if value := getattr(settings, name):
             spec[name] = value

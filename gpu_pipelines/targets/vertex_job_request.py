@@ -19,7 +19,7 @@ LONGEST_NAME = 128
 
 
 @dataclass(frozen=True)
-class JobFlags:
+class JobRequest:
     """What the command line says about a job; None and empty: not given.
 
     Attributes:
@@ -108,7 +108,7 @@ class PreparedJob:
         return key
 
 
-def prepare_job(flags: JobFlags, settings: ProjectSettings, file: Path | None = None) -> PreparedJob:
+def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None = None) -> PreparedJob:
     """Checks all that is asked for, and builds the job.
 
     Args:
