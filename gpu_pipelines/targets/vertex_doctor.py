@@ -59,13 +59,13 @@ def examine(settings: ProjectSettings, request: PlanRequest | None, *, offline: 
     credentials = find_credentials(offline=offline)
     yield credentials.check
     if settings.project is None:
-        yield from _not_made("there is no project to ask about")
+        yield from _not_made(settings, "there is no project to ask about")
         return
     if offline:
-        yield from _not_made("--offline")
+        yield from _not_made(settings, "--offline")
         return
     if credentials.check.state == MISSING:
-        yield from _not_made("there are no credentials")
+        yield from _not_made(settings, "there are no credentials")
         return
     yield from _remote(AccessCheck(settings, plan, Rest(credentials.found), credentials.member))
 
@@ -76,7 +76,7 @@ def _remote(access: AccessCheck) -> Iterator[Check]:
     except UnreachableError as error:
         # The others would wait for the same; one is enough to know.
         yield Check("project exists", NOT_KNOWN, f"{access.settings.project}: {error}")
-        yield from _not_made("no network", begin=1)
+        yield from _not_made(access.settings, "no network", begin=1)
         return
     yield project.check
     access = access.of_number(project.number)
@@ -92,9 +92,13 @@ def _made(subject: str, look: Callable[[AccessCheck], list[Check]], access: Acce
         return [Check(subject, NOT_KNOWN, str(error))]
 
 
-def _not_made(why: str, begin: int = 0) -> Iterator[Check]:
+def _not_made(settings: ProjectSettings, why: str, begin: int = 0) -> Iterator[Check]:
+    # That these are not set has been said already.
+    by_name = {"pipeline_root": "pipeline root", "image": "image"}
+    not_set = {subject for name, subject in by_name.items() if getattr(settings, name) is None}
     for subject in ["project exists", *(subject for subject, _ in _REMOTE)][begin:]:
-        yield Check(subject, NOT_KNOWN, f"not looked at: {why}")
+        if subject not in not_set:
+            yield Check(subject, NOT_KNOWN, f"not looked at: {why}")
 
 
 def _planned(request: PlanRequest | None) -> tuple[AcceleratorPlan | None, Check]:
