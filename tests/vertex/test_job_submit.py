@@ -175,3 +175,29 @@ def test_a_log_that_may_not_be_read_does_not_end_the_following(api: VertexApi) -
     assert done.status == 0, done.err
     assert "Permission denied for all log views" in done.out
     assert "unseen" not in done.out
+
+
+SUM = """
+import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+if dist.get_rank() == 0:
+    print(f"sum {total.item():g} of {dist.get_world_size()}, {sys.argv[1:]}, {os.environ['AIP_MODEL_DIR']}")
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_of_ones_own_runs_on_all_replicas_with_torchrun(api: VertexApi, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SUM)
+    api.state.replicas.run_jobs()
+    done = command(
+        *("job", "submit", *JOB, "--nodes", "2", "--follow", "--interval", "0.5", "--output-dir", "gs://b/out"),
+        *("--command", "python -m gpu_pipelines.components.training.script_launch --processes 1"),
+        *("--", str(script), "--epochs", "3"),
+    )
+    assert done.status == 0, done.out
+    assert "  sum 3 of 2, ['--epochs', '3'], gs://b/out/model/" in done.out.splitlines()
