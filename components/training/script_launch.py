@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.components.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.components.training.script_run import devices_for, run_with
 from gpu_pipelines.components.training.script_settings import LAUNCHERS, ScriptSettings
 from gpu_pipelines.errors import UserError, user_errors_end_the_step
@@ -55,6 +56,8 @@ def _launch(launcher: str, processes: int, words: list[str]) -> None:
     if not module and not Path(target[0]).is_file():
         raise UserError(f"There is no script {target[0]} in {Path.cwd()}.")
     cluster = Cluster.from_environment(os.environ)
+    if cluster.nodes > 1:
+        adopt_nccl_settings()
     devices = devices_for(launcher, processes)
     print(f"running {settings.script} with {launcher}: {devices.processes} × {devices.kind}", flush=True)
     run_with(launcher, [*target, *arguments], {}, devices, cluster)

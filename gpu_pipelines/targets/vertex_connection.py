@@ -78,6 +78,15 @@ def job_service(settings: ProjectSettings) -> Any:
     return _client("job_service", "JobService", settings)
 
 
+def model_service(settings: ProjectSettings) -> Any:
+    """A `ModelServiceClient` over REST.
+
+    Raises:
+        UserError: project or region is not known, or there are no credentials.
+    """
+    return _client("model_service", "ModelService", settings)
+
+
 def location_of(settings: ProjectSettings) -> str:
     """The parent of a project's resources in a region."""
     return f"projects/{settings.project}/locations/{settings.region}"

@@ -14,12 +14,13 @@ from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.components.model_upload.component import upload_model
+from gpu_pipelines.components.model_upload.upload import UploadSettings
 from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.descriptions import described_by
 from gpu_pipelines.recipes.tasks import TASKS
-from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.registry import is_local, model_name_for, open_registry
 from gpu_pipelines.step_interface import fields_from
 from gpu_pipelines.targets.local import digest_of_files, digest_of_program
 from gpu_pipelines.targets.target import Target
@@ -96,7 +97,8 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         select_by: str = EvaluationSettings.select_by,
         scoring_function: str = EvaluationSettings.scoring_function,
         model_name: str = EvaluationSettings.model_name,
-        registry: str = EvaluationSettings.registry,
+        registry: str = target.registry,
+        serving_image: str = UploadSettings.serving_image,
     ) -> Outputs:
         """Prepares data, trains a model, evaluates every checkpoint and uploads the best one.
 
@@ -163,6 +165,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             passed=evaluated.outputs["passed"],
             registry=registry,
             model_name=model_name,
+            serving_image=serving_image,
         )
         return Outputs(
             data_report=prepared.outputs["report"],
@@ -206,10 +209,10 @@ def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
             f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give "
             f"{_MOUNTED}BUCKET/FOLDER, where the containers see it."
         )
-    if not _in_mounted_bucket(registry):
+    if is_local(registry):
         found.append(
-            f"The registry {registry} would be a directory of the container, lost at its end. Give registry="
-            f"{_MOUNTED}BUCKET/FOLDER, a folder of a bucket as the containers see it."
+            f"The registry {registry} would be a directory of the container, lost at its end. Give registry=vertex:// "
+            "for Vertex AI Model Registry."
         )
     model = fields_from(TrainingSettings, arguments).model
     for name, value in (("model", model), ("tokenizer", prepare.tokenizer)):
@@ -238,7 +241,7 @@ def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     source = arguments["source"]
     data = "" if source.startswith("sample:") else digest_of_files(Path(source).expanduser().resolve())
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
-    seen = f"{champion.path.resolve()} {champion.info['created']}" if champion else ""
+    seen = f"{champion.place} {champion.info['created']}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
         seen += digest_of_files(scoring.resolve())
     return {"prepare-data": program + data, "train-model": program, "evaluate-checkpoints": program + seen}
