@@ -23,6 +23,7 @@ from gpu_pipelines.targets.vertex_job_spec import (
     environment_variables,
     machine_spec,
     max_wait,
+    no_reduction_server,
     reduction_pool,
     require_job,
     timeout,
@@ -62,8 +63,8 @@ def prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings) 
     problems = _set_machines(pools, planned, flags)
     problems += _set_scheduling(spec.setdefault("scheduling", {}), plan, flags)
     problems += _set_containers(pools, flags, _flag_value(settings, "image"))
-    if flags.reduction_server:
-        problems += _add_reduction_servers(pools, plan)
+    problems += _set_reduction_servers(pools, plan, flags)
+    problems += _mixed_flex_start(pools, plan)
     if problems:
         raise UserError.of_all(problems)
     _set_rest(spec, effective, flags)
@@ -278,13 +279,33 @@ def _container(before: Mapping[str, Any], flags: JobRequest) -> dict[str, Any]:
     return container
 
 
-def _add_reduction_servers(pools: list[Pool], plan: AcceleratorPlan) -> list[str]:
-    image = _image_of(pools[0])
+def _set_reduction_servers(pools: list[Pool], plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
+    """As many as the machines need; those of the file are left alone where no flag has changed the machines."""
     before = pools[_SERVERS] if len(pools) > _SERVERS else {}
-    if before and _REDUCTION_SERVER not in _image_of(before):
+    in_file = _REDUCTION_SERVER in _image_of(before)
+    machines_changed = any(flag is not None for flag in (flags.nodes, flags.accelerator, flags.machine_type))
+    if not flags.reduction_server and not (in_file and machines_changed):
+        return []
+    if before and not in_file:
         return ["The file has another third pool, where reduction servers would be. Leave one of them out."]
-    pools[_SERVERS : _SERVERS + 1] = [reduction_pool(plan, image)]
+    if reason := no_reduction_server(plan):
+        return [f"The reduction servers of the file cannot stay: {reason}"]
+    pools[_SERVERS : _SERVERS + 1] = [reduction_pool(plan, _image_of(pools[0]))]
     return []
+
+
+def _mixed_flex_start(pools: list[Pool], plan: AcceleratorPlan) -> list[str]:
+    if plan.strategy != "flex-start":
+        return []
+    others = {
+        machine
+        for pool in pools
+        if pool and (machine := pool.get("machine_spec", {}).get("machine_type")) != plan.machine_type
+    }
+    if not others:
+        return []
+    listed = ", ".join(sorted(map(str, others)))
+    return [f"flex-start takes the same machine in every pool; beside {plan.machine_type}, there is {listed}."]
 
 
 def _image_of(pool: Pool) -> str:

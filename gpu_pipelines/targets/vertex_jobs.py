@@ -94,8 +94,11 @@ def submit_job(prepared: PreparedJob, settings: ProjectSettings) -> str:
         f"Whether it was created is not known. Look before you try again: gcloud ai custom-jobs list "
         f"--project={settings.project} --region={settings.region} --filter=labels.{REQUEST_LABEL}={label}"
     )
-    with service_errors("Submitting the job", lost):
-        return _once(create, lambda: _look(settings, label))
+    try:
+        with service_errors("Submitting the job", lost):
+            return _once(create, lambda: _look(settings, label))
+    except KeyboardInterrupt:
+        raise UserError("Interrupted while the job was being sent.", lost) from None
 
 
 def _once(create: Callable[[], str], look: Callable[[], str | None]) -> str:

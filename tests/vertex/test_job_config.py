@@ -214,6 +214,11 @@ def test_reduction_servers_are_added_to_a_file(tmp_path: Path) -> None:
     file = written(tmp_path / "job.yaml", pool(a100), pool(a100, replicas=7))
     servers = config("--config", file, "--reduction-server")["workerPoolSpecs"][2]
     assert servers["replicaCount"] == 25
+    with_servers = written(tmp_path / "with.yaml", *config("--config", file, "--reduction-server")["workerPoolSpecs"])
+    assert config("--config", with_servers)["workerPoolSpecs"][2]["replicaCount"] == 25
+    assert config("--config", with_servers, "--nodes", "16")["workerPoolSpecs"][2]["replicaCount"] == 50
+    assert "there is one machine" in refusal("--config", with_servers, "--nodes", "1")
+    assert "the same machine in every pool" in refusal("--config", with_servers, "--strategy", "flex-start")
     other = written(tmp_path / "other.yaml", pool(a100), pool(a100), pool({"machineType": "n1-standard-8"}))
     assert "another third pool" in refusal("--config", other, "--reduction-server")
 
