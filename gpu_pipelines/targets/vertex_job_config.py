@@ -76,6 +76,8 @@ def told_cost(plan: AcceleratorPlan) -> str:
     if per_hour is None:
         return f"no {plan.strategy} price is known for {price.region}"
     told = f"about {per_hour:,.2f} USD per hour in {price.region}"
+    if plan.region is None:
+        told += ", the cheapest region"
     if plan.region and not cost.here:
         told = f"no price is known for {plan.region}; {told}"
     if total is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -77,6 +78,20 @@ def test_a_project_that_has_everything(api: VertexApi) -> None:
     assert done.status == 0
     assert done.out.splitlines()[0].startswith("✓ libraries")
     assert done.out.splitlines()[-1].startswith("Nothing that was looked at is missing")
+
+
+def test_what_the_document_shows_is_what_is_printed(api: VertexApi, tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```console\n\$ cat gpu-pipelines.yaml\n(.*?)```", document, re.DOTALL)
+    settings, _, rest = block.partition("$ gpu-pipelines ")
+    (tmp_path / "gpu-pipelines.yaml").write_text(settings)
+    project = api.state.project
+    project.services.remove("cloudbuild.googleapis.com")
+    project.bindings.pop("roles/storage.objectUser")
+    project.limits[METRIC.replace("l4", "h100")] = {"us-central1": 8}
+    line, _, printed = rest.partition("\n")
+    # Versions and places of the programs are those of the day it was written.
+    assert command(*line.split()).out.splitlines()[2:] == printed.splitlines()[2:]
 
 
 def test_apis_that_are_not_enabled(api: VertexApi) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -275,3 +276,13 @@ def test_pools_of_several_gpus_are_planned_each_and_must_share_a_zone(tmp_path: 
     t4 = {"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}
     file = written(tmp_path / "job.yaml", pool(h100), pool(t4), scheduling={"strategy": "FLEX_START"})
     assert "flex-start" in refusal("--config", file)
+
+
+def test_what_the_document_shows_is_what_is_printed(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"```yaml\n# job.yaml\n(.*?)```", document, re.DOTALL)
+    (tmp_path / "job.yaml").write_text(file)
+    shown = re.findall(r"```console\n\$ gpu-pipelines (job config .*?)\n(.*?)```", document, re.DOTALL)
+    assert len(shown) == 2
+    for line, printed in shown:
+        assert command(*shlex.split(line)).out == printed
