@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -250,21 +251,27 @@ def _roles_of(access: AccessCheck, account: str) -> Check:
     if not answer.ok:
         return could_not(access, subject, answer, "roles/iam.securityReviewer")
     member = f"serviceAccount:{account}"
-    roles = _roles_in(answer.content, member)
+    policies = [answer.content]
     if bucket := bucket_of(access.settings):
         policy = access.rest.get("storage", f"/storage/v1/b/{bucket}/iam")
-        roles |= _roles_in(policy.content, member) if policy.ok else set()
+        policies += [policy.content] if policy.ok else []
+    roles = _roles_in(policies, lambda each: each == member)
     lacking = {} if roles & set(_ROLES_OF_EVERYTHING) else _lacking(roles)
     if not lacking:
         return Check(subject, OK, ", ".join(sorted(roles)))
     told = f"it may not {'; '.join(lacking)}"
     if own := sorted(role for role in roles if not role.startswith("roles/")):
         return Check(subject, NOT_KNOWN, f"{told}, unless {', '.join(own)} allows it")
+    of_groups = roles | _roles_in(policies, lambda each: each.startswith("group:"))
+    if not _lacking(of_groups):
+        return Check(subject, NOT_KNOWN, f"{told}, unless it is in a group that may")
     return Check(subject, MISSING, told, _grants(project, member, list(lacking.values())))
 
 
-def _roles_in(policy: Mapping[str, Any], member: str) -> set[str]:
-    return {str(bound["role"]) for bound in policy.get("bindings", []) if member in bound.get("members", [])}
+def _roles_in(policies: Iterable[Mapping[str, Any]], applies: Callable[[str], bool]) -> set[str]:
+    """Roles that policies give to members of whom `applies` holds."""
+    bindings = [bound for policy in policies for bound in policy.get("bindings", [])]
+    return {str(bound["role"]) for bound in bindings if any(map(applies, bound.get("members", [])))}
 
 
 def _lacking(roles: Iterable[str]) -> dict[str, str]:
@@ -296,8 +303,9 @@ def could_not(access: AccessCheck, subject: str, answer: Answer, role: str = "")
     """
     told = f"could not be looked at: {answer.message}"
     if _is_switched_off(answer):
-        # Google's message names the API and the page of the console on which it is enabled.
-        return Check(subject, NOT_KNOWN, told)
+        found = re.search(r"[a-z]+\.googleapis\.com", str(answer.content))
+        api = found[0] if found else "API"
+        return Check(subject, NOT_KNOWN, told, f"gcloud services enable {api} --project={access.settings.project}")
     if answer.status == 403 and role:
         return Check(subject, NOT_KNOWN, told, _grants(access.settings.project, access.member, [role]))
     return Check(subject, NOT_KNOWN, told)

@@ -136,6 +136,13 @@ def test_roles_of_the_service_account(api: VertexApi, bindings: dict[str, int], 
     assert said in checks["roles of the account"]["message"]
 
 
+def test_a_role_that_a_group_has_may_be_the_accounts(api: VertexApi) -> None:
+    api.state.project.bindings["roles/logging.logWriter"] = {"group:trainers@example.com"}
+    _, checks = doctor(*WHOLE)
+    assert checks["roles of the account"]["state"] == "unknown"
+    assert "it may not write logs, unless it is in a group that may" in checks["roles of the account"]["message"]
+
+
 def test_a_service_account_that_is_not_there_or_disabled_or_not_set(api: VertexApi) -> None:
     api.state.project.disabled_accounts.add(ACCOUNT)
     assert "gcloud iam service-accounts enable" in doctor(*WHOLE)[1]["service account"]["remedy"]
@@ -230,6 +237,17 @@ def test_a_service_that_hangs_or_refuses_leaves_the_other_checks(api: VertexApi)
     assert "--role=roles/serviceusage.serviceUsageViewer" in checks["APIs"]["remedy"]
     assert "Internal error" in checks["pipeline root"]["message"]
     assert checks["image"]["state"] == "ok"
+
+
+def test_an_api_that_the_doctor_itself_needs_and_is_not_enabled(api: VertexApi) -> None:
+    said = (
+        "Identity and Access Management (IAM) API has not been used in project 1 before or it is disabled. Enable it "
+        "by visiting https://console.developers.google.com/apis/api/iam.googleapis.com/overview?project=1 then retry."
+    )
+    api.fail_next("GET /v1/projects/-/serviceAccounts", 403, message=said)
+    _, checks = doctor(*WHOLE)
+    assert checks["service account"]["state"] == "unknown"
+    assert checks["service account"]["remedy"] == "gcloud services enable iam.googleapis.com --project=example-project"
 
 
 def test_a_project_that_may_not_be_seen(api: VertexApi) -> None:
