@@ -56,8 +56,6 @@ def refusal(*arguments: str) -> str:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--accelerator", "l4:2"),
-        ("--accelerator", "h100:8", "--nodes", "2", "--strategy", "spot", "--hours", "24"),
         ("--accelerator", "h200:8", "--nodes", "4", "--strategy", "flex-start", "--max-wait", "0"),
         ("--accelerator", "a100:8", "--nodes", "4", "--reduction-server"),
         ("--accelerator", "b200:8", "--reservation", "projects/p/zones/us-central1-b/reservations/r"),

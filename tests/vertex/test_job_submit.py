@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from commands import command
+from conftest import GPU_PIPELINES
 
 from gpu_pipelines.targets import vertex_jobs
 from gpu_pipelines.targets.vertex_jobs import REQUEST_LABEL
@@ -164,6 +167,23 @@ def test_a_job_is_followed_and_cancelled_by_its_number(api: VertexApi) -> None:
     timer.join()
     assert done.status == 1
     assert "cancelled" in done.out
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(api: VertexApi) -> None:
+    name = json.loads(command("job", "submit", *JOB, "--json").out)["name"]
+    following = subprocess.Popen(
+        [str(GPU_PIPELINES), "job", "follow", name, "--interval", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout
+    assert following.stdout.readline().endswith(" pending\n")
+    following.send_signal(signal.SIGINT)
+    _, told = following.communicate(timeout=30)
+    assert following.returncode == 130
+    assert f"cancel: gpu-pipelines job cancel {name}" in told
+    assert api.state.custom_jobs.state(name) == "JOB_STATE_PENDING"
 
 
 def test_a_log_that_may_not_be_read_does_not_end_the_following(api: VertexApi) -> None:
