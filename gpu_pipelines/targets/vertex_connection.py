@@ -70,6 +70,15 @@ def schedule_service(settings: ProjectSettings) -> Any:
     return _client("schedule_service", "ScheduleService", settings)
 
 
+def job_service(settings: ProjectSettings) -> Any:
+    """A `JobServiceClient` over REST.
+
+    Raises:
+        UserError: project or region is not known, or there are no credentials.
+    """
+    return _client("job_service", "JobService", settings)
+
+
 def model_service(settings: ProjectSettings) -> Any:
     """A `ModelServiceClient` over REST.
 
@@ -194,8 +203,8 @@ def _message(error: Exception) -> str:
     if cause is not None:
         text = f"{text} {getattr(cause, 'message', '') or cause}"
     # The clients put the request before what the service says.
-    text = re.sub(r"\b(?:GET|POST|PATCH|DELETE) https?://\S+: ", "", text)
-    return " ".join(text.split())[:600] or type(error).__name__
+    text = re.sub(r"\b(?:GET|POST|PATCH|DELETE) https?://\S+: ", "", " ".join(text.split()))
+    return text[:600] or type(error).__name__
 
 
 #: What messages of the service say, and what to do then; the first that fits.
