@@ -257,14 +257,15 @@ def _job(
     cache: bool | None,
 ) -> dict[str, Any]:
     """What each run is, checked against the version's own file."""
-    from gpu_pipelines.cli.vertex_request import checked_arguments
+    from gpu_pipelines.cli.vertex_request import checked_arguments, show_cost
     from gpu_pipelines.targets.vertex_machines import machines_of
     from gpu_pipelines.targets.vertex_pipelines import parsed_spec, pipeline_job
     from gpu_pipelines.targets.vertex_repository import PipelineRepository
 
     spec = parsed_spec(PipelineRepository(version.repository).text(version), version.address)
-    machines_of(spec, settings.region)
+    machines = machines_of(spec, settings.region)
     arguments = checked_arguments(spec, assignments, file)
+    show_cost(machines, settings.region)
     return pipeline_job(spec, arguments, settings, cache=cache, template=version.address)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -148,7 +149,14 @@ def tried_again() -> Any:
     """How a request is repeated that may be sent twice: after errors that pass, with growing waits."""
     from google.api_core.retry import Retry
 
-    return Retry(predicate=_passes, initial=_FIRST_WAIT, maximum=_LONGEST_WAIT, multiplier=2.0, timeout=_GIVE_UP)
+    return Retry(
+        predicate=_passes,
+        initial=_FIRST_WAIT,
+        maximum=_LONGEST_WAIT,
+        multiplier=2.0,
+        timeout=_GIVE_UP,
+        on_error=lambda error: print(f"trying again: {_message(error)}", file=sys.stderr),
+    )
 
 
 def answer_was_lost(error: Exception) -> bool:

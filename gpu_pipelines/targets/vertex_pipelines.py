@@ -164,6 +164,8 @@ def submit(request: PipelineRequest, settings: ProjectSettings) -> str:
             if tries == 1:
                 raise
             return full_name(request.job_id, settings)
+        except KeyboardInterrupt:
+            raise UserError("Interrupted while the run was being submitted.", lost) from None
 
 
 def full_name(job: str, settings: ProjectSettings) -> str:

@@ -134,6 +134,10 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(vertex_api: Verte
                 "model is ./net, a directory of this",
             ],
         ),
+        (
+            ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "source=gs://b/x"],
+            ["mount of its bucket. Give /gcs/b/x"],
+        ),
         (["sum.yaml", "-p", "a=1.5"], ["a takes a whole number"]),
         (["sum.yaml"], ["The parameter a must be given"]),
         (["sum.yaml", "-p", "a=1", "--nodes", "2"], ["compiled already; --nodes cannot change it"]),
@@ -153,6 +157,16 @@ def test_a_wrong_request_is_refused_before_anything_is_sent(
     for message in messages:
         assert message in done.err
     assert not jobs(vertex_api)
+
+
+def test_an_uploaded_version_runs_by_its_address(vertex_api: VertexApi, tmp_path: Path) -> None:
+    command(vertex_api, tmp_path, "upload", str(compiled_sum(tmp_path)), "--tag", "stable")
+    address = f"{vertex_api.url}/example-project/pipelines/sum"
+    done = command(vertex_api, tmp_path, "run", f"{address}/stable", "--target", "vertex", "-p", "a=2")
+    assert done.status == 0, done.err
+    [job] = jobs(vertex_api)
+    [version] = vertex_api.state.repositories.packages["us-central1/pipelines/sum"].versions
+    assert job.template_uri == f"{address}/{version}"
 
 
 def test_a_published_file_takes_the_image_of_the_project(vertex_api: VertexApi, tmp_path: Path) -> None:
@@ -182,6 +196,7 @@ def test_a_request_that_is_sent_again_makes_one_job(
     assert done.status == 0, done.err
     [job] = jobs(vertex_api)
     assert f"submitted {job.name.rpartition('/')[2]}" in done.out
+    assert done.err.startswith("trying again: ")
 
 
 @pytest.mark.parametrize(
