@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import GPU_PIPELINES
+from google.auth.credentials import AnonymousCredentials
 from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
+
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex_pipelines import parsed_spec, pipeline_job
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -99,6 +103,35 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(vertex_api: Verte
     assert sent["body"]["serviceAccount"] == "runner@example.com"
     tasks = sent["body"]["pipelineSpec"]["root"]["dag"]["tasks"]
     assert [task["cachingOptions"] for task in tasks.values()] == [{"enableCache": False}] * 2
+
+
+@pytest.mark.parametrize("cache", [None, True, False])
+def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool | None) -> None:
+    from google.cloud import aiplatform
+    from google.cloud.aiplatform_v1.types import PipelineJob
+    from google.protobuf import json_format
+
+    file, key = compiled_sum(tmp_path), "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
+    settings = ProjectSettings(
+        "example-project", "us-central1", "gs://b/root", encryption_key=key, labels={"team": "vision"}
+    )
+    of_sdk = aiplatform.PipelineJob(
+        "sum",
+        str(file),
+        pipeline_root="gs://b/root",
+        parameter_values={"a": 2, "note": "x"},
+        enable_caching=cache,
+        encryption_spec_key_name=key,
+        labels={"team": "vision"},
+        project="example-project",
+        location="us-central1",
+        credentials=AnonymousCredentials(),
+    )
+    spec = parsed_spec(file.read_text(), str(file))
+    ours = PipelineJob()
+    json_format.ParseDict(pipeline_job(spec, {"a": 2, "note": "x"}, settings, cache=cache), PipelineJob.pb(ours))
+    # What it is about to send has no public name.
+    assert ours == of_sdk._gca_resource
 
 
 @pytest.mark.parametrize(
