@@ -1,10 +1,11 @@
 resource "google_artifact_registry_repository" "images" {
   location      = var.region
-  repository_id = "${var.name}-images"
-  description   = "Images that the steps of gpu-pipelines run in"
+  repository_id = local.images
+  description   = "Images of gpu-pipelines"
   format        = "DOCKER"
   labels        = var.labels
 
+  # A tag that is pushed again leaves the image it named before without one.
   cleanup_policies {
     id     = "untagged"
     action = "DELETE"
@@ -18,10 +19,9 @@ resource "google_artifact_registry_repository" "images" {
   depends_on = [google_project_service.needed]
 }
 
-# Compiled pipelines; `gpu-pipelines upload` puts them here, schedules are made from them.
 resource "google_artifact_registry_repository" "pipelines" {
   location      = var.region
-  repository_id = "${var.name}-pipelines"
+  repository_id = local.pipelines
   description   = "Compiled pipelines of gpu-pipelines"
   format        = "KFP"
   labels        = var.labels

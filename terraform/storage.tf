@@ -1,13 +1,12 @@
-# Below pipelines/: what runs leave (pipeline_root). Below models/: exported models, which are kept.
-resource "google_storage_bucket" "artifacts" {
+# pipelines/ is what runs leave, and builds/ the sources of images. All else, such as models and data, is kept.
+resource "google_storage_bucket" "files" {
   name                        = local.bucket
   location                    = var.region
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
-  force_destroy               = false
   labels                      = var.labels
 
-  # Soft delete restores what was deleted by mistake. Versioning would keep every overwritten checkpoint for good.
+  # Instead of versions: those would keep every checkpoint that a training overwrote or deleted.
   soft_delete_policy {
     retention_duration_seconds = var.soft_delete_days * 24 * 60 * 60
   }
@@ -21,12 +20,12 @@ resource "google_storage_bucket" "artifacts" {
       }
       condition {
         age            = lifecycle_rule.value
-        matches_prefix = ["pipelines/"]
+        matches_prefix = ["${local.pipelines_folder}/", "${local.builds_folder}/"]
       }
     }
   }
 
-  # Parts of uploads that were broken off are billed and seen by nobody.
+  # What is left of uploads that broke off is billed, and no list shows it.
   lifecycle_rule {
     action {
       type = "AbortIncompleteMultipartUpload"

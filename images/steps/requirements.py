@@ -1,4 +1,4 @@
-"""Prints what the steps need, from setup.cfg, one requirement a line: all but kfp, which goes without its dependencies."""
+"""Prints what the steps need, from setup.cfg: all but kfp, which goes without its dependencies."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.images]
 
 IMAGE = os.environ.get("IMAGE", STEPS_IMAGE)
 COMPILED = Path(__file__).parents[2] / "compiled"
-# KFP lets the engine remove a container that ended, and then asks for it; of Podman's answer to that it makes a failure.
+# KFP lets the engine remove a container that ended, then asks for it, and takes Podman's answer for a failure.
 STAYS_A_WHILE = ["/bin/bash", "-c", '"$@"; status=$?; sleep 2; exit $status', "step"]
 OUTPUTS = ("checkpoints", "training_metrics", "training_report")
 
