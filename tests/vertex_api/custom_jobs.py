@@ -1,0 +1,137 @@
+"""Custom jobs: created, looked at, listed, cancelled; the states that they go through."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+from google.protobuf import empty_pb2
+
+from vertex_api.api_error import ApiError, not_found
+from vertex_api.names import Names, page, region_of
+from vertex_api.rules import check_custom_job
+
+STATES = api.JobState
+ENDED = (STATES.JOB_STATE_SUCCEEDED, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_CANCELLED)
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class CustomJobs:
+    """The custom jobs of all projects.
+
+    Attributes:
+        jobs: by name.
+        start: is called with a job that was created, to run it; does nothing unless replicas are run.
+        stop: is called with the name of a job that is cancelled; says whether it was running.
+        hold_s: for how many seconds a look at a job that runs is held back, until it has ended. Clients that look
+            every few seconds are answered at once when there is news.
+        page_size: the longest page of a list.
+    """
+
+    def __init__(self, names: Names, page_size: int) -> None:
+        self.jobs: dict[str, Any] = {}
+        self.start: Callable[[Any], None] = lambda job: None
+        self.stop: Callable[[str], bool] = lambda name: False
+        self.hold_s = 0.0
+        self.page_size = page_size
+        self._names = names
+        self._changed = threading.Condition()
+
+    def create(self, request: Any) -> Any:
+        """CreateCustomJob."""
+        parent = self._names.number(request.parent)
+        check_custom_job(request.custom_job, region_of(parent))
+        moment = now()
+        # What the client says of fields that are the service's to set is passed over.
+        job = api.CustomJob(
+            name=self._names.new(parent, "customJobs"),
+            display_name=request.custom_job.display_name,
+            job_spec=request.custom_job.job_spec,
+            labels=dict(request.custom_job.labels),
+            state=STATES.JOB_STATE_PENDING,
+            create_time=moment,
+            update_time=moment,
+        )
+        if "encryption_spec" in request.custom_job:
+            job.encryption_spec = request.custom_job.encryption_spec
+        with self._changed:
+            self.jobs[job.name] = job
+        self.start(job)
+        return self._copy(job)
+
+    def get(self, request: Any) -> Any:
+        """GetCustomJob."""
+        job = self._job(request.name)
+        until = time.monotonic() + self.hold_s
+        with self._changed:
+            while job.state not in ENDED and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+        return self._copy(job)
+
+    def list(self, request: Any) -> Any:
+        """ListCustomJobs."""
+        with self._changed:
+            held = list(self.jobs.values())
+        found, token = page(held, self._names.number(request.parent), request, self.page_size)
+        return api.ListCustomJobsResponse(custom_jobs=found, next_page_token=token)
+
+    def cancel(self, request: Any) -> Any:
+        """CancelCustomJob."""
+        job = self._job(request.name)
+        if job.state in ENDED:
+            raise ApiError(400, f"Cannot cancel a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        self.set_state(job.name, STATES.JOB_STATE_CANCELLING)
+        if not self.stop(job.name):
+            self.set_state(job.name, STATES.JOB_STATE_CANCELLED)
+        return empty_pb2.Empty()
+
+    def set_state(self, name: str, state: Any, error: str = "") -> None:
+        """Brings a job into a state.
+
+        Args:
+            name: resource name of the job.
+            state: a `JobState` or its name, such as JOB_STATE_RUNNING.
+            error: message of the error, of a job that has failed.
+        """
+        job, moment = self._job(name), now()
+        with self._changed:
+            job.state = STATES[state] if isinstance(state, str) else state
+            job.update_time = moment
+            if job.state == STATES.JOB_STATE_RUNNING and "start_time" not in job:
+                job.start_time = moment
+            if job.state in ENDED:
+                job.end_time = moment
+            if error:
+                job.error = {"code": 3, "message": error}
+            self._changed.notify_all()
+
+    def state(self, name: str) -> str:
+        """Name of a job's state."""
+        return str(STATES(self._job(name).state).name)
+
+    def wait(self, name: str, seconds: float) -> Any:
+        """Waits for the end of a job, and returns it."""
+        job, until = self._job(name), time.monotonic() + seconds
+        with self._changed:
+            while job.state not in ENDED:
+                left = until - time.monotonic()
+                assert left > 0, f"{name} is {STATES(job.state).name} after {seconds} s"
+                self._changed.wait(left)
+        return job
+
+    def _job(self, name: str) -> Any:
+        job = self.jobs.get(self._names.number(name))
+        if job is None:
+            raise not_found(name)
+        return job
+
+    def _copy(self, job: Any) -> Any:
+        with self._changed:
+            return api.CustomJob.deserialize(api.CustomJob.serialize(job))

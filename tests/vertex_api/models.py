@@ -1,0 +1,110 @@
+"""The model registry: models and their versions, uploaded, looked at, listed, deleted."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+
+from vertex_api.api_error import ApiError, not_found
+from vertex_api.custom_jobs import now
+from vertex_api.names import Names, page
+from vertex_api.operations import Operations
+from vertex_api.rules import check_name_and_labels, raise_found
+
+
+class Models:
+    """The models of all projects.
+
+    Attributes:
+        versions: the versions of each model by its name, the oldest first.
+        page_size: the longest page of a list.
+    """
+
+    def __init__(self, names: Names, operations: Operations, page_size: int) -> None:
+        self.versions: dict[str, list[Any]] = {}
+        self.page_size = page_size
+        self._names, self._operations = names, operations
+        self._lock = threading.RLock()
+
+    def upload(self, request: Any) -> Any:
+        """UploadModel: a new model, or a new version of `parent_model`."""
+        parent = self._names.number(request.parent)
+        raise_found([(f"model.{name}", text) for name, text in check_name_and_labels(request.model)])
+        if not request.model.container_spec.image_uri:
+            raise ApiError(400, "The container_spec.image_uri of the model is required.")
+        if not request.model.artifact_uri.startswith("gs://"):
+            raise ApiError(400, f"The artifact_uri {request.model.artifact_uri!r} is not a Cloud Storage URI.")
+        with self._lock:
+            model = api.Model(request.model)
+            if request.parent_model:
+                model.name = self._names.number(request.parent_model)
+                self._versions(model.name)
+            else:
+                model.name = self._names.new(parent, "models", request.model_id)
+                if model.name in self.versions:
+                    raise ApiError(409, f"Model {model.name} already exists.")
+            self._add(model)
+        response = api.UploadModelResponse(model=model.name, model_version_id=model.version_id)
+        return self._operations.done(model.name, response)
+
+    def get(self, request: Any) -> Any:
+        """GetModel, by `…@version`, `…@alias`, or the default version."""
+        name, _, version = self._names.number(request.name).partition("@")
+        versions = self._versions(name)
+        for model in reversed(versions):
+            if version in (model.version_id, *model.version_aliases) or (
+                not version and "default" in model.version_aliases
+            ):
+                return model
+        raise not_found(request.name)
+
+    def list(self, request: Any) -> Any:
+        """ListModels."""
+        with self._lock:
+            latest = [versions[-1] for versions in self.versions.values()]
+        found, token = page(latest, self._names.number(request.parent), request, self.page_size)
+        return api.ListModelsResponse(models=found, next_page_token=token)
+
+    def list_versions(self, request: Any) -> Any:
+        """ListModelVersions."""
+        name = self._names.number(request.name)
+        parent = name.rpartition("/models/")[0]
+        found, token = page(self._versions(name), parent, request, self.page_size)
+        return api.ListModelVersionsResponse(models=found, next_page_token=token)
+
+    def merge_aliases(self, request: Any) -> Any:
+        """MergeVersionAliases: an alias with a dash before it is taken away."""
+        model = self.get(request)
+        with self._lock:
+            for alias in request.version_aliases:
+                for other in self._versions(model.name):
+                    other.version_aliases = [held for held in other.version_aliases if held != alias.removeprefix("-")]
+                if not alias.startswith("-"):
+                    model.version_aliases.append(alias)
+        return model
+
+    def delete(self, request: Any) -> Any:
+        """DeleteModel."""
+        name = self._names.number(request.name)
+        self._versions(name)
+        with self._lock:
+            del self.versions[name]
+        return self._operations.done(name)
+
+    def _add(self, model: Any) -> None:
+        versions = self.versions.setdefault(model.name, [])
+        model.version_id = str(len(versions) + 1)
+        model.create_time = model.update_time = model.version_create_time = model.version_update_time = now()
+        asked = list(model.version_aliases)
+        for other in versions:
+            other.version_aliases = [alias for alias in other.version_aliases if alias not in asked]
+        if not versions and "default" not in asked:
+            model.version_aliases.append("default")
+        versions.append(model)
+
+    def _versions(self, name: str) -> list[Any]:
+        if name not in self.versions:
+            raise not_found(name)
+        return self.versions[name]

@@ -1,0 +1,105 @@
+"""All that the server knows, and the API methods that it answers; REST and gRPC share both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from vertex_api.custom_jobs import CustomJobs
+from vertex_api.logs import Logs
+from vertex_api.models import Models
+from vertex_api.names import Names
+from vertex_api.operations import Operations
+from vertex_api.pipeline_jobs import PipelineJobs
+from vertex_api.pipeline_repository import PipelineRepositories
+from vertex_api.project import Project
+from vertex_api.replicas import Replicas
+from vertex_api.schedules import Schedules
+from vertex_api.transcoding import Method, method
+
+PROJECT = "example-project"
+NUMBER = "123456789012"
+REGION = "us-central1"
+BUCKET = "example-bucket"
+REPOSITORY = "pipelines"
+
+#: Lists come in short pages, so that a client that reads only the first is found out.
+PAGE_SIZE = 2
+
+
+class State:
+    """What the server knows.
+
+    Attributes:
+        custom_jobs, pipeline_jobs, schedules, models: the resources of Vertex AI.
+        replicas: runs custom jobs as processes, once `run_jobs` is called.
+        logs: Cloud Logging.
+        repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
+        project: APIs, permissions and service accounts.
+        requests: the requests that were understood, as pairs of the method's name and its protobuf request.
+    """
+
+    def __init__(self) -> None:
+        names, operations = Names({PROJECT: NUMBER}), Operations()
+        self.names, self.operations = names, operations
+        self.logs = Logs()
+        self.custom_jobs = CustomJobs(names, PAGE_SIZE)
+        self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE)
+        self.schedules = Schedules(names, operations, PAGE_SIZE)
+        self.models = Models(names, operations, PAGE_SIZE)
+        self.replicas = Replicas(self.custom_jobs, self.logs, names)
+        self.repositories = PipelineRepositories()
+        self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
+        self.project = Project(names)
+        self.requests: list[tuple[str, Any]] = []
+
+    def requests_of(self, name: str) -> list[Any]:
+        """The requests of a method, such as CreateCustomJob."""
+        return [request for called, request in self.requests if called == name]
+
+    def call(self, called: Method, request: Any) -> Any:
+        """Carries out a method."""
+        self.requests.append((called.name, request))
+        return self.handlers[called.name][1](request)
+
+    @cached_property
+    def handlers(self) -> dict[str, tuple[Method, Callable[[Any], Any]]]:
+        """Methods and what carries them out, by the method's name."""
+        services: dict[str, dict[str, Callable[[Any], Any]]] = {
+            "JobService": {
+                "CreateCustomJob": self.custom_jobs.create,
+                "GetCustomJob": self.custom_jobs.get,
+                "ListCustomJobs": self.custom_jobs.list,
+                "CancelCustomJob": self.custom_jobs.cancel,
+            },
+            "PipelineService": {
+                "CreatePipelineJob": self.pipeline_jobs.create,
+                "GetPipelineJob": self.pipeline_jobs.get,
+                "ListPipelineJobs": self.pipeline_jobs.list,
+                "CancelPipelineJob": self.pipeline_jobs.cancel,
+                "DeletePipelineJob": self.pipeline_jobs.delete,
+            },
+            "ScheduleService": {
+                "CreateSchedule": self.schedules.create,
+                "GetSchedule": self.schedules.get,
+                "ListSchedules": self.schedules.list,
+                "UpdateSchedule": self.schedules.update,
+                "PauseSchedule": self.schedules.pause,
+                "ResumeSchedule": self.schedules.resume,
+                "DeleteSchedule": self.schedules.delete,
+            },
+            "ModelService": {
+                "UploadModel": self.models.upload,
+                "GetModel": self.models.get,
+                "ListModels": self.models.list,
+                "ListModelVersions": self.models.list_versions,
+                "MergeVersionAliases": self.models.merge_aliases,
+                "DeleteModel": self.models.delete,
+            },
+        }
+        return {
+            name: (method(service, name), handle)
+            for service, methods in services.items()
+            for name, handle in methods.items()
+        }

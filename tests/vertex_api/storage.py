@@ -1,0 +1,48 @@
+"""Cloud Storage: gcp-storage-emulator, behind this server's address so that one address is enough and faults apply."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import requests
+from gcp_storage_emulator.server import create_server
+
+from vertex_api.services import BUCKET
+
+_PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/")
+_SECONDS = 60
+
+
+class Storage:
+    """An emulator that is started when it is first asked."""
+
+    def __init__(self) -> None:
+        self._server: Any = None
+        self._address = ""
+
+    def serves(self, path: str) -> bool:
+        """Whether a path is one of Cloud Storage; the emulator does not know permissions."""
+        return path.startswith(_PATHS) and not path.endswith("/iam/testPermissions")
+
+    def answer(self, verb: str, target: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes]:
+        """Status, content type and body of the emulator's answer."""
+        self._start()
+        passed = {name: value for name, value in headers.items() if name.lower() not in ("host", "accept-encoding")}
+        found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
+        return found.status_code, found.headers.get("Content-Type", "application/json"), found.content
+
+    def close(self) -> None:
+        """Stops the emulator."""
+        if self._server is not None:
+            self._server.stop()
+
+    def _start(self) -> None:
+        if self._server is not None:
+            return
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._address = f"http://127.0.0.1:{port}"
+        self._server = create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
+        self._server.start()
