@@ -11,7 +11,7 @@ TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gpu_pipelines/__init__.py)
 IMAGE ?= gpu-pipelines/steps:$(VERSION)
 
-.PHONY: run test test-slow test-images image lint bench bench-training compile docs clean
+.PHONY: run test test-slow test-images test-terraform image lint bench bench-training compile docs clean
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
@@ -20,7 +20,7 @@ test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -m "not slow"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "slow and not images"
+	$(BIN)/python -m pytest -m "slow and not images and not terraform"
 
 # The image of the steps for the CPU, and the pipeline in it; both need a Docker engine (DOCKER_HOST).
 image:
@@ -30,6 +30,10 @@ image:
 
 test-images: $(VENV)/.dev image
 	IMAGE=$(IMAGE) $(BIN)/python -m pytest -m images
+
+test-terraform: $(VENV)/.dev
+	terraform fmt -check -recursive -diff terraform
+	$(BIN)/python -m pytest -m terraform
 
 # mypy does not follow editable installs that map folders to packages, so a plain copy is installed and checked.
 lint: $(VENV)/.dev

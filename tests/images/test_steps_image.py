@@ -15,6 +15,7 @@ import yaml
 from docker.errors import DockerException, ImageNotFound
 
 from gpu_pipelines.errors import INTERRUPTED
+from gpu_pipelines.targets.environment import REHEARSE
 from gpu_pipelines.targets.target import STEPS_IMAGE
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]
@@ -77,12 +78,11 @@ def test_the_compiled_pipeline_runs_in_the_image(place: Path) -> None:
 def test_sigterm_to_the_container_ends_the_training_with_a_checkpoint(
     engine: docker.DockerClient, place: Path, tmp_path: Path
 ) -> None:
-    """Process 1 of a step's container is a shell, which by itself would keep the signal from the training."""
     tmp_path.chmod(0o777)
     container = engine.containers.run(
         IMAGE,
         training_command(next(place.glob("*/prepare-data/dataset")), tmp_path),
-        environment={"GPU_PIPELINES_ACCELERATOR": "cpu:2"},
+        environment={REHEARSE: "cpu:2"},
         volumes={str(path): {"bind": str(path), "mode": "rw"} for path in (place, tmp_path)},
         detach=True,
     )
@@ -98,9 +98,10 @@ def test_sigterm_to_the_container_ends_the_training_with_a_checkpoint(
 
 
 def training_command(dataset: Path, place: Path) -> list[str]:
-    """The command of the compiled component train_model, as KFP would start it, for a training of minutes."""
-    document = yaml.safe_load((COMPILED / "components/train_model.yaml").read_text())
-    container = document["deploymentSpec"]["executors"]["exec-train-model"]["container"]
+    """What Vertex AI starts a replica of the step train-model with, here for a training of minutes."""
+    document = yaml.safe_load((COMPILED / "train_evaluate_upload/vertex/l4-1.yaml").read_text())
+    inputs = document["components"]["comp-train-model"]["inputDefinitions"]["parameters"]
+    container = inputs["worker_pool_specs"]["defaultValue"][0]["container_spec"]
     executor_input = {
         "inputs": {
             "parameterValues": {"epochs": 500.0, "checkpoint_uri": str(place / "resumable")},
@@ -111,7 +112,7 @@ def training_command(dataset: Path, place: Path) -> list[str]:
             "outputFile": str(place / "output.json"),
         },
     }
-    filled = [json.dumps(executor_input) if part == "{{$}}" else part for part in container["args"]]
+    filled = [json.dumps(executor_input) if part.startswith("{{$") else part for part in container["args"]]
     return [*container["command"], *filled]
 
 
