@@ -164,8 +164,27 @@ print(json.dumps({"packages": [found.name for found in importlib.metadata.distri
 def test_nothing_is_left_over_from_the_build(engine: docker.DockerClient) -> None:
     found = json.loads(output_of(engine, FINDS, user="0"))
     assert found["caches"] == found["lists"] == []
-    assert {"kfp", "torch", "gpu-pipelines"} <= set(found["packages"])
+    assert {"kfp", "torch", "gpu-pipelines", "google-cloud-aiplatform"} <= set(found["packages"])
     assert not {"kubernetes", "kfp-server-api", "pytest"} & set(found["packages"])
+
+
+IMPORTS = """
+import importlib, pkgutil
+import google.cloud.aiplatform
+import gpu_pipelines
+for package in ("artifacts", "components", "recipes", "registry"):
+    package = importlib.import_module(f"gpu_pipelines.{package}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if module.name.rsplit(".")[-1] not in ("component", "script_component", "readme", "catalog"):
+            importlib.import_module(module.name)
+            print(module.name)
+"""
+
+
+def test_whatever_steps_use_can_be_imported(engine: docker.DockerClient) -> None:
+    """A step imports most of it late, from within functions, and kfp is there without its dependencies."""
+    printed = output_of(engine, IMPORTS, environment={"_KFP_RUNTIME": "true"}).split()
+    assert {"gpu_pipelines.registry.vertex", "gpu_pipelines.components.training.worker"} <= set(printed)
 
 
 def test_the_image_says_what_it_is(engine: docker.DockerClient) -> None:
