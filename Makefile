@@ -27,6 +27,7 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.steps bench-training
 	$(BIN)/python benchmarks/local_pipeline.py
 	$(BIN)/python benchmarks/accelerators_cli.py
+	$(BIN)/python benchmarks/compile.py
 
 # Hours on two cores; docs/benchmarks.md says how to run less of it.
 bench-training: $(VENV)/.bench

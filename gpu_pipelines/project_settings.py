@@ -1,4 +1,4 @@
-"""Where things are in Google Cloud: project, region, bucket, image and the like, from a file and gcloud's environment."""
+"""Where things are in Google Cloud: project, region, bucket, image; from a file and from gcloud's environment."""
 
 from __future__ import annotations
 
@@ -182,14 +182,15 @@ def _from_gcloud() -> list[tuple[str, dict[str, str]]]:
 
 def _problems(name: str, value: Any, origin: str) -> list[str]:
     if name == "labels":
-        return _problems_of_labels(value, origin)
+        return problems_of_labels(value, origin)
     pattern, form = _FORMS[name]
     if isinstance(value, str) and re.fullmatch(pattern, value):
         return []
     return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {form}."]
 
 
-def _problems_of_labels(labels: Any, origin: str) -> list[str]:
+def problems_of_labels(labels: Any, origin: str) -> list[str]:
+    """What is wrong with labels, which Google Cloud holds to a form; `origin` says where they were given."""
     if not isinstance(labels, dict):
         return [f"labels (from {origin}) is {str(labels)[:100]!r}; it takes a mapping of label to value."]
     return [

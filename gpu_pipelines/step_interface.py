@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
 
 Settings = TypeVar("Settings")
 
@@ -32,6 +34,40 @@ def place_of(artifact: Any, uri: str = "") -> str:
     if uri:
         artifact.uri = uri
     return str(artifact.uri if is_remote(artifact.uri) else artifact.path)
+
+
+def local_files(artifact: Any) -> Path:
+    """A directory with the files of an input artifact; in object storage, a copy, made once on each machine.
+
+    Raises:
+        UserError: the artifact has no files, or the storage cannot be read.
+    """
+    place = place_of(artifact)
+    return fetched_folder(place) if is_remote(place) else Path(place)
+
+
+@contextmanager
+def output_files(artifact: Any, marker: str) -> Iterator[Path]:
+    """A directory to write an output artifact to; uploaded at the end if the artifact is in object storage.
+
+    Args:
+        artifact: a KFP artifact.
+        marker: the file that says that all others are whole; it goes last.
+
+    Raises:
+        UserError: the storage cannot be written to.
+    """
+    place = place_of(artifact)
+    if not is_remote(place):
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-output-") as scratch:
+        directory = Path(scratch) / "files"
+        yield directory
+        names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+        folder = RemoteFolder(place)
+        folder.upload(directory, [name for name in names if name != marker])
+        folder.upload(directory, [marker])
 
 
 def log_metrics(artifact: Any, figures: Mapping[str, float]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,24 @@ def write_photos(folder: Path, per_class: int = 40, classes: tuple[str, ...] = (
             pixels = np.clip(np.array(tones[name]) + noise, 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{number:03d}.png")
     return folder
+
+
+@contextmanager
+def storage_emulator(bucket: str) -> Iterator[str]:
+    """A Cloud Storage emulator with one bucket, which Google's clients talk to meanwhile; gives the bucket's URI."""
+    from gcp_storage_emulator.server import create_server
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
+    server.start()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+            yield f"gs://{bucket}"
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.dataset import MANIFEST
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.report import write_report
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, log_metrics
+from gpu_pipelines.step_interface import fields_from, log_metrics, output_files
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -20,10 +21,10 @@ def run(arguments: Mapping[str, Any]) -> None:
         arguments: the inputs and output artifacts of the component, by name.
     """
     with user_errors_end_the_step():
-        directory = Path(arguments["dataset"].path)
-        manifest = prepare_data(fields_from(PrepareSettings, arguments), directory)
+        with output_files(arguments["dataset"], MANIFEST) as directory:
+            manifest = prepare_data(fields_from(PrepareSettings, arguments), directory)
+            write_report(directory, Path(arguments["report"].path))
         arguments["dataset"].metadata.update(task=manifest.task, fingerprint=manifest.fingerprint)
-        write_report(directory, Path(arguments["report"].path))
         figures = {
             "rows_read": manifest.rows_read,
             "rows_kept": manifest.records_kept,

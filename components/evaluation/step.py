@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_store import local_copy
-from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.report import write_report
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, log_metrics, place_of, write_figures
+from gpu_pipelines.step_interface import fields_from, local_files, log_metrics, output_files, place_of, write_figures
 
 
 def run(arguments: Mapping[str, Any]) -> bool:
@@ -27,12 +27,13 @@ def run(arguments: Mapping[str, Any]) -> bool:
     """
     with user_errors_end_the_step():
         model = arguments["best_checkpoint"]
-        dataset = Path(arguments["dataset"].path)
+        dataset = local_files(arguments["dataset"])
         settings = fields_from(EvaluationSettings, arguments)
         place = place_of(arguments["checkpoints"])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             directory = local_copy(place, Path(scratch), foreign=bool(settings.scoring_function))
-            evaluation = evaluate_checkpoints(settings, dataset, directory, Path(model.path))
+            with output_files(model, EVALUATION) as exported:
+                evaluation = evaluate_checkpoints(settings, dataset, directory, exported)
         model.metadata.update(task=evaluation.task, checkpoint=evaluation.best, rehearsal=evaluation.rehearsal)
         if not evaluation.scoring_function:
             model.metadata["framework"] = "pytorch"

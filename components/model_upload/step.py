@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from
+from gpu_pipelines.step_interface import fields_from, local_files
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -19,7 +18,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     """
     with user_errors_end_the_step():
         settings = fields_from(UploadSettings, arguments)
-        version = upload_model(settings, Path(arguments["best_checkpoint"].path), arguments["passed"])
+        version = upload_model(settings, local_files(arguments["best_checkpoint"]), arguments["passed"])
         model = arguments["model"]
         model.uri = str(version.path.resolve())
         model.metadata.update(

@@ -11,7 +11,7 @@ from gpu_pipelines.components.training.report import write_report
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.components.training.train import train_model
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, log_metrics, place_of
+from gpu_pipelines.step_interface import fields_from, local_files, log_metrics, place_of
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -24,7 +24,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         checkpoints = arguments["checkpoints"]
         place = place_of(checkpoints, arguments["checkpoint_uri"])
         settings = fields_from(TrainingSettings, arguments)
-        summary = train_model(settings, Path(arguments["dataset"].path), place)
+        summary = train_model(settings, local_files(arguments["dataset"]), place)
         if summary is None:
             # Only the chief writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)

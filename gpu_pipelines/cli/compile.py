@@ -5,34 +5,97 @@ from __future__ import annotations
 import sys
 from difflib import unified_diff
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpu_pipelines.cli import job_options as options
 from gpu_pipelines.errors import UserError
 
+if TYPE_CHECKING:
+    from gpu_pipelines.accelerators.request import PlanRequest
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.vertex_job_spec import JobOptions
+
 DIFFERENCE_LINES_SHOWN = 20
+TARGETS = ("local", "vertex")
 
 
 def compile_pipelines(
     pipeline: Annotated[str | None, typer.Argument(help="Name of the pipeline.")] = None,
-    target: Annotated[str, typer.Option(help="Where it will run: local.")] = "local",
-    accelerator: Annotated[str, typer.Option(metavar="SPEC", help="What it trains on, such as cpu:2.")] = "cpu:2",
+    target: Annotated[str, typer.Option(help="Where it will run: local or vertex.")] = "local",
+    accelerator: Annotated[str, typer.Option(metavar="SPEC", help="What it trains on, cpu:2 or l4:4, say.")] = "cpu:2",
+    nodes: options.Nodes = 1,
+    strategy: options.Strategy = None,
+    region: options.Region = None,
+    machine_type: options.MachineType = None,
+    reservation: options.Reservation = None,
+    hours: options.Hours = None,
+    max_wait: options.MaxWait = None,
+    image: options.Image = None,
+    service_account: options.ServiceAccount = None,
+    network: options.Network = None,
+    encryption_key: options.EncryptionKey = None,
+    tensorboard: options.Tensorboard = None,
+    boot_disk_gb: options.BootDiskGb = options.BOOT_DISK_GB,
+    reduction_server: options.ReductionServer = False,
+    web_access: options.WebAccess = False,
+    env: options.Env = None,
+    label: options.Label = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Write all files of the directory compiled.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --all: compare instead of writing.")] = False,
     directory: Annotated[Path, typer.Option(metavar="DIR", help="With --all: where the files are.")] = Path("compiled"),
 ) -> None:
-    """Compile a pipeline, or all pipelines and components."""
+    """Compile a pipeline, or all pipelines and components.
+
+    The region of --region or of the settings is only checked: the file runs wherever it is submitted.
+    """
     if every == (pipeline is not None):
         raise UserError("Give either the name of a pipeline or --all.")
-    if target != "local":
-        raise UserError(f"There is no target {target[:60]!r}.", "Valid: local.")
-    if pipeline is not None:
-        path = output or Path(f"{pipeline}.yaml")
-        _write(path, _compiled(_built(pipeline, accelerator)))
-        print(f"wrote {path}")
+    if pipeline is None:
+        _all(directory, check)
         return
+    from gpu_pipelines.accelerators.request import PlanRequest
+    from gpu_pipelines.project_settings import load_project_settings
+
+    given = {
+        "region": region,
+        "image": image,
+        "service_account": service_account,
+        "network": network,
+        "encryption_key": encryption_key,
+        "tensorboard": tensorboard,
+    }
+    settings = options.with_labels(load_project_settings(given), label)
+    job = options.job_options(max_wait, boot_disk_gb, reduction_server, web_access, env)
+    request = PlanRequest(accelerator, nodes, region, strategy, machine_type, reservation, hours)
+    text = _text(pipeline, target, request, settings, job)
+    path = output or Path(f"{pipeline}.yaml")
+    _write(path, text)
+    print(f"wrote {path}")
+
+
+def _text(pipeline: str, target: str, request: PlanRequest, settings: ProjectSettings, job: JobOptions) -> str:
+    from gpu_pipelines.accelerators import plan_request
+    from gpu_pipelines.errors import nearest
+
+    if target not in TARGETS:
+        raise UserError(f"There is no target {target[:60]!r}.", nearest(target, TARGETS))
+    if target == "local":
+        from gpu_pipelines.targets.local import compiled_for_here
+
+        return compiled_for_here(pipeline, plan_request(request))
+    from gpu_pipelines.targets.vertex_compiled import compiled_for_vertex
+
+    planned = plan_request(request)
+    text = compiled_for_vertex(pipeline, planned, settings, job)
+    for caution in planned.warnings:
+        print(f"warning: {caution.message}", file=sys.stderr)
+    return text
+
+
+def _all(directory: Path, check: bool) -> None:
     files = compiled_files()
     if check:
         _compare(files, directory)
@@ -45,11 +108,18 @@ def compile_pipelines(
 
 def compiled_files() -> dict[str, str]:
     """The text of every file of the directory `compiled`, by its path there."""
+    from gpu_pipelines.accelerators import plan, plan_request
     from gpu_pipelines.components.catalog import COMPONENTS, load_component
     from gpu_pipelines.pipelines import PIPELINES
+    from gpu_pipelines.targets.compiled import compiled
+    from gpu_pipelines.targets.local import compiled_for_here
+    from gpu_pipelines.targets.vertex_compiled import PUBLISHED, compiled_for_vertex, file_of
 
-    files = {f"{name}/local/cpu-2.yaml": _compiled(_built(name, "cpu:2")) for name in PIPELINES}
-    return {**files, **{f"components/{name}.yaml": _compiled(load_component(name)) for name in COMPONENTS}}
+    files = {f"{name}/local/cpu-2.yaml": compiled_for_here(name, plan("cpu:2")) for name in PIPELINES}
+    for request in PUBLISHED:
+        planned = plan_request(request)
+        files.update({f"{name}/vertex/{file_of(planned)}": compiled_for_vertex(name, planned) for name in PIPELINES})
+    return {**files, **{f"components/{name}.yaml": compiled(load_component(name)) for name in COMPONENTS}}
 
 
 def _write(path: Path, text: str) -> None:
@@ -57,24 +127,6 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
-
-
-def _built(name: str, accelerator: str) -> Any:
-    from gpu_pipelines.pipelines import load_pipeline
-    from gpu_pipelines.targets.local import LocalTarget, plan_here
-
-    return load_pipeline(name).build(LocalTarget(), plan_here(accelerator))
-
-
-def _compiled(source: Any) -> str:
-    import tempfile
-
-    from kfp import compiler
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "compiled.yaml"
-        compiler.Compiler().compile(source, str(path))
-        return path.read_text(encoding="utf-8")
 
 
 def _compare(files: dict[str, str], directory: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE
 from gpu_pipelines.targets.local_log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local_processes import no_process_left_behind
@@ -62,11 +63,33 @@ def plan_here(spec: str) -> AcceleratorPlan | None:
     if not spec:
         return None
     planned = plan(spec)
+    require_here(planned)
+    return planned
+
+
+def require_here(planned: AcceleratorPlan) -> None:
+    """Checks that a plan is for this machine.
+
+    Raises:
+        UserError: it is not.
+    """
     if not planned.is_local:
         raise UserError(
-            f"The target local has no {planned.spec}.", "Give cpu:N, or leave it out for all GPUs that are here."
+            f"The target local has no {planned.spec}.",
+            "Give --target vertex; or cpu:N; or, to run on all GPUs that are here, leave it out.",
         )
-    return planned
+
+
+def compiled_for_here(name: str, planned: AcceleratorPlan) -> str:
+    """The text of the file of a pipeline for this machine.
+
+    Raises:
+        UserError: there is no such pipeline, or the plan is for another place.
+    """
+    from gpu_pipelines.pipelines import load_pipeline
+
+    require_here(planned)
+    return compiled(load_pipeline(name).build(LocalTarget(), planned))
 
 
 @dataclass(frozen=True)

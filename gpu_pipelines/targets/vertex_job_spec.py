@@ -28,7 +28,7 @@ REDUCTION_MACHINE = "n1-highcpu-16"
 _REDUCTION_GBPS = 32
 _REDUCTION_IMAGE = "{}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 _REDUCTION_REGISTRIES = ("us", "europe", "asia")
-#: Machines whose GPUs exchange gradients past the processor (GPUDirect), where a server on the way would slow them down.
+#: Machines whose GPUs exchange gradients past the processor (GPUDirect); a server on the way would slow them down.
 _GPUDIRECT_FAMILIES = ("a3-", "a4-", "a4x-")
 
 

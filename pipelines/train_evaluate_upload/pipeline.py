@@ -8,6 +8,7 @@ from kfp import dsl
 from kfp.dsl import HTML, Model
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.one_gpu import one_gpu
 from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
@@ -49,7 +50,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
     """
     prepare = target.place(prepare_data, None)
     train = target.place(train_model, plan)
-    evaluate = target.place(evaluate_checkpoints, plan)
+    evaluate = target.place(evaluate_checkpoints, plan and one_gpu(plan))
     upload = target.place(upload_model, None)
 
     @dsl.pipeline(name="train-evaluate-upload")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gcp_storage_emulator.server import create_server
+from conftest import storage_emulator
 from started_training import run_training, tensors, weights_digest
 from trainings import photos_dataset
 
@@ -24,16 +23,8 @@ SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_ste
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = create_server("127.0.0.1", port, in_memory=True, default_bucket="checkpoints")
-    server.start()
-    patch = pytest.MonkeyPatch()
-    patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
-    yield "gs://checkpoints"
-    patch.undo()
-    server.stop()
+    with storage_emulator("checkpoints") as uri:
+        yield uri
 
 
 @pytest.fixture(scope="module")

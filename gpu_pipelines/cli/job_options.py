@@ -1,0 +1,88 @@
+"""The options of commands that place work on Vertex AI: the accelerator, and where and how its jobs run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.vertex_job_spec import JobOptions
+
+Nodes = Annotated[int, typer.Option(help="Machines to train on.")]
+Region = Annotated[str | None, typer.Option(help="Google Cloud region.")]
+Strategy = Annotated[str | None, typer.Option(help="standard, spot, flex-start or reservation.")]
+MachineType = Annotated[str | None, typer.Option(help="Machine type; the smallest that fits if not given.")]
+Reservation = Annotated[str | None, typer.Option(help="projects/P/zones/Z/reservations/R.")]
+Hours = Annotated[float | None, typer.Option(help="Longest that a job may run.")]
+Project = Annotated[str | None, typer.Option(help="Id of the project.")]
+PipelineRoot = Annotated[str | None, typer.Option(metavar="URI", help="Where runs leave artifacts, gs://….")]
+Image = Annotated[str | None, typer.Option(help="Image that the steps run in; docs/images.md.")]
+ServiceAccount = Annotated[str | None, typer.Option(metavar="EMAIL", help="What jobs run as.")]
+Network = Annotated[str | None, typer.Option(metavar="NAME", help="projects/NUMBER/global/networks/NAME.")]
+EncryptionKey = Annotated[str | None, typer.Option(metavar="NAME", help="Cloud KMS key, by its full name.")]
+Tensorboard = Annotated[str | None, typer.Option(metavar="NAME", help="Vertex AI TensorBoard, by its full name.")]
+MaxWait = Annotated[
+    float | None, typer.Option(metavar="HOURS", help="With flex-start: wait for machines so long; 0 for ever.")
+]
+BootDiskGb = Annotated[int, typer.Option(metavar="GB", help="Boot disk of each machine.")]
+ReductionServer = Annotated[
+    bool, typer.Option("--reduction-server", help="Add reduction servers, which sum up gradients of several machines.")
+]
+WebAccess = Annotated[bool, typer.Option("--web-access", help="Allow an interactive shell in the containers.")]
+Env = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of the containers; repeatable.")
+]
+Label = Annotated[
+    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the jobs; repeatable.")
+]
+
+BOOT_DISK_GB = 200
+
+
+def job_options(
+    max_wait: float | None, boot_disk_gb: int, reduction_server: bool, web_access: bool, env: Sequence[str] | None
+) -> JobOptions:
+    """The options of a job, from the flags.
+
+    Raises:
+        UserError: a variable is not of the form NAME=VALUE.
+    """
+    from gpu_pipelines.targets.vertex_job_spec import JobOptions
+
+    return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, pairs("--env", env))
+
+
+def with_labels(settings: ProjectSettings, labels: Sequence[str] | None) -> ProjectSettings:
+    """Settings with labels of the command line added to those of the file.
+
+    Raises:
+        UserError: a label is not of the form KEY=VALUE, or not one that Google Cloud takes.
+    """
+    from dataclasses import replace
+
+    from gpu_pipelines.project_settings import problems_of_labels
+
+    given = pairs("--label", labels)
+    if problems := problems_of_labels(given, "--label"):
+        raise UserError.of_all(problems)
+    return replace(settings, labels={**settings.labels, **given})
+
+
+def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """Names and values from texts of the form NAME=VALUE.
+
+    Raises:
+        UserError: a text is not of that form.
+    """
+    found = {}
+    for text in texts or []:
+        name, sign, value = text.partition("=")
+        if not (sign and name):
+            raise UserError(f"{flag} {text[:80]} is not of the form NAME=VALUE.")
+        found[name] = value
+    return found

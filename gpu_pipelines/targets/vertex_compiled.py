@@ -1,0 +1,97 @@
+"""A pipeline as the YAML file that Vertex AI Pipelines takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import compiled
+from gpu_pipelines.targets.vertex_job_spec import JobOptions, require_job
+from gpu_pipelines.targets.vertex_target import VertexTarget
+
+#: The accelerators that compiled files are published for.
+PUBLISHED = (
+    PlanRequest("l4:1"),
+    PlanRequest("l4:4"),
+    PlanRequest("t4:4"),
+    PlanRequest("v100:8"),
+    PlanRequest("a100:2"),
+    PlanRequest("a100:8"),
+    PlanRequest("a100:16"),
+    PlanRequest("a100-80gb:8"),
+    PlanRequest("h100:2", strategy="spot"),
+    PlanRequest("h100:8"),
+    PlanRequest("h100:8", nodes=4),
+    PlanRequest("h100-mega:8", nodes=2),
+    PlanRequest("h200:8"),
+    PlanRequest("b200:8"),
+    PlanRequest("rtx-pro-6000:8"),
+)
+
+#: What a CustomJob's task runs: it creates the job, waits for it, and does no work of its own.
+_LAUNCHER = "google_cloud_pipeline_components.container.v1.custom_job.launcher"
+
+
+def compiled_for_vertex(
+    name: str, plan: AcceleratorPlan, settings: ProjectSettings | None = None, options: JobOptions | None = None
+) -> str:
+    """The text of the file of a pipeline.
+
+    Args:
+        name: name of the pipeline, as on the command line.
+        plan: what it trains on.
+        settings: image, service account, network, key, TensorBoard and labels of the steps.
+        options: disk, waiting, reduction servers and variables of the jobs.
+
+    Raises:
+        UserError: there is no such pipeline, or it cannot run on Vertex AI so.
+    """
+    from gpu_pipelines.pipelines import load_pipeline
+
+    settings, options = settings or ProjectSettings(), options or JobOptions()
+    module = load_pipeline(name)
+    require_job(plan, settings, options)
+    text = compiled(module.build(VertexTarget(settings, options), plan))
+    require_runnable(text)
+    return text
+
+
+def file_of(plan: AcceleratorPlan) -> str:
+    """Name of the file of a plan, such as `h100-8-4-nodes.yaml` or `h100-2-spot.yaml`."""
+    parts = [plan.spec.replace(":", "-")]
+    if plan.nodes > 1:
+        parts.append(f"{plan.nodes}-nodes")
+    if plan.strategy != "standard":
+        parts.append(plan.strategy)
+    return f"{'-'.join(parts)}.yaml"
+
+
+def require_runnable(text: str) -> None:
+    """Checks what Vertex AI refuses, or takes and does something else with.
+
+    Raises:
+        UserError: the file has several documents, or a CustomJob's task has CPUs, memory or GPUs of its own.
+    """
+    documents: list[dict[str, Any]] = [part for part in yaml.load_all(text, Loader=_LOADER) if part]
+    if len(documents) != 1:
+        raise UserError(
+            f"The compiled pipeline has {len(documents)} YAML documents; Vertex AI takes one.",
+            "Leave out what is for Kubernetes, such as secrets, volumes and node selectors.",
+        )
+    for label, executor in documents[0]["deploymentSpec"]["executors"].items():
+        container = executor.get("container", {})
+        if _LAUNCHER in container.get("command", []) and container.get("resources"):
+            raise UserError(
+                f"The step {label.removeprefix('exec-')} sets CPUs, memory or GPUs, but is a CustomJob: they would be "
+                "those of the small container that starts the job.",
+                "Leave it out; the machine is chosen by the accelerator and --machine-type.",
+            )
+
+
+# Ten times as fast where PyYAML has been built with libyaml.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,0 +1,151 @@
+"""The Vertex AI target: steps that use GPUs become CustomJobs on the plan's machines, the others are plain tasks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, cast
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.environment import ACCELERATOR
+from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.targets.vertex_job_spec import Container, JobOptions, custom_job, require_job
+
+#: The steps whose results are worth keeping: a new version of a model is what the others are run for.
+CACHED_STEPS = ("prepare-data",)
+#: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
+_STEP_SIZES = {"prepare-data": ("16", "64G")}
+_OTHER_SIZE = ("4", "16G")
+#: What KFP starts a component with, and the same with the shell replaced by it: the container's process 1 is what gets
+#: SIGTERM, and a shell does not pass it on.
+_EXECUTOR, _EXECUTOR_AS_PROCESS_1 = "_KFP_RUNTIME=true python3 -m", "export _KFP_RUNTIME=true; exec python3 -m"
+_TENSORBOARD_OUTPUT = "{root}/tensorboard/{job}"
+
+
+class VertexTarget:
+    """Places steps on Vertex AI.
+
+    Args:
+        settings: image, service account, network, key, TensorBoard and labels.
+        options: disk, waiting, reduction servers and variables.
+
+    Attributes:
+        checkpoint_uri: None: each run has a place of its own.
+    """
+
+    checkpoint_uri: str | None = None
+
+    def __init__(self, settings: ProjectSettings | None = None, options: JobOptions | None = None) -> None:
+        self._settings = settings or ProjectSettings()
+        self._options = options or JobOptions()
+
+    def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
+        """A CustomJob that runs the component on each machine of the plan; without a plan, the component itself.
+
+        Args:
+            component: a KFP component.
+            plan: the accelerators it runs on; None for a step that needs none.
+
+        Raises:
+            UserError: plan and settings do not go together, or the component cannot become a CustomJob.
+        """
+        placed = self._plain(component) if plan is None else self._custom_job(component, plan)
+
+        def task(**arguments: Any) -> Any:
+            made = placed(**arguments)
+            made.set_caching_options(component.name in CACHED_STEPS)
+            return made
+
+        return task
+
+    @property
+    def _image(self) -> str:
+        return self._settings.image or STEPS_IMAGE
+
+    def _plain(self, component: Any) -> Callable[..., Any]:
+        cpus, memory = _STEP_SIZES.get(component.name, _OTHER_SIZE)
+
+        def task(**arguments: Any) -> Any:
+            made = component(**arguments)
+            made.set_container_image(self._image).set_cpu_limit(cpus).set_memory_limit(memory)
+            for name, value in self._options.environment.items():
+                made.set_env_variable(name, value)
+            return made
+
+        return task
+
+    def _custom_job(self, component: Any, plan: AcceleratorPlan) -> Callable[..., Any]:
+        # Reduction servers are for gradients: a step on one machine has none to exchange.
+        options = replace(self._options, reduction_server=self._options.reduction_server and plan.nodes > 1)
+        require_job(plan, self._settings, options)
+        wrapped = copy.deepcopy(_wrapped(component))
+        inputs = wrapped.component_spec.inputs
+        container = inputs["worker_pool_specs"].default[0]["container_spec"]
+        values = self._fields_of_the_job(plan, options, _as_process_1(container["command"]), container["args"])
+        for name, value in values.items():
+            inputs[name].default = value
+        return cast(Callable[..., Any], wrapped)
+
+    def _fields_of_the_job(
+        self, plan: AcceleratorPlan, options: JobOptions, command: Sequence[str], arguments: Sequence[str]
+    ) -> dict[str, Any]:
+        """Values of the inputs that the wrapped component has besides those of the step."""
+        from kfp import dsl
+
+        container = Container(self._image, command, arguments)
+        options = replace(options, environment={ACCELERATOR: plan.spec, **options.environment})
+        job = custom_job(plan, "", container, self._settings, options)
+        spec = job["job_spec"]
+        fields = {"worker_pool_specs": spec.pop("worker_pool_specs"), **spec.pop("scheduling"), **spec}
+        if "labels" in job:
+            fields["labels"] = job["labels"]
+        if "encryption_spec" in job:
+            fields["encryption_spec_key_name"] = job["encryption_spec"]["kms_key_name"]
+        if self._settings.tensorboard:
+            fields["base_output_directory"] = _TENSORBOARD_OUTPUT.format(
+                root=dsl.PIPELINE_ROOT_PLACEHOLDER, job=dsl.PIPELINE_JOB_ID_PLACEHOLDER
+            )
+        return fields
+
+
+@cache
+def _wrapped(component: Any) -> Any:
+    """A component as GCPC's CustomJob component, made once for all plans: it takes a tenth of a second."""
+    from google_cloud_pipeline_components.v1.custom_job import create_custom_training_job_from_component
+
+    require_no_field_of_a_job(component)
+    return create_custom_training_job_from_component(component, display_name=component.name)
+
+
+def require_no_field_of_a_job(component: Any) -> None:
+    """Checks that no input of a component has the name of a CustomJob's field.
+
+    The wrapped component has the inputs of both, and one of the same name would silently take the field's place.
+
+    Args:
+        component: a KFP component.
+
+    Raises:
+        UserError: names the inputs that do.
+    """
+    from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
+
+    taken = sorted(set(component.component_spec.inputs or {}) & set(CustomTrainingJobOp.component_spec.inputs))
+    if taken:
+        raise UserError(
+            f"The component {component.name} cannot become a CustomJob: {', '.join(taken)} are fields of one.",
+            "Rename these inputs.",
+        )
+
+
+def _as_process_1(command: list[str]) -> list[str]:
+    if not any(_EXECUTOR in part for part in command):
+        raise UserError(
+            f"The container's command has no {_EXECUTOR!r}, so a SIGTERM would not reach the step.",
+            "Take a component made by @dsl.component, with the version of kfp in constraints.txt.",
+        )
+    return [part.replace(_EXECUTOR, _EXECUTOR_AS_PROCESS_1) for part in command]

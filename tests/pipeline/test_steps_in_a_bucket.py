@@ -1,0 +1,93 @@
+"""The steps with artifacts in Cloud Storage, as on Vertex AI: through the real client, against an emulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import storage_emulator, write_photos
+from kfp import dsl
+
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.components.data_prep.step import run as prepare
+from gpu_pipelines.components.evaluation.step import run as evaluate
+from gpu_pipelines.components.model_upload.step import run as upload
+from gpu_pipelines.components.training.step import run as train
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_interface import output_files
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with storage_emulator("runs") as uri:
+        yield uri
+
+
+def here(kind: Any, folder: Path, name: str) -> Any:
+    """An artifact that is one small file, which KFP itself puts into the bucket."""
+    return kind(name=name, uri=str(folder / name))
+
+
+def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(bucket: str, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", per_class=30)
+    dataset = dsl.Dataset(name="dataset", uri=f"{bucket}/run/dataset")
+    prepare(
+        {
+            "dataset": dataset,
+            "report": here(dsl.HTML, tmp_path, "data.html"),
+            "statistics": here(dsl.Metrics, tmp_path, "statistics"),
+            "source": str(photos),
+            "image_size": 16,
+        }
+    )
+    names = RemoteFolder(dataset.uri).names()
+    assert "dataset.json" in names
+    assert any(name.startswith("train/part-") for name in names)
+    checkpoints = dsl.Artifact(name="checkpoints", uri=f"{bucket}/run/attempt-1/checkpoints")
+    train(
+        {
+            "dataset": dataset,
+            "checkpoints": checkpoints,
+            "checkpoint_uri": f"{bucket}/checkpoints/run",
+            "training_metrics": here(dsl.Metrics, tmp_path, "training"),
+            "training_report": here(dsl.HTML, tmp_path, "training.html"),
+            "max_steps": 4,
+            "global_batch_size": 16,
+        }
+    )
+    assert checkpoints.uri == f"{bucket}/checkpoints/run"
+    model = dsl.Model(name="best_checkpoint", uri=f"{bucket}/run/best_checkpoint")
+    evaluate(
+        {
+            "dataset": dataset,
+            "checkpoints": checkpoints,
+            "best_checkpoint": model,
+            "evaluation": here(dsl.Metrics, tmp_path, "evaluation"),
+            "confusion": here(dsl.ClassificationMetrics, tmp_path, "confusion"),
+            "report": here(dsl.HTML, tmp_path, "evaluation.html"),
+            "registry": str(tmp_path / "registry"),
+            "gates": ["accuracy>=0"],
+        }
+    )
+    evaluation = json.loads(RemoteFolder(model.uri).read("evaluation.json"))
+    assert evaluation["best"].startswith("step-")
+    registered = here(dsl.Model, tmp_path, "model")
+    upload({"best_checkpoint": model, "model": registered, "passed": True, "registry": str(tmp_path / "registry")})
+    assert list(Path(registered.uri).rglob("model.safetensors"))
+
+
+def test_an_output_that_was_not_finished_is_not_in_the_bucket(bucket: str) -> None:
+    artifact = dsl.Dataset(name="dataset", uri=f"{bucket}/unfinished")
+
+    def prepare_half() -> None:
+        with output_files(artifact, "dataset.json") as directory:
+            directory.mkdir()
+            (directory / "part").write_text("rows")
+            raise UserError("the source is gone")
+
+    with pytest.raises(UserError):
+        prepare_half()
+    assert RemoteFolder(artifact.uri).names() == []
