@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def executor_input_of(file: Path, task: str, run: PipelineRun, artifacts: Mappin
         run: the run that it is in.
         artifacts: URIs of the input artifacts by name.
     """
-    spec = yaml.safe_load(file.read_text(encoding="utf-8"))
+    spec = _loaded(file)
     placed, component = _task_and_component(spec, task)
     inputs, outputs = component["inputDefinitions"], component.get("outputDefinitions", {})
     place = f"{run.root}/{run.job_id}/{task}"
@@ -92,7 +93,7 @@ def executor_input_of(file: Path, task: str, run: PipelineRun, artifacts: Mappin
 
 def launcher_arguments(file: Path, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> list[str]:
     """Command and arguments of a task's container, with every placeholder resolved."""
-    spec = yaml.safe_load(file.read_text(encoding="utf-8"))
+    spec = _loaded(file)
     component = _task_and_component(spec, task)[1]
     container = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]
     kinds = {name: held["parameterType"] for name, held in component["inputDefinitions"].get("parameters", {}).items()}
@@ -103,6 +104,12 @@ def payload_of(file: Path, task: str, run: PipelineRun, executor_input: Mapping[
     """The CustomJob that the launcher of a task is given, as JSON."""
     arguments = launcher_arguments(file, task, run, executor_input)
     return arguments[arguments.index("--payload") + 1]
+
+
+@lru_cache(maxsize=4)
+def _loaded(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.load(file.read_bytes(), yaml.CSafeLoader)
+    return loaded
 
 
 def _task_and_component(spec: Mapping[str, Any], task: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -178,7 +178,7 @@ class PipelineJobs:
 
     def _task(self, job: Any, name: str) -> Any:
         # The first is the pipeline's own, which may have the name of one of its tasks.
-        return next(detail for detail in job.job_detail.task_details[1:] if detail.task_name == name)
+        return next(detail for detail in list(job.job_detail.task_details)[1:] if detail.task_name == name)
 
     def _copy(self, job: Any) -> Any:
         with self._lock:
