@@ -38,7 +38,8 @@ def evaluate_checkpoints(
             path/to/file.py:function. It is called with the path of a checkpoint, the path of the dataset and the name
             of a split, and returns a dict of metrics. Checkpoints are the folders or files step-NUMBER,
             checkpoint-NUMBER and epoch-NUMBER.
-        registry: Directory of the model registry whose champion is compared with.
+        registry: Model registry whose champion is compared with: a directory, or vertex://PROJECT/REGION for Vertex AI
+            Model Registry, vertex:// alone for that of the job's own project and region.
         model_name: Name of the model in the registry; empty to name it after the source of the data.
 
     Returns:

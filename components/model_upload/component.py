@@ -13,15 +13,19 @@ def upload_model(
     passed: bool = False,
     registry: str = "./registry",
     model_name: str = "",
+    serving_image: str = "",
 ) -> None:
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
 
     Args:
         best_checkpoint: Made by evaluate_checkpoints.
         passed: Whether the model may become the champion. The alias challenger names the new version either way.
-        registry: Directory of the model registry; made if it does not exist.
+        registry: Directory of the model registry, made if it does not exist; or vertex://PROJECT/REGION for Vertex AI
+            Model Registry, vertex:// alone for that of the job's own project and region.
         model_name: Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for
             the name that the evaluation used.
+        serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for Hugging Face's inference
+            container.
 
     Returns:
         model: The version in the registry, with its name, number and aliases as metadata.

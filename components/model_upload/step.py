@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, local_files
+from gpu_pipelines.step_interface import fields_from, local_files, place_of
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -18,11 +18,12 @@ def run(arguments: Mapping[str, Any]) -> None:
     """
     with user_errors_end_the_step():
         settings = fields_from(UploadSettings, arguments)
-        version = upload_model(settings, local_files(arguments["best_checkpoint"]), arguments["passed"])
         model = arguments["model"]
-        model.uri = str(version.path.resolve())
+        best = local_files(arguments["best_checkpoint"])
+        version = upload_model(settings, best, arguments["passed"], place_of(model))
+        model.uri = version.place
         model.metadata.update(
-            resource_name=f"{version.name}/versions/{version.number}",
+            resource_name=version.resource_name,
             model_name=version.name,
             version=version.number,
             aliases=list(version.aliases),

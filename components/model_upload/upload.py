@@ -8,8 +8,9 @@ from pathlib import Path
 from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
+from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.registry import RegisteredVersion, open_registry, registry_problems
+from gpu_pipelines.registry import RegisteredVersion, is_local, open_registry, registry_problems
 
 
 @dataclass(frozen=True)
@@ -18,19 +19,21 @@ class UploadSettings:
 
     registry: str = "./registry"
     model_name: str = ""
+    serving_image: str = ""
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
         return registry_problems(self.registry, self.model_name)
 
 
-def upload_model(settings: UploadSettings, model_directory: Path, passed: bool) -> RegisteredVersion:
+def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, place: str = "") -> RegisteredVersion:
     """Adds a version and moves the aliases.
 
     Args:
         settings: registry and name.
         model_directory: the exported model with its evaluation.
         passed: whether all gates passed, the comparison with the champion among them.
+        place: where the step leaves its artifacts; if it is in a bucket, models of Vertex AI are kept there.
 
     Returns:
         The version added, with the aliases that name it.
@@ -42,7 +45,13 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool) 
         raise UserError.of_all(problems)
     require_exported_model(model_directory)
     evaluation = Evaluation.load(model_directory)
-    registry = open_registry(settings.registry)
+    near = place if is_remote(place) else ""
+    if near and is_local(settings.registry):
+        raise UserError(
+            f"The registry {settings.registry} would be a directory of this container, lost with it.",
+            "Give registry=vertex:// for Vertex AI Model Registry.",
+        )
+    registry = open_registry(settings.registry, near, settings.serving_image)
     name = settings.model_name or evaluation.model_name
     version = registry.add(
         name,

@@ -19,6 +19,7 @@ from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.components.training.cluster import TF_CONFIG, Cluster
 from gpu_pipelines.components.training.launch import launch, run_program
 from gpu_pipelines.components.training.local_devices import Devices, local_devices, require_devices_work
+from gpu_pipelines.components.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.components.training.script_code import fetch
 from gpu_pipelines.components.training.script_settings import ONE_PROCESS, ScriptSettings
 from gpu_pipelines.components.training.script_variables import script_variables, tf_config
@@ -82,6 +83,8 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
     if problems := settings.problems():
         raise UserError.of_all(problems)
     cluster = Cluster.from_environment(os.environ)
+    if cluster.nodes > 1:
+        adopt_nccl_settings()
     devices = _devices(settings)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="script-") as folder:

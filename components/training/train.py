@@ -17,6 +17,7 @@ from gpu_pipelines.components.training.cluster import Cluster
 from gpu_pipelines.components.training.detached_output import output_may_break
 from gpu_pipelines.components.training.launch import launch
 from gpu_pipelines.components.training.local_devices import Devices, local_devices, require_devices_work
+from gpu_pipelines.components.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import UserError
 
@@ -91,6 +92,8 @@ def train_model(
         Interrupted: it was told to stop, and wrote a checkpoint.
     """
     cluster = cluster or Cluster.from_environment(os.environ)
+    if cluster.nodes > 1:
+        adopt_nccl_settings()
     devices = _devices()
     dataset = Dataset(dataset_directory)
     if problems := settings.problems(dataset.manifest.task):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, some_of
 
 #: Packages that bring a scheme, for whoever lacks one.
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
@@ -86,6 +87,28 @@ class RemoteFolder:
         with self._as_user_errors("written to"):
             self._files.put([str(directory / name) for name in names], [f"{self._path}/{name}" for name in names])
 
+    def write(self, name: str, content: bytes) -> None:
+        """Writes one file; what is there is replaced."""
+        with self._as_user_errors("written to"):
+            self._files.pipe_file(f"{self._path}/{name}", content)
+
+    def require_same(self, directory: Path, names: Sequence[str]) -> None:
+        """Checks that files are there as they are in a local directory, by size and, where the storage has it, MD5.
+
+        Raises:
+            UserError: names those that are not.
+        """
+        with self._as_user_errors("listed"):
+            self._files.invalidate_cache()
+            there = {
+                path[len(self._path) + 1 :]: info for path, info in self._files.find(self._path, detail=True).items()
+            }
+        different = [name for name in names if not _is_same(directory / name, there.get(name, {}))]
+        if different:
+            raise UserError(
+                f"{self.uri} does not hold what was written to it: {some_of(different, most=3)}.", "Try again."
+            )
+
     def delete(self, names: Sequence[str]) -> None:
         """Deletes files, in parallel; those that are not there are passed over."""
         if not names:
@@ -107,6 +130,19 @@ class RemoteFolder:
                 f"{self.uri} cannot be {done}: {type(error).__name__}: {error}",
                 "Check the bucket's name and the account's permissions (gcloud auth application-default login).",
             ) from None
+
+
+def _is_same(file: Path, info: Mapping[str, Any]) -> bool:
+    if info.get("size") != file.stat().st_size:
+        return False
+    if not info.get("md5Hash"):
+        return True
+    # What Cloud Storage keeps; it is not for security here.
+    digest = hashlib.md5(usedforsecurity=False)
+    with file.open("rb") as content:
+        while block := content.read(1 << 20):
+            digest.update(block)
+    return base64.b64encode(digest.digest()).decode() == info["md5Hash"]
 
 
 def fetched_folder(uri: str) -> Path:

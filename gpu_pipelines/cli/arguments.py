@@ -1,4 +1,5 @@
-"""Pipeline parameters from the command line and from a file, checked against the pipeline's own interface."""
+"""Pipeline parameters from the command line and from a file, checked against the interface of the pipeline or of the
+file that it was compiled to."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,32 @@ _TYPES = {
 }
 
 
+#: What a compiled file calls the types.
+_COMPILED_TYPES = {
+    "STRING": "String",
+    "NUMBER_INTEGER": "Integer",
+    "NUMBER_DOUBLE": "Float",
+    "BOOLEAN": "Boolean",
+    "LIST": "List",
+    "STRUCT": "Dict",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a pipeline says of one of its parameters.
+
+    Attributes:
+        type: String, Integer, Float, Boolean, List or Dict.
+        default: its value where none is given.
+        optional: whether it may be left out.
+    """
+
+    type: str
+    default: Any = None
+    optional: bool = True
+
+
 def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
     """All parameters of a run: those given, and defaults for the rest.
 
@@ -37,6 +65,42 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
         UserError: lists every unknown parameter and every value of a wrong type.
     """
     inputs = pipeline.component_spec.inputs or {}
+    known = {name: Parameter(spec.type, spec.default, spec.optional) for name, spec in inputs.items()}
+    return all_arguments(known, assignments, file)
+
+
+def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
+    """The parameters of a compiled pipeline, by name."""
+    definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    return {name: _parameter(definition) for name, definition in definitions.items()}
+
+
+def _parameter(definition: Mapping[str, Any]) -> Parameter:
+    given = str(definition.get("parameterType"))
+    kind, default = _COMPILED_TYPES.get(given, given), definition.get("defaultValue")
+    # In a compiled file every number has a point.
+    if kind == "Integer" and default is not None:
+        default = int(default)
+    return Parameter(kind, default, definition.get("isOptional", False) or default is not None)
+
+
+def all_arguments(
+    known: Mapping[str, Parameter],
+    assignments: Sequence[str],
+    file: Path | None,
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """As `pipeline_arguments`, of parameters that are known by name.
+
+    Args:
+        known: the parameters.
+        assignments: texts of the form `key=value`; they win over the file.
+        file: a YAML mapping of parameters.
+        before: values that stand where no other is given, in place of the defaults.
+
+    Raises:
+        UserError: lists every unknown parameter and every value of a wrong type.
+    """
     problems: list[str] = []
     texts: list[tuple[str, Any]] = list(_from_file(file)) if file else []
     for assignment in assignments:
@@ -47,23 +111,23 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
             texts.append((name.strip(), text))
         else:
             problems.append(f"-p {assignment[:80]} is not of the form key=value.")
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {name: value for name, value in (before or {}).items() if name in known}
     for name, value in texts:
-        if name not in inputs:
-            problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, sorted(inputs))}")
+        if name not in known:
+            problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, sorted(known))}")
             continue
         try:
-            given[name] = _converted(inputs[name].type, value)
+            given[name] = _converted(known[name].type, value)
         except (ValueError, RecursionError):
             given[name] = None
-            wanted = _TYPES.get(inputs[name].type, inputs[name].type)
+            wanted = _TYPES.get(known[name].type, known[name].type)
             problems.append(f"{name} takes {wanted}; got {str(value)[:80]!r}.")
     problems += [
-        f"The parameter {name} must be given." for name, i in inputs.items() if not i.optional and name not in given
+        f"The parameter {name} must be given." for name, p in known.items() if not (p.optional or name in given)
     ]
     if problems:
         raise UserError.of_all(problems)
-    return {name: given.get(name, copy.deepcopy(spec.default)) for name, spec in inputs.items()}
+    return {name: given.get(name, copy.deepcopy(parameter.default)) for name, parameter in known.items()}
 
 
 def _is_text(given: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,8 +41,21 @@ Env = Annotated[
 Label = Annotated[
     list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the jobs; repeatable.")
 ]
+Param = Annotated[
+    list[str] | None,
+    typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter; wins over --params. May be repeated."),
+]
+Params = Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of parameters.")]
+Cache = Annotated[
+    bool | None,
+    typer.Option("--cache/--no-cache", help="Let all steps take results of earlier runs, or none; else as compiled."),
+]
+Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks at a run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 BOOT_DISK_GB = 200
+#: Seconds between two looks at a run.
+INTERVAL = 10.0
 
 
 def job_options(

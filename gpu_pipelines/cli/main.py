@@ -10,6 +10,7 @@ import typer
 from gpu_pipelines import __version__
 from gpu_pipelines.cli import accelerators, models
 from gpu_pipelines.cli.compile import compile_pipelines
+from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.run import run
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
@@ -26,6 +27,8 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command("compile")(compile_pipelines)
+app.command()(follow)
+app.command()(cancel)
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
 

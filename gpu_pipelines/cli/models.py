@@ -9,7 +9,7 @@ import typer
 
 app = typer.Typer(help="Look at registered models and move their aliases.", no_args_is_help=True)
 
-Registry = Annotated[str, typer.Option(metavar="DIR", help="The model registry.")]
+Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 #: Where a model has none of these, its first ones are shown.
 SHOWN_METRICS = ("accuracy", "log_loss", "loss", "token_accuracy")
@@ -52,9 +52,7 @@ def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) 
         known = opened.names()
         raise UserError(f"There is no model {name!r} in {registry}.", nearest(name, known) if known else "It is empty.")
     if as_json:
-        content = [
-            {"version": v.number, "aliases": v.aliases, "path": str(v.path), **v.info} for v in reversed(versions)
-        ]
+        content = [{"version": v.number, "aliases": v.aliases, "place": v.place, **v.info} for v in reversed(versions)]
         print(json.dumps({"name": name, "versions": content}, indent=2))
         return
     newest = versions[-1].info["metrics"]
@@ -69,7 +67,7 @@ def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) 
         ]
         for v in reversed(versions)
     ]
-    print(f"{name} in {opened.root / name}")
+    print(f"{name} in {opened.where(name)}")
     _print_table(["version", "aliases", "created (UTC)", "gates", *metrics], rows)
 
 

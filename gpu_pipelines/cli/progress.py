@@ -17,7 +17,10 @@ _SIGNS = {
     "reused": "[cyan]↺[/]",
     "failed": "[red]✗[/]",
     "interrupted": "[yellow]■[/]",
+    "cancelled": "[yellow]■[/]",
+    "not triggered": "[dim]–[/]",
 }
+_WITHOUT_TIME = ("reused", "not triggered")
 
 
 class PlainProgress:
@@ -39,7 +42,7 @@ class PlainProgress:
         self._print(f"{step}: {line}")
 
     def step_ended(self, step: StepRecord) -> None:
-        took = "" if step.status == "reused" else f" after {format_seconds(step.seconds)}"
+        took = "" if step.status in _WITHOUT_TIME else f" after {format_seconds(step.seconds)}"
         self._print(f"{step.name}: {step.status}{took}")
 
     def _print(self, text: str) -> None:
@@ -47,15 +50,13 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """Shows finished steps, and the running one with its time and last line, redrawn in place."""
+    """Shows finished steps, and those that run with their time and last line, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
 
         self._ended: list[StepRecord] = []
-        self._running: str | None = None
-        self._began = 0.0
-        self._line = ""
+        self._began: dict[str, float] = {}
         self._last_line: dict[str, str] = {}
         self._live = Live(get_renderable=self._table, console=console, refresh_per_second=8)
 
@@ -69,14 +70,14 @@ class LiveProgress:
         self._live.__exit__(kind, error, trace)
 
     def step_began(self, step: str) -> None:
-        self._running, self._began, self._line = step, time.monotonic(), "starting"
+        self._began[step] = time.monotonic()
 
     def step_said(self, step: str, line: str) -> None:
-        self._line = self._last_line[step] = line
+        self._last_line[step] = line
 
     def step_ended(self, step: StepRecord) -> None:
         self._ended.append(step)
-        self._running = None
+        self._began.pop(step.name, None)
 
     def _table(self) -> Any:
         from rich.markup import escape
@@ -88,12 +89,12 @@ class LiveProgress:
             table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis", style="dim")
         for step in self._ended:
-            took = "" if step.status == "reused" else format_seconds(step.seconds)
-            said = "reused" if step.status == "reused" else self._last_line.get(step.name, "")
+            took = "" if step.status in _WITHOUT_TIME else format_seconds(step.seconds)
+            said = step.status if step.status in _WITHOUT_TIME else self._last_line.get(step.name, "")
             table.add_row(_SIGNS[step.status], step.name, took, escape(said))
-        if self._running:
-            took = format_seconds(time.monotonic() - self._began)
-            table.add_row(Spinner("dots"), self._running, took, escape(self._line))
+        for name, began in list(self._began.items()):
+            took = format_seconds(time.monotonic() - began)
+            table.add_row(Spinner("dots"), name, took, escape(self._last_line.get(name, "starting")))
         return table
 
 

@@ -1,167 +1,151 @@
-"""`gpu-pipelines run`: runs a pipeline and shows how it goes and what came of it."""
+"""`gpu-pipelines run`: the options of all targets, and which target takes which."""
 
 from __future__ import annotations
 
-import sys
-import time
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.errors import UserError, nearest
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from gpu_pipelines.cli.local_request import LocalRequest
-    from gpu_pipelines.targets.local_log import Observer
-    from gpu_pipelines.targets.run_record import RunRecord
-
-LINES_OF_LOG_SHOWN = 12
-CACHE = ".cache"
+TARGETS = ("local", "vertex")
 
 
 def run(
-    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline: train_evaluate_upload.")],
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter; wins over --params. May be repeated."),
-    ] = None,
-    params: Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of parameters.")] = None,
-    target: Annotated[str, typer.Option(help="Where to run: local.")] = "local",
+    pipeline: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the pipeline, train_evaluate_upload; with --target vertex a compiled file as well."
+        ),
+    ],
+    param: options.Param = None,
+    params: options.Params = None,
+    target: Annotated[str, typer.Option(help="Where to run: local or vertex.")] = "local",
     accelerator: Annotated[
         str,
-        typer.Option(metavar="SPEC", help="What to train on: cpu:N. Left out: all GPUs that are here, else cpu:2."),
+        typer.Option(metavar="SPEC", help="What to train on: l4:4, say; local: cpu:N, or all GPUs that are here."),
     ] = "",
-    reuse: Annotated[bool, typer.Option("--reuse", help="Skip steps whose inputs have not changed.")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the newest run with these parameters that was interrupted.")
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the request; run nothing.")] = False,
+    reuse: Annotated[bool, typer.Option("--reuse", help="local: skip steps whose inputs have not changed.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="local: continue the newest run with these parameters that was interrupted."),
+    ] = False,
     trial: Annotated[
         bool,
-        typer.Option("--trial", help="Train a few dozen steps only, and project time and cost on each accelerator."),
+        typer.Option("--trial", help="local: train a few dozen steps, and project time and cost on each accelerator."),
     ] = False,
-    runs: Annotated[Path, typer.Option(metavar="DIR", help="Gets a directory for each run.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="local: gets a directory for each run.")] = Path("runs"),
+    nodes: options.Nodes = 1,
+    strategy: options.Strategy = None,
+    machine_type: options.MachineType = None,
+    reservation: options.Reservation = None,
+    hours: options.Hours = None,
+    max_wait: options.MaxWait = None,
+    boot_disk_gb: options.BootDiskGb = options.BOOT_DISK_GB,
+    reduction_server: options.ReductionServer = False,
+    web_access: options.WebAccess = False,
+    env: options.Env = None,
+    project: options.Project = None,
+    region: options.Region = None,
+    pipeline_root: options.PipelineRoot = None,
+    image: options.Image = None,
+    service_account: options.ServiceAccount = None,
+    network: options.Network = None,
+    encryption_key: options.EncryptionKey = None,
+    tensorboard: options.Tensorboard = None,
+    label: options.Label = None,
+    cache: options.Cache = None,
+    follow: Annotated[bool, typer.Option("--follow", help="vertex: show steps and log lines until the end.")] = False,
+    interval: options.Interval = options.INTERVAL,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Run a pipeline on this machine and wait for it."""
-    from rich.console import Console
+    """Run a pipeline: on this machine, or on Vertex AI with --target vertex.
 
-    from gpu_pipelines.cli.local_request import check_request
+    Options without a target before their text are for Vertex AI.
+    """
+    for_here: dict[str, Any] = {"reuse": reuse, "resume": resume, "trial": trial}
+    for_vertex: dict[str, Any] = {
+        "nodes": nodes != 1,
+        "strategy": strategy,
+        "machine_type": machine_type,
+        "reservation": reservation,
+        "hours": hours,
+        "max_wait": max_wait,
+        "boot_disk_gb": boot_disk_gb != options.BOOT_DISK_GB,
+        "reduction_server": reduction_server,
+        "web_access": web_access,
+        "env": env,
+        "project": project,
+        "region": region,
+        "pipeline_root": pipeline_root,
+        "image": image,
+        "service_account": service_account,
+        "network": network,
+        "encryption_key": encryption_key,
+        "tensorboard": tensorboard,
+        "label": label,
+        "cache": cache is not None,
+        "follow": follow,
+        "json": as_json,
+    }
+    if target == "local":
+        _refuse(for_vertex, "local", "Add --target vertex, or leave it out.")
+        from gpu_pipelines.cli.run_here import run_here
 
-    if target != "local":
-        raise UserError(f"There is no target {target[:60]!r}.", "Valid: local.")
-    request = check_request(pipeline, param or [], params, accelerator, runs if resume else None)
-    # Bound to stdout as it is now: while the pipeline runs, stdout is read by the local target.
-    console = Console(file=sys.stdout)
-    if dry_run:
-        _show_request(console, request)
+        run_here(
+            pipeline, param or [], params, accelerator, runs, reuse=reuse, resume=resume, dry_run=dry_run, trial=trial
+        )
         return
-    if trial:
-        from gpu_pipelines.cli.trial import show_trial, try_training
+    if target != "vertex":
+        raise UserError(f"There is no target {target[:60]!r}.", nearest(target, TARGETS))
+    _refuse(for_here, "vertex", "Leave it out.")
+    from gpu_pipelines.cli.run_on_vertex import run_on_vertex
+    from gpu_pipelines.cli.vertex_request import JobFlags
+    from gpu_pipelines.project_settings import load_project_settings
 
-        show_trial(console, try_training(request))
-        return
-    from gpu_pipelines.cli.progress import progress_on
-
-    with progress_on(console) as progress:
-        record = _run_and_record(request, runs, progress, reuse=reuse or resume)
-    if record.status == "succeeded":
-        _show_result(console, record)
-        return
-    _show_failure(record)
-    raise typer.Exit(130 if record.status == "interrupted" else 1)
-
-
-def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reuse: bool) -> RunRecord:
-    from gpu_pipelines.targets.local import run_locally
-    from gpu_pipelines.targets.run_record import RunRecord, new_run_directory
-
-    run_id, directory = new_run_directory(runs, request.name)
-    record = RunRecord(
-        run_id=run_id,
-        pipeline=request.name,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        parameters=request.arguments,
-        accelerator=request.accelerator,
-        dependencies=request.dependencies,
-        directory=directory,
+    flags = JobFlags(
+        accelerator=accelerator,
+        nodes=nodes,
+        strategy=strategy,
+        machine_type=machine_type,
+        reservation=reservation,
+        hours=hours,
+        max_wait=max_wait,
+        boot_disk_gb=boot_disk_gb,
+        reduction_server=reduction_server,
+        web_access=web_access,
+        env=env,
+        tensorboard=tensorboard,
     )
-    record.save()
-    started = time.monotonic()
-    outcome = run_locally(request.pipeline, request.arguments, directory, runs / CACHE, observer, reuse=reuse)
-    record.status, record.steps = outcome.status, outcome.steps
-    record.seconds = time.monotonic() - started
-    record.artifacts = {name: artifact.uri for name, artifact in outcome.outputs.items()}
-    if "model" in outcome.outputs:
-        record.model = dict(outcome.outputs["model"].metadata)
-    record.save()
-    from gpu_pipelines.reports.run_report import write_run_report
-
-    write_run_report(record)
-    return record
-
-
-def _show_request(console: Console, request: LocalRequest) -> None:
-    from rich.table import Table
-
-    console.print(
-        f"{request.name} on this machine: {' → '.join(request.dependencies)}", highlight=False, soft_wrap=True
+    given = {
+        "project": project,
+        "region": region,
+        "pipeline_root": pipeline_root,
+        "image": image,
+        "service_account": service_account,
+        "network": network,
+        "encryption_key": encryption_key,
+        "tensorboard": tensorboard,
+    }
+    settings = options.with_labels(load_project_settings(given), label)
+    run_on_vertex(
+        pipeline,
+        flags,
+        settings,
+        param or [],
+        params,
+        cache=cache,
+        dry_run=dry_run,
+        follow=follow,
+        every=interval,
+        as_json=as_json,
     )
-    table = Table("parameter", "value", box=None, pad_edge=False)
-    for name, value in request.arguments.items():
-        table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
-    console.print(table)
-    console.print("Nothing was run.", highlight=False)
 
 
-def _show_result(console: Console, record: RunRecord) -> None:
-    from rich.table import Table
-
-    from gpu_pipelines.artifacts.evaluation import Evaluation
-    from gpu_pipelines.numbers import figure
-    from gpu_pipelines.reports.durations import format_seconds
-
-    evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
-    metrics = list(evaluation.test["metrics"])
-    table = Table(box=None, pad_edge=False)
-    for name in ("checkpoint", "", *metrics):
-        table.add_column(name, no_wrap=True, justify="right" if name in metrics else "left")
-    for scored in evaluation.checkpoints:
-        values = [figure(scored["val"].get(name)) for name in metrics]
-        table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
-    test = [figure(metric["value"]) for metric in evaluation.test["metrics"].values()]
-    table.add_row(evaluation.best, "test", *test, style="bold")
-    console.print(table)
-    for gate in evaluation.gates:
-        sign = "[green]✓[/]" if gate["passed"] else "[red]✗[/]"
-        console.print(f"{sign} {gate['gate']}: {gate['why']}", highlight=False, soft_wrap=True)
-    lines = [
-        f"registered {record.model['model_name']} version {int(record.model['version'])} "
-        f"as {' and '.join(record.model['aliases'])} in {record.parameters['registry']}",
-        f"finished in {format_seconds(record.seconds)}",
-        f"report: {record.report}",
-    ]
-    if "champion" not in record.model["aliases"]:
-        lines.insert(1, "the champion stays; the gates say why")
-    for line in lines:
-        # Not wrapped at the console's width, so that a path can be copied.
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _show_failure(record: RunRecord) -> None:
-    if record.status == "interrupted":
-        print(f"interrupted; logs: {record.directory / 'logs'}", file=sys.stderr)
-        print("run the same command with --resume to continue", file=sys.stderr)
-        return
-    step = record.steps[-1]
-    log = record.directory / str(step.log)
-    if step.message:
-        print(f"{ERROR_PREFIX}{step.name} failed: {step.message}", file=sys.stderr)
-    else:
-        lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-        print(f"{ERROR_PREFIX}{step.name} failed; its log ends:", file=sys.stderr)
-        print("\n".join(f"  {line}" for line in lines[-LINES_OF_LOG_SHOWN:]), file=sys.stderr)
-    print(f"log: {log}", file=sys.stderr)
+def _refuse(flags: dict[str, Any], target: str, remedy: str) -> None:
+    given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value]
+    if given:
+        raise UserError(f"The target {target} has no {', '.join(given)}.", remedy)

@@ -6,22 +6,51 @@ import re
 from pathlib import Path
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.registry.directory import DirectoryRegistry, RegisteredVersion
+from gpu_pipelines.registry.directory import DirectoryRegistry
+from gpu_pipelines.registry.registered import RegisteredVersion, Registry
 
-__all__ = ["DirectoryRegistry", "RegisteredVersion", "model_name_for", "open_registry", "registry_problems"]
+__all__ = [
+    "DirectoryRegistry",
+    "RegisteredVersion",
+    "Registry",
+    "is_local",
+    "model_name_for",
+    "open_registry",
+    "registry_problems",
+]
+
+VERTEX = "vertex://"
 
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-def open_registry(uri: str) -> DirectoryRegistry:
-    """Opens the registry that a URI names.
+def open_registry(uri: str, near: str = "", serving_image: str = "") -> Registry:
+    """Opens the registry that a URI names, without reading it.
+
+    Args:
+        uri: a directory, or `vertex://PROJECT/REGION` for Vertex AI Model Registry; `vertex://` alone is that of the
+            job's own project and region.
+        near: `gs://…`, in whose bucket the files of Vertex AI's models are kept; empty for that of the settings.
+        serving_image: container that serves the models on Vertex AI; empty for the default.
 
     Raises:
         UserError: there is no such kind of registry.
     """
-    if "://" in uri and not uri.startswith("file://"):
-        raise UserError(f"The registry {uri!r} is of a kind that is not supported.", "Give a directory.")
+    if uri.startswith(VERTEX):
+        from gpu_pipelines.registry.vertex import VertexRegistry
+
+        return VertexRegistry(uri.removeprefix(VERTEX), near, serving_image)
+    if not is_local(uri):
+        raise UserError(
+            f"The registry {uri!r} is of a kind that is not supported.",
+            "Give a directory, or vertex://PROJECT/REGION.",
+        )
     return DirectoryRegistry(Path(uri.removeprefix("file://")).expanduser())
+
+
+def is_local(uri: str) -> bool:
+    """Whether a registry is a directory of the machine that asks."""
+    return "://" not in uri or uri.startswith("file://")
 
 
 def registry_problems(uri: str, model_name: str) -> list[str]:

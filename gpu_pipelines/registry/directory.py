@@ -11,39 +11,16 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_tree, write_document
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, RegisteredVersion
 
-CHAMPION = "champion"
-CHALLENGER = "challenger"
 _MODEL = "model.json"
-VERSION = "version.json"
 _INCOMING = ".incoming-"
-
-
-@dataclass(frozen=True)
-class RegisteredVersion:
-    """One version of a model.
-
-    Attributes:
-        name: the model's name.
-        number: the version, from 1.
-        path: directory of the exported model.
-        aliases: aliases that name this version now.
-        info: what was recorded when it was uploaded: `created` (ISO 8601, UTC), `files` (SHA-256 by path) and what
-            the uploader added.
-    """
-
-    name: str
-    number: int
-    path: Path
-    aliases: tuple[str, ...]
-    info: dict[str, Any]
 
 
 class DirectoryRegistry:
@@ -67,6 +44,10 @@ class DirectoryRegistry:
                 f"The registry directory {self.root} cannot be written: {error.strerror}.",
                 "Give another with -p registry=DIRECTORY, or mend its permissions.",
             ) from None
+
+    def where(self, name: str) -> str:
+        """The model's directory."""
+        return str(self.root / name)
 
     def names(self) -> list[str]:
         """Names of all models that have a version."""
@@ -179,4 +160,4 @@ class DirectoryRegistry:
         info = read_document(path / VERSION, "model version")
         info.pop("format_version")
         named = tuple(sorted(alias for alias, version in aliases.items() if version == number))
-        return RegisteredVersion(name, number, path, named, info)
+        return RegisteredVersion(name, number, str(path), named, info, f"{name}/versions/{number}")

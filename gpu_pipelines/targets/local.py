@@ -33,7 +33,12 @@ class LocalTarget:
         state_by_step: for each step that reads more than its inputs, a digest of that; it becomes part of the key under
             which the step's results are kept for reuse.
         checkpoint_uri: directory in which a training is to be continued; None for one of the run's own.
+
+    Attributes:
+        registry: a directory where the command is run.
     """
+
+    registry = "./registry"
 
     def __init__(self, state_by_step: Mapping[str, str] | None = None, checkpoint_uri: str | None = None) -> None:
         self.checkpoint_uri = checkpoint_uri

@@ -51,6 +51,28 @@ class StepRecord:
     message: str = ""
     started: float = field(default_factory=time.monotonic, repr=False)
 
+    def said(self, line: str) -> None:
+        """Takes the message from a line of the step that begins with `error: `, and from those after it."""
+        if line.startswith(ERROR_PREFIX):
+            self.message = line.removeprefix(ERROR_PREFIX)
+        elif self.message:
+            self.message += "\n" + line
+
+
+class ExecutorLines:
+    """Tells the lines of KFP's executor from those of a step: its messages, and the JSON of the inputs it prints."""
+
+    def __init__(self) -> None:
+        self._in_input = False
+
+    def include(self, line: str) -> bool:
+        """Whether the next line of a step's output is the executor's."""
+        if self._in_input:
+            self._in_input = line != "}"
+            return True
+        self._in_input = line.endswith("Got executor_input:")
+        return line.startswith(_EXECUTOR)
+
 
 class LocalLog(io.TextIOBase):
     """A text stream to stand in for stdout while the local runner runs.
@@ -66,7 +88,7 @@ class LocalLog(io.TextIOBase):
         self._observer = observer
         self._partial = ""
         self._file: TextIO | None = None
-        self._in_executor_input = False
+        self._executor = ExecutorLines()
         (directory / "logs").mkdir(parents=True, exist_ok=True)
 
     def writable(self) -> bool:
@@ -117,18 +139,7 @@ class LocalLog(io.TextIOBase):
         step = self.steps[-1]
         if self._file:
             self._file.write(line + "\n")
-        if self._of_executor(line) or not line.strip():
+        if self._executor.include(line) or not line.strip():
             return
-        if line.startswith(ERROR_PREFIX):
-            step.message = line.removeprefix(ERROR_PREFIX)
-        elif step.message:
-            step.message += "\n" + line
+        step.said(line)
         self._observer.step_said(step.name, line)
-
-    def _of_executor(self, line: str) -> bool:
-        """Whether a line is from KFP's executor: its own messages, and the JSON of the inputs that it prints."""
-        if self._in_executor_input:
-            self._in_executor_input = line != "}"
-            return True
-        self._in_executor_input = line.endswith("Got executor_input:")
-        return line.startswith(_EXECUTOR)

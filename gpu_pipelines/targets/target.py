@@ -17,9 +17,11 @@ class Target(Protocol):
 
     Attributes:
         checkpoint_uri: where checkpoints go; None for a place of each run's own.
+        registry: the model registry that a pipeline takes if it is told no other.
     """
 
     checkpoint_uri: str | None
+    registry: str
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """The component to use in the pipeline instead of `component`.

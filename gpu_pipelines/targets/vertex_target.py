@@ -11,6 +11,7 @@ from typing import Any, cast
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR
 from gpu_pipelines.targets.target import STEPS_IMAGE
 from gpu_pipelines.targets.vertex_job_spec import Container, JobOptions, custom_job, require_job
@@ -35,9 +36,11 @@ class VertexTarget:
 
     Attributes:
         checkpoint_uri: None: each run has a place of its own.
+        registry: Vertex AI Model Registry of the project and region that the run is in.
     """
 
     checkpoint_uri: str | None = None
+    registry = VERTEX
 
     def __init__(self, settings: ProjectSettings | None = None, options: JobOptions | None = None) -> None:
         self._settings = settings or ProjectSettings()

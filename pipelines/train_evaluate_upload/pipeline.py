@@ -14,12 +14,13 @@ from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.components.model_upload.component import upload_model
+from gpu_pipelines.components.model_upload.upload import UploadSettings
 from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.descriptions import described_by
 from gpu_pipelines.recipes.tasks import TASKS
-from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.registry import is_local, model_name_for, open_registry
 from gpu_pipelines.step_interface import fields_from
 from gpu_pipelines.targets.local import digest_of_files, digest_of_program
 from gpu_pipelines.targets.target import Target
@@ -96,7 +97,8 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         select_by: str = EvaluationSettings.select_by,
         scoring_function: str = EvaluationSettings.scoring_function,
         model_name: str = EvaluationSettings.model_name,
-        registry: str = EvaluationSettings.registry,
+        registry: str = target.registry,
+        serving_image: str = UploadSettings.serving_image,
     ) -> Outputs:
         """Prepares data, trains a model, evaluates every checkpoint and uploads the best one.
 
@@ -163,6 +165,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             passed=evaluated.outputs["passed"],
             registry=registry,
             model_name=model_name,
+            serving_image=serving_image,
         )
         return Outputs(
             data_report=prepared.outputs["report"],
@@ -196,13 +199,49 @@ def problems_here(arguments: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the parameters of a run on Vertex AI: whatever is on this machine alone, or would be lost."""
+    found = []
+    prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
+    source, registry = prepare.source, evaluation.registry
+    if not source.startswith("sample:") and not _in_mounted_bucket(source):
+        found.append(
+            f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give "
+            f"{_MOUNTED}BUCKET/FOLDER, where the containers see it."
+        )
+    if is_local(registry):
+        found.append(
+            f"The registry {registry} would be a directory of the container, lost at its end. Give registry=vertex:// "
+            "for Vertex AI Model Registry."
+        )
+    model = fields_from(TrainingSettings, arguments).model
+    for name, value in (("model", model), ("tokenizer", prepare.tokenizer)):
+        if value.startswith((".", "/", "~")) and not _in_mounted_bucket(value):
+            found.append(f"{name} is {value}, a directory of this machine. Copy it into a bucket: {_MOUNTED}BUCKET/….")
+    scoring = evaluation.scoring_file
+    if scoring is not None and not _in_mounted_bucket(str(scoring)):
+        found.append(
+            f"scoring_function is in {scoring}, a file of this machine. Copy it into a bucket, {_MOUNTED}BUCKET/…, or "
+            "add it to the image and give package.module:function."
+        )
+    return found
+
+
+#: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
+_MOUNTED = "/gcs/"
+
+
+def _in_mounted_bucket(path: str) -> bool:
+    return path.startswith(_MOUNTED) and path != _MOUNTED
+
+
 def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
     program = digest_of_program()
     source = arguments["source"]
     data = "" if source.startswith("sample:") else digest_of_files(Path(source).expanduser().resolve())
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
-    seen = f"{champion.path.resolve()} {champion.info['created']}" if champion else ""
+    seen = f"{champion.place} {champion.info['created']}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
         seen += digest_of_files(scoring.resolve())
     return {"prepare-data": program + data, "train-model": program, "evaluate-checkpoints": program + seen}

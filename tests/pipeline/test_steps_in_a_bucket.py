@@ -1,14 +1,13 @@
-"""The steps with artifacts in Cloud Storage, as on Vertex AI: through the real client, against an emulator."""
+"""The steps with artifacts in Cloud Storage, as on Vertex AI: through the real clients, against an emulator."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import storage_emulator, write_photos
+from conftest import write_photos
 from kfp import dsl
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -19,11 +18,15 @@ from gpu_pipelines.components.training.step import run as train
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_interface import output_files
 
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("runs") as uri:
-        yield uri
+
+@pytest.fixture
+def bucket(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+    return "gs://example-bucket"
 
 
 def here(kind: Any, folder: Path, name: str) -> Any:
@@ -31,7 +34,9 @@ def here(kind: Any, folder: Path, name: str) -> Any:
     return kind(name=name, uri=str(folder / name))
 
 
-def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(bucket: str, tmp_path: Path) -> None:
+def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(
+    bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     photos = write_photos(tmp_path / "photos", per_class=30)
     dataset = dsl.Dataset(name="dataset", uri=f"{bucket}/run/dataset")
     prepare(
@@ -68,15 +73,20 @@ def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(buck
             "evaluation": here(dsl.Metrics, tmp_path, "evaluation"),
             "confusion": here(dsl.ClassificationMetrics, tmp_path, "confusion"),
             "report": here(dsl.HTML, tmp_path, "evaluation.html"),
-            "registry": str(tmp_path / "registry"),
+            "registry": "vertex://",
             "gates": ["accuracy>=0"],
         }
     )
     evaluation = json.loads(RemoteFolder(model.uri).read("evaluation.json"))
     assert evaluation["best"].startswith("step-")
-    registered = here(dsl.Model, tmp_path, "model")
-    upload({"best_checkpoint": model, "model": registered, "passed": True, "registry": str(tmp_path / "registry")})
-    assert list(Path(registered.uri).rglob("model.safetensors"))
+    registered = dsl.Model(name="model", uri=f"{bucket}/run/model")
+    inputs = {"best_checkpoint": model, "model": registered, "passed": True}
+    with pytest.raises(SystemExit):
+        upload({**inputs, "registry": "./registry"})
+    assert "lost with it" in capsys.readouterr().err
+    upload({**inputs, "registry": "vertex://"})
+    assert registered.metadata["aliases"] == ["challenger", "champion"]
+    assert "model.safetensors" in RemoteFolder(registered.uri).names()
 
 
 def test_an_output_that_was_not_finished_is_not_in_the_bucket(bucket: str) -> None:

@@ -78,7 +78,7 @@ def _binding(verb: str, template: str, body: str) -> Binding:
     fields = tuple(field for field, _ in _PART.findall(template))
     pieces = _PART.split(template)
     for place in range(2, len(pieces), 3):
-        pieces[place] = "(" + re.escape(pieces[place]).replace(r"\*", "[^/]+") + ")"
+        pieces[place] = "(" + re.escape(pieces[place]).replace(r"\*", "[^/:]+") + ")"
     for place in range(0, len(pieces), 3):
         pieces[place] = re.escape(pieces[place])
     path = "".join(piece for place, piece in enumerate(pieces) if place % 3 != 1)

@@ -1,0 +1,171 @@
+"""`gpu-pipelines run` on this machine: runs a pipeline and shows how it goes and what came of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpu_pipelines.errors import ERROR_PREFIX
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpu_pipelines.cli.local_request import LocalRequest
+    from gpu_pipelines.targets.local_log import Observer
+    from gpu_pipelines.targets.run_record import RunRecord
+
+LINES_OF_LOG_SHOWN = 12
+CACHE = ".cache"
+
+
+def run_here(
+    pipeline: str,
+    assignments: Sequence[str],
+    file: Path | None,
+    accelerator: str,
+    runs: Path,
+    *,
+    reuse: bool,
+    resume: bool,
+    dry_run: bool,
+    trial: bool,
+) -> None:
+    """Runs a pipeline on this machine and waits for it.
+
+    Args:
+        pipeline: its name.
+        assignments: parameters as texts of the form `key=value`.
+        file: a YAML file of parameters.
+        accelerator: `cpu:N` or empty.
+        runs: gets a directory for each run.
+        reuse: skip steps whose inputs have not changed.
+        resume: continue the newest run that was interrupted.
+        dry_run: check and show the request only.
+        trial: train a few steps only, and project time and cost.
+
+    Raises:
+        UserError: lists everything that is wrong with the request.
+        typer.Exit: with the exit status of a run that did not succeed.
+    """
+    from rich.console import Console
+
+    from gpu_pipelines.cli.local_request import check_request
+
+    request = check_request(pipeline, assignments, file, accelerator, runs if resume else None)
+    # Bound to stdout as it is now: while the pipeline runs, stdout is read by the local target.
+    console = Console(file=sys.stdout)
+    if dry_run:
+        _show_request(console, request)
+        return
+    if trial:
+        from gpu_pipelines.cli.trial import show_trial, try_training
+
+        show_trial(console, try_training(request))
+        return
+    from gpu_pipelines.cli.progress import progress_on
+
+    with progress_on(console) as progress:
+        record = _run_and_record(request, runs, progress, reuse=reuse or resume)
+    if record.status == "succeeded":
+        _show_result(console, record)
+        return
+    _show_failure(record)
+    raise typer.Exit(130 if record.status == "interrupted" else 1)
+
+
+def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reuse: bool) -> RunRecord:
+    from gpu_pipelines.targets.local import run_locally
+    from gpu_pipelines.targets.run_record import RunRecord, new_run_directory
+
+    run_id, directory = new_run_directory(runs, request.name)
+    record = RunRecord(
+        run_id=run_id,
+        pipeline=request.name,
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        parameters=request.arguments,
+        accelerator=request.accelerator,
+        dependencies=request.dependencies,
+        directory=directory,
+    )
+    record.save()
+    started = time.monotonic()
+    outcome = run_locally(request.pipeline, request.arguments, directory, runs / CACHE, observer, reuse=reuse)
+    record.status, record.steps = outcome.status, outcome.steps
+    record.seconds = time.monotonic() - started
+    record.artifacts = {name: artifact.uri for name, artifact in outcome.outputs.items()}
+    if "model" in outcome.outputs:
+        record.model = dict(outcome.outputs["model"].metadata)
+    record.save()
+    from gpu_pipelines.reports.run_report import write_run_report
+
+    write_run_report(record)
+    return record
+
+
+def _show_request(console: Console, request: LocalRequest) -> None:
+    from rich.table import Table
+
+    console.print(
+        f"{request.name} on this machine: {' → '.join(request.dependencies)}", highlight=False, soft_wrap=True
+    )
+    table = Table("parameter", "value", box=None, pad_edge=False)
+    for name, value in request.arguments.items():
+        table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
+    console.print(table)
+    console.print("Nothing was run.", highlight=False)
+
+
+def _show_result(console: Console, record: RunRecord) -> None:
+    from rich.table import Table
+
+    from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.numbers import figure
+    from gpu_pipelines.reports.durations import format_seconds
+
+    evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
+    metrics = list(evaluation.test["metrics"])
+    table = Table(box=None, pad_edge=False)
+    for name in ("checkpoint", "", *metrics):
+        table.add_column(name, no_wrap=True, justify="right" if name in metrics else "left")
+    for scored in evaluation.checkpoints:
+        values = [figure(scored["val"].get(name)) for name in metrics]
+        table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
+    test = [figure(metric["value"]) for metric in evaluation.test["metrics"].values()]
+    table.add_row(evaluation.best, "test", *test, style="bold")
+    console.print(table)
+    for gate in evaluation.gates:
+        sign = "[green]✓[/]" if gate["passed"] else "[red]✗[/]"
+        console.print(f"{sign} {gate['gate']}: {gate['why']}", highlight=False, soft_wrap=True)
+    lines = [
+        f"registered {record.model['model_name']} version {int(record.model['version'])} "
+        f"as {' and '.join(record.model['aliases'])} in {record.parameters['registry']}",
+        f"finished in {format_seconds(record.seconds)}",
+        f"report: {record.report}",
+    ]
+    if "champion" not in record.model["aliases"]:
+        lines.insert(1, "the champion stays; the gates say why")
+    for line in lines:
+        # Not wrapped at the console's width, so that a path can be copied.
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_failure(record: RunRecord) -> None:
+    if record.status == "interrupted":
+        print(f"interrupted; logs: {record.directory / 'logs'}", file=sys.stderr)
+        print("run the same command with --resume to continue", file=sys.stderr)
+        return
+    step = record.steps[-1]
+    log = record.directory / str(step.log)
+    if step.message:
+        print(f"{ERROR_PREFIX}{step.name} failed: {step.message}", file=sys.stderr)
+    else:
+        lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+        print(f"{ERROR_PREFIX}{step.name} failed; its log ends:", file=sys.stderr)
+        print("\n".join(f"  {line}" for line in lines[-LINES_OF_LOG_SHOWN:]), file=sys.stderr)
+    print(f"log: {log}", file=sys.stderr)

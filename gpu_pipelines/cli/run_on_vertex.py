@@ -1,0 +1,98 @@
+"""`gpu-pipelines run --target vertex`: checks a run, shows what it costs, submits it, and follows it if asked to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.cli.vertex_request import JobFlags, checked_arguments, compiled_pipeline, cost_lines
+
+if TYPE_CHECKING:
+    from gpu_pipelines.cli.vertex_request import CompiledPipeline
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.vertex_pipelines import PipelineRequest
+
+
+def run_on_vertex(
+    pipeline: str,
+    flags: JobFlags,
+    settings: ProjectSettings,
+    assignments: Sequence[str],
+    file: Path | None,
+    *,
+    cache: bool | None,
+    dry_run: bool,
+    follow: bool,
+    every: float,
+    as_json: bool,
+) -> None:
+    """Submits a run.
+
+    Args:
+        pipeline: its name, or a compiled file.
+        flags: accelerators and jobs.
+        settings: project, region, pipeline root, image and so on.
+        assignments: parameters as texts of the form `key=value`.
+        file: a YAML file of parameters.
+        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+        dry_run: print the request and send nothing.
+        follow: wait for the end and show how it goes.
+        every: seconds between two looks.
+        as_json: print one JSON document.
+
+    Raises:
+        UserError: lists everything that is wrong with the request; or the service refuses it.
+        typer.Exit: the run was followed and has failed.
+    """
+    from gpu_pipelines.targets.vertex_pipelines import PipelineRequest, name_of, new_job_id, pipeline_job, submit
+
+    settings.require("project", "region", "pipeline_root")
+    compiled = compiled_pipeline(pipeline, flags, settings)
+    arguments = checked_arguments(compiled.spec, assignments, file)
+    request = PipelineRequest(
+        new_job_id(name_of(compiled.spec)), pipeline_job(compiled.spec, arguments, settings, cache=cache)
+    )
+    _show_cost(compiled)
+    if dry_run:
+        print(json.dumps(_as_sent(request, settings), indent=2, ensure_ascii=False))
+        return
+    name = submit(request, settings)
+    if not (follow and as_json):
+        _show_submitted(name, request, settings, as_json)
+    if follow:
+        from gpu_pipelines.cli.follow import follow_run
+
+        follow_run(name, settings, every, as_json)
+
+
+def _show_cost(compiled: CompiledPipeline) -> None:
+    """What is for the reader, not for what reads stdout."""
+    for line in cost_lines(compiled.machines, compiled.settings.region):
+        print(line, file=sys.stderr)
+    told = dict.fromkeys(caution.message for each in compiled.machines for caution in each.plan.warnings)
+    for message in told:
+        print(f"warning: {message}", file=sys.stderr)
+
+
+def _as_sent(request: PipelineRequest, settings: ProjectSettings) -> dict[str, Any]:
+    from gpu_pipelines.targets.vertex_connection import endpoint_of, location_of
+
+    url = f"{endpoint_of(settings)}/v1/{location_of(settings)}/pipelineJobs?pipelineJobId={request.job_id}"
+    return {"method": "POST", "url": url, "body": request.job}
+
+
+def _show_submitted(name: str, request: PipelineRequest, settings: ProjectSettings, as_json: bool) -> None:
+    from gpu_pipelines.cli.follow import ways_back
+    from gpu_pipelines.targets.vertex_console import run_page
+
+    if as_json:
+        print(json.dumps({"name": name, "job": request.job_id, "console": run_page(name)}, indent=2))
+        return
+    print(f"submitted {request.job_id}")
+    print(f"console: {run_page(name)}")
+    for line in ways_back(name, settings):
+        print(line)
+    sys.stdout.flush()

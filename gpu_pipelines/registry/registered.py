@@ -1,0 +1,90 @@
+"""What all registries have in common: versions of models, and the aliases that name them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+#: What was recorded with a version, among its files.
+VERSION = "version.json"
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """One version of a model.
+
+    Attributes:
+        name: the model's name.
+        number: the version, from 1.
+        place: where the exported model is: a directory, or `gs://…`.
+        aliases: aliases that name this version now.
+        info: what was recorded when it was uploaded: `created` (ISO 8601, UTC), `files` (SHA-256 by path) and what
+            the uploader added.
+        resource_name: what the registry's service calls it; of a directory, its name and number.
+    """
+
+    name: str
+    number: int
+    place: str
+    aliases: tuple[str, ...]
+    info: dict[str, Any]
+    resource_name: str = ""
+
+    @property
+    def path(self) -> Path:
+        """A directory of this machine with its files; a copy, made once, of what is in object storage.
+
+        Raises:
+            UserError: they cannot be read.
+        """
+        return fetched_folder(self.place) if is_remote(self.place) else Path(self.place)
+
+
+class Registry(Protocol):
+    """Holds versions of models."""
+
+    def require_writable(self) -> None:
+        """Raises `UserError` if versions cannot be added, as far as that can be known without adding one."""
+
+    def where(self, name: str) -> str:
+        """Where a person finds a model."""
+
+    def names(self) -> list[str]:
+        """Names of all models that have a version."""
+
+    def versions(self, name: str) -> list[RegisteredVersion]:
+        """All versions of a model, oldest first; none if there is no such model."""
+
+    def version(self, name: str, reference: str) -> RegisteredVersion:
+        """The version that a number or an alias names. Raises `UserError` if there is none."""
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Version by alias."""
+
+    def champion(self, name: str) -> RegisteredVersion | None:
+        """The version that the alias `champion` names, or None."""
+
+    def set_alias(self, name: str, alias: str, number: int) -> None:
+        """Lets an alias name a version. Raises `UserError` if there is no such version."""
+
+    def add(
+        self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
+    ) -> RegisteredVersion:
+        """Adds a version; `challenger` names it, and `champion` as well where it may be promoted.
+
+        Args:
+            name: the model's name.
+            model: directory of the exported model; it is copied.
+            info: what to record with the version.
+            promote: the model passed its gates.
+            champion_seen: version of the champion it was compared with, None if there was none; `champion` does not
+                move if it names another by now.
+
+        Raises:
+            UserError: the registry cannot be written. No version was added.
+        """

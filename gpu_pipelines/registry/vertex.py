@@ -1,0 +1,298 @@
+"""Vertex AI Model Registry: a version is a model of the service, its files are in Cloud Storage.
+
+API: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
+from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, RegisteredVersion
+from gpu_pipelines.targets.vertex_connection import model_service, service_errors, tried_again
+
+#: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
+_OF_THE_JOB = {"project": "CLOUD_ML_PROJECT_ID", "region": "CLOUD_ML_REGION"}
+#: The version that the service takes where none is named; it goes with the champion.
+_DEFAULT_ALIAS = "default"
+_MANAGED_BY, _OURS = "managed-by", "gpu-pipelines"
+_DIGEST = "gpu-pipelines-digest"
+_DIGEST_CHARACTERS = 40
+#: Hugging Face's inference container serves exported models as they are, from AIP_STORAGE_URI.
+_SERVING_IMAGE = (
+    "us-docker.pkg.dev/deeplearning-platform-release/gcr.io/"
+    "huggingface-pytorch-inference-cpu.2-3.transformers.4-48.ubuntu2204.py311"
+)
+#: In the bucket: the files of all versions.
+_FOLDER = "models"
+_POLL_SECONDS, _MOST_SECONDS = 2.0, 1800.0
+
+
+class VertexRegistry:
+    """The models of a project and region.
+
+    Args:
+        address: `PROJECT/REGION`; empty for those of the job that this runs in, or of the settings.
+        near: `gs://…`, in whose bucket the files of models are kept; empty for that of the settings.
+        serving_image: container that serves the models; empty for Hugging Face's.
+
+    Raises:
+        UserError: the address is not of that form.
+    """
+
+    def __init__(self, address: str, near: str = "", serving_image: str = "") -> None:
+        if address and not re.fullmatch(r"[a-z0-9][a-z0-9:.-]*/[a-z]+-[a-z]+[0-9]+/?", address):
+            raise UserError(
+                f"The registry vertex://{address} is not of the form vertex://PROJECT/REGION.",
+                "vertex:// alone takes the job's own project and region.",
+            )
+        self._address = address.rstrip("/")
+        self._near = near
+        self._serving_image = serving_image or _SERVING_IMAGE
+
+    def require_writable(self) -> None:
+        """Checks that there is a place for files, and that models may be listed.
+
+        Raises:
+            UserError: there is none, or they may not.
+        """
+        self._place_of("model", "files")
+        self.names()
+
+    def where(self, name: str) -> str:
+        """The console's page of a model."""
+        model = self._model(name)
+        project, region = self._settings.project, self._settings.region
+        number = model.name.rpartition("/")[2] if model else ""
+        return f"https://console.cloud.google.com/vertex-ai/models/locations/{region}/models/{number}?project={project}"
+
+    def names(self) -> list[str]:
+        """Names of all models that this project's components have uploaded."""
+
+        with service_errors("Listing the models of the registry"):
+            found = self._client.list_models(
+                request={"parent": self._parent, "filter": f"labels.{_MANAGED_BY}={_OURS}"}, retry=tried_again()
+            )
+            return sorted({model.display_name for model in found})
+
+    def versions(self, name: str) -> list[RegisteredVersion]:
+        """All versions of a model, oldest first; none if there is no such model."""
+        found = [self._version(name, version) for version in self._service_versions(name)]
+        return sorted(found, key=lambda version: version.number)
+
+    def version(self, name: str, reference: str) -> RegisteredVersion:
+        """The version that a number or an alias names.
+
+        Raises:
+            UserError: there is none.
+        """
+        for version in self._service_versions(name):
+            if reference == version.version_id or reference in version.version_aliases:
+                return self._version(name, version)
+        raise UserError(f"The model {name!r} in {self._parent} has no version or alias {reference!r}.")
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Version by alias."""
+        return {
+            alias: int(version.version_id)
+            for version in self._service_versions(name)
+            for alias in version.version_aliases
+        }
+
+    def champion(self, name: str) -> RegisteredVersion | None:
+        """The version that the alias `champion` names, or None."""
+        number = self.aliases(name).get(CHAMPION)
+        return None if number is None else self.version(name, str(number))
+
+    def set_alias(self, name: str, alias: str, number: int) -> None:
+        """Lets an alias name a version; the service's own default goes with `champion`.
+
+        Raises:
+            UserError: there is no such version.
+        """
+        self.version(name, str(number))
+        self._move_aliases(name, [alias], number)
+
+    def add(
+        self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
+    ) -> RegisteredVersion:
+        """Adds a version, unless one has the same files already, and moves the aliases; see `Registry.add`.
+
+        The files are in Cloud Storage, whole, before the service is told of them: a failure leaves no version.
+
+        Raises:
+            UserError: files or version could not be written.
+        """
+        files = sha256_of_tree(model)
+        digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+        number = self._with_digest(name, digest)
+        if number is None:
+            place = self._place_of(name, digest)
+            self._copy_files(model, place, {"created": _now(), **info, "files": files})
+            number = self._upload(name, place, digest)
+        seen = self.aliases(name).get(CHAMPION)
+        moved = [CHALLENGER, CHAMPION] if promote and seen in (champion_seen, number) else [CHALLENGER]
+        self._move_aliases(name, moved, number)
+        return self.version(name, str(number))
+
+    @cached_property
+    def _settings(self) -> ProjectSettings:
+        project, _, region = self._address.partition("/")
+        of_the_job = {name: os.environ.get(variable) for name, variable in _OF_THE_JOB.items()}
+        given = {"project": project or of_the_job["project"], "region": region or of_the_job["region"]}
+        if all(given.values()):
+            return ProjectSettings(project=given["project"], region=given["region"])
+        settings = load_project_settings(given)
+        settings.require("project", "region")
+        return settings
+
+    @property
+    def _parent(self) -> str:
+        return f"projects/{self._settings.project}/locations/{self._settings.region}"
+
+    @cached_property
+    def _client(self) -> Any:
+        return model_service(self._settings)
+
+    def _place_of(self, name: str, digest: str) -> str:
+        """Where the files of a version are kept: beside the pipeline root, from which old runs may be deleted."""
+        bucket = re.match(r"gs://[^/]+", self._near or load_project_settings().pipeline_root or "")
+        if bucket is None:
+            raise UserError(
+                "Models of Vertex AI's registry are kept in Cloud Storage, and no bucket is known.",
+                f"Write pipeline_root: gs://BUCKET/FOLDER into {FILE}.",
+            )
+        return f"{bucket[0]}/{_FOLDER}/{name}/{digest}"
+
+    def _model(self, name: str) -> Any | None:
+        """The service's model of that name; None if there is none."""
+
+        wanted = f'display_name="{name}" AND labels.{_MANAGED_BY}={_OURS}'
+        with service_errors(f"Looking for the model {name!r}"):
+            request = {"parent": self._parent, "filter": wanted}
+            found = list(self._client.list_models(request=request, retry=tried_again()))
+        if len(found) > 1:
+            raise UserError(
+                f"{self._parent} has {len(found)} models of the name {name!r}.",
+                "Delete or rename all but one: " + ", ".join(model.name for model in found),
+            )
+        return found[0] if found else None
+
+    def _service_versions(self, name: str) -> list[Any]:
+
+        model = self._model(name)
+        if model is None:
+            return []
+        with service_errors(f"Listing the versions of {name!r}"):
+            return list(self._client.list_model_versions(request={"name": model.name}, retry=tried_again()))
+
+    def _version(self, name: str, version: Any) -> RegisteredVersion:
+        created = version.version_create_time.isoformat(timespec="seconds")
+        info = {"created": created, "passed": False, "metrics": {}, **self._recorded(version.artifact_uri)}
+        aliases = tuple(sorted(set(version.version_aliases) - {_DEFAULT_ALIAS}))
+        resource = f"{version.name.partition('@')[0]}@{version.version_id}"
+        return RegisteredVersion(name, int(version.version_id), version.artifact_uri, aliases, info, resource)
+
+    @staticmethod
+    def _recorded(place: str) -> dict[str, Any]:
+        """What was recorded with a version; nothing of a version that somebody else has added."""
+        try:
+            content = json.loads(RemoteFolder(place).read(VERSION)) if place else {}
+        except (FileNotFoundError, ValueError):
+            return {}
+        return dict(content) if isinstance(content, dict) else {}
+
+    def _with_digest(self, name: str, digest: str) -> int | None:
+        numbers = [int(v.version_id) for v in self._service_versions(name) if v.labels.get(_DIGEST) == digest]
+        return max(numbers, default=None)
+
+    @staticmethod
+    def _copy_files(model: Path, place: str, info: dict[str, Any]) -> None:
+        folder = RemoteFolder(place)
+        folder.upload(model, sorted(info["files"]))
+        folder.require_same(model, sorted(info["files"]))
+        folder.write(VERSION, json.dumps({"format_version": 1, **info}, indent=2).encode() + b"\n")
+
+    def _upload(self, name: str, place: str, digest: str) -> int:
+        """Tells the service of a version; if its answer is lost, looks for the version instead of asking twice."""
+
+        parent_model = self._model(name)
+        request: dict[str, Any] = {
+            "parent": self._parent,
+            "model": {
+                "display_name": name,
+                "artifact_uri": place,
+                "container_spec": {"image_uri": self._serving_image},
+                "labels": {_MANAGED_BY: _OURS, _DIGEST: digest},
+            },
+        }
+        if parent_model is not None:
+            request["parent_model"] = parent_model.name
+        else:
+            request["model_id"] = _model_id(name)
+        try:
+            with service_errors(f"Adding a version of {name!r} to the registry"):
+                self._wait(self._client.transport.upload_model(self._message(request)))
+        except UserError as error:
+            if (number := self._with_digest(name, digest)) is not None:
+                return number
+            raise UserError(error.problem, f"No version was added; upload again. {error.remedy}".rstrip()) from error
+        number = self._with_digest(name, digest)
+        if number is None:
+            raise UserError(f"The service says it has added a version of {name!r}, but does not list it.")
+        return number
+
+    @staticmethod
+    def _message(request: dict[str, Any]) -> Any:
+        from google.cloud.aiplatform_v1.types import UploadModelRequest
+
+        return UploadModelRequest(request)
+
+    def _wait(self, operation: Any) -> None:
+        """Waits for a long-running operation.
+
+        It is asked for as the service's own clients do it for an operation of theirs, except that those insist on
+        https for it, whatever the endpoint.
+        """
+        from google.api_core import exceptions
+
+        end = time.monotonic() + _MOST_SECONDS
+        while not operation.done:
+            if time.monotonic() > end:
+                raise exceptions.DeadlineExceeded(f"{operation.name} has not ended in {_MOST_SECONDS:g} s.")
+            time.sleep(_POLL_SECONDS)
+            operation = self._client.get_operation({"name": operation.name}, retry=tried_again())
+        if operation.HasField("error"):
+            raise exceptions.from_grpc_status(operation.error.code, operation.error.message)
+
+    def _move_aliases(self, name: str, aliases: list[str], number: int) -> None:
+
+        wanted = [*aliases, _DEFAULT_ALIAS] if CHAMPION in aliases else aliases
+        with service_errors(f"Moving the aliases {', '.join(aliases)} of {name!r}"):
+            for version in self._service_versions(name):
+                if version.version_id == str(number) and set(wanted) - set(version.version_aliases):
+                    resource = f"{version.name.partition('@')[0]}@{version.version_id}"
+                    request = {"name": resource, "version_aliases": wanted}
+                    self._client.merge_version_aliases(request=request, retry=tried_again())
+
+
+def _model_id(name: str) -> str:
+    """An id that the service takes, made of the name, so that two first uploads at once make one model, not two."""
+    made = re.sub(r"[^a-z0-9_-]", "-", name)
+    return (made if made[:1].isalpha() else f"model-{made}")[:63]
+
+
+def _now() -> str:
+    from datetime import datetime, timezone
+
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,100 @@
+"""What the machines of Vertex AI jobs have written to Cloud Logging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpu_pipelines.targets.vertex_connection import REQUEST_SECONDS, logging_session, tried_again
+
+#: Entries arrive up to some seconds late and out of order; so far back each reading looks again.
+_LATE = timedelta(seconds=30)
+_PAGE = 1000
+#: The machine whose lines are shown without its name: the one that speaks for the job.
+_CHIEF = "workerpool0-0"
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of a job.
+
+    Attributes:
+        job: id of the custom job.
+        text: the line; that of a machine which is not the chief begins with its name in brackets.
+    """
+
+    job: str
+    text: str
+
+
+class JobLogs:
+    """The log of custom jobs, read from where the last reading ended.
+
+    The log of a custom job has the resource type `ml_job`, and the job's id and its machine (`task_name`) as labels, as
+    `gcloud ai custom-jobs stream-logs` reads it.
+
+    Args:
+        project: id of the project.
+    """
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._session, self._endpoint = logging_session()
+        self._seen: dict[str, set[str]] = {}
+        self._newest: dict[str, str] = {}
+
+    def new_lines(self, jobs: Iterable[str]) -> list[LogLine]:
+        """Lines that were not returned before, by time.
+
+        Args:
+            jobs: ids of custom jobs.
+
+        Raises:
+            UserError: the log cannot be read.
+        """
+        found = []
+        for job in jobs:
+            for entry in self._entries(job):
+                if entry.get("insertId") in self._seen.setdefault(job, set()):
+                    continue
+                self._seen[job].add(str(entry.get("insertId")))
+                self._newest[job] = max(self._newest.get(job, ""), str(entry.get("timestamp", "")))
+                found += [LogLine(job, line) for line in _lines(entry)]
+        return found
+
+    def _entries(self, job: str) -> Iterator[dict[str, Any]]:
+        wanted = f'resource.type="ml_job" resource.labels.job_id="{job}"'
+        if newest := self._newest.get(job):
+            since = datetime.fromisoformat(newest[:19]) - _LATE
+            wanted += f' timestamp>="{since.isoformat()}Z"'
+        body: dict[str, Any] = {
+            "resourceNames": [f"projects/{self._project}"],
+            "filter": wanted,
+            "orderBy": "timestamp asc",
+            "pageSize": _PAGE,
+        }
+        while True:
+            answer = tried_again()(self._ask)(body)
+            yield from answer.get("entries", [])
+            if not answer.get("nextPageToken"):
+                return
+            body["pageToken"] = answer["nextPageToken"]
+
+    def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        import google.api_core.exceptions as api
+
+        response = self._session.post(f"{self._endpoint}/v2/entries:list", json=body, timeout=REQUEST_SECONDS)
+        if not response.ok:
+            raise api.from_http_response(response)
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+def _lines(entry: dict[str, Any]) -> list[str]:
+    payload = entry.get("jsonPayload") or {}
+    text = str(payload.get("message", "") if payload else entry.get("textPayload", ""))
+    machine = entry.get("resource", {}).get("labels", {}).get("task_name", _CHIEF)
+    before = "" if machine == _CHIEF else f"[{machine}] "
+    return [f"{before}{line}" for line in text.splitlines() if line.strip()]

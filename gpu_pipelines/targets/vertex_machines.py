@@ -1,0 +1,133 @@
+"""Which machines a compiled pipeline asks Vertex AI for, as plans, so that they can be checked and priced again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.plan import SCHEDULING, PlanError, plan_request
+from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.targets.vertex_job_spec import DEFAULT_HOURS
+
+#: Input of GCPC's CustomJob components that holds the machines.
+_POOLS = "worker_pool_specs"
+_STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
+
+
+@dataclass(frozen=True)
+class StepMachines:
+    """What a step runs on.
+
+    Attributes:
+        step: name of the task.
+        plan: the accelerators.
+    """
+
+    step: str
+    plan: AcceleratorPlan
+
+
+def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachines]:
+    """The GPUs of the steps that are CustomJobs, in the order of the file.
+
+    Args:
+        spec: a compiled pipeline.
+        region: where it is to run; None to leave that open.
+
+    Raises:
+        UserError: lists what cannot be had there.
+    """
+    found, problems = [], []
+    for step, request in _requests(spec, region):
+        try:
+            found.append(StepMachines(step, plan_request(request)))
+        except PlanError as error:
+            problems.append(f"{step}: {error}")
+    if problems:
+        raise UserError.of_all(problems)
+    return found
+
+
+def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, PlanRequest]]:
+    found = []
+    for key, component in spec.get("components", {}).items():
+        inputs = component.get("inputDefinitions", {}).get("parameters", {})
+        values = {name: definition.get("defaultValue") for name, definition in inputs.items()}
+        pools = values.get(_POOLS)
+        if not isinstance(pools, list) or not pools:
+            continue
+        machine = pools[0].get("machine_spec", {})
+        if not machine.get("accelerator_type"):
+            continue
+        training = [pool for pool in pools if pool.get("machine_spec", {}).get("accelerator_type")]
+        request = PlanRequest(
+            spec=f"{machine['accelerator_type']}:{int(machine.get('accelerator_count', 1))}",
+            nodes=sum(int(pool.get("replica_count", 1)) for pool in training),
+            region=region,
+            machine_type=machine.get("machine_type"),
+            hours=_hours(values.get("timeout")),
+            **_bought(machine, values.get("strategy")),
+        )
+        found.append((key.removeprefix("comp-"), request))
+    return found
+
+
+def _bought(machine: Mapping[str, Any], strategy: Any) -> dict[str, Any]:
+    affinity = machine.get("reservation_affinity") or {}
+    kind = affinity.get("reservation_affinity_type", "")
+    if kind == "SPECIFIC_RESERVATION":
+        return {"strategy": "reservation", "reservation": next(iter(affinity.get("values", [])), None)}
+    if kind == "ANY_RESERVATION":
+        return {"strategy": "reservation"}
+    return {"strategy": _STRATEGIES.get(str(strategy), "standard")}
+
+
+def _hours(timeout: Any) -> float | None:
+    match = re.fullmatch(r"([0-9]+)s", str(timeout))
+    hours = int(match[1]) / 3600 if match else None
+    return None if hours == DEFAULT_HOURS else hours
+
+
+def with_image(spec: dict[str, Any], settings: ProjectSettings, origin: str) -> dict[str, Any]:
+    """A compiled pipeline with the settings' image in the place of the one that files are published with.
+
+    Args:
+        spec: the compiled pipeline.
+        settings: the image; asked for only where the file needs it.
+        origin: what the file is called, for messages.
+
+    Raises:
+        UserError: the file needs an image and none is known, or it has one of its own and another was given.
+    """
+    needed = _has(spec, STEPS_IMAGE)
+    if needed:
+        settings.require("image")
+        replaced: dict[str, Any] = _replaced(spec, STEPS_IMAGE, settings.image)
+        return replaced
+    if settings.origins.get("image") == "--image":
+        raise UserError(
+            f"{origin} was compiled with an image of its own.", "Leave --image out, or compile it again with it."
+        )
+    return spec
+
+
+def _has(part: Any, text: str) -> bool:
+    if isinstance(part, dict):
+        return any(_has(value, text) for value in part.values())
+    if isinstance(part, list):
+        return any(_has(value, text) for value in part)
+    return bool(part == text)
+
+
+def _replaced(part: Any, text: str, by: Any) -> Any:
+    if isinstance(part, dict):
+        return {name: _replaced(value, text, by) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_replaced(value, text, by) for value in part]
+    return by if part == text else part

@@ -1,0 +1,204 @@
+"""Runs on Vertex AI Pipelines: the request for one, submitting it once and only once, reading and cancelling it."""
+
+from __future__ import annotations
+
+import copy
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import yaml
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex_connection import (
+    REQUEST_SECONDS,
+    location_of,
+    pipeline_service,
+    service_errors,
+    tried_again,
+)
+
+#: What the service takes as the id of a job (`CreatePipelineJobRequest.pipeline_job_id`).
+_JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,126}")
+# Ten times as fast where PyYAML has been built with libyaml.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """A run to be submitted.
+
+    Attributes:
+        job_id: last part of the job's name. It is chosen here, so that a request which is sent twice makes one job.
+        job: the `PipelineJob` as the REST API has it.
+    """
+
+    job_id: str
+    job: Mapping[str, Any]
+
+
+def parsed_spec(text: str, origin: str) -> dict[str, Any]:
+    """The pipeline in a compiled file.
+
+    Args:
+        text: content of the file.
+        origin: what the file is called, for messages.
+
+    Raises:
+        UserError: it is no compiled pipeline, or none that Vertex AI takes.
+    """
+    try:
+        documents = [part for part in yaml.load_all(text, Loader=_LOADER) if part]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{origin} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+    if len(documents) > 1:
+        raise UserError(
+            f"{origin} has {len(documents)} YAML documents; Vertex AI takes one.",
+            "It was compiled with what is for Kubernetes. Compile it with --target vertex.",
+        )
+    spec = documents[0] if documents else None
+    if isinstance(spec, dict) and isinstance(spec.get("pipelineSpec"), dict):
+        spec = spec["pipelineSpec"]
+    if not (isinstance(spec, dict) and isinstance(spec.get("root"), dict) and "deploymentSpec" in spec):
+        raise UserError(f"{origin} is no compiled pipeline.", "Make one with gpu-pipelines compile --target vertex.")
+    return spec
+
+
+def name_of(spec: Mapping[str, Any]) -> str:
+    """Name of a compiled pipeline."""
+    return str(spec["pipelineInfo"]["name"])
+
+
+def pipeline_job(
+    spec: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    settings: ProjectSettings,
+    *,
+    cache: bool | None = None,
+    template: str | None = None,
+) -> dict[str, Any]:
+    """A `PipelineJob` as the REST API has it.
+
+    Args:
+        spec: the compiled pipeline.
+        arguments: values of its parameters, by name.
+        settings: pipeline root, service account, network, key and labels.
+        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+        template: address of the version in Artifact Registry that the pipeline is from; None for none.
+    """
+    job: dict[str, Any] = {
+        "displayName": name_of(spec),
+        "pipelineSpec": dict(spec) if cache is None else _with_caching(spec, cache),
+        "runtimeConfig": {
+            "gcsOutputDirectory": settings.pipeline_root,
+            "parameterValues": {name: value for name, value in arguments.items() if value is not None},
+        },
+    }
+    if template:
+        job["templateUri"] = template
+    if settings.labels:
+        job["labels"] = dict(settings.labels)
+    if settings.service_account:
+        job["serviceAccount"] = settings.service_account
+    if settings.network:
+        job["network"] = settings.network
+    if settings.encryption_key:
+        job["encryptionSpec"] = {"kmsKeyName": settings.encryption_key}
+    return job
+
+
+def _with_caching(spec: Mapping[str, Any], cache: bool) -> dict[str, Any]:
+    changed: dict[str, Any] = copy.deepcopy(dict(spec))
+    for component in (changed["root"], *changed.get("components", {}).values()):
+        for task in component.get("dag", {}).get("tasks", {}).values():
+            task["cachingOptions"] = {"enableCache": cache}
+    return changed
+
+
+def new_job_id(pipeline: str) -> str:
+    """An id that no other job has: the pipeline's name, the time (UTC) and four random digits."""
+    stem = re.sub(r"[^a-z0-9]+", "-", pipeline.lower()).strip("-")[:80] or "run"
+    stem = stem if stem[0].isalpha() else f"run-{stem}"
+    return f"{stem}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def submit(request: PipelineRequest, settings: ProjectSettings) -> str:
+    """Submits a run. A request whose answer is lost is sent again; its id makes sure that there is one job.
+
+    Returns:
+        The full name of the job.
+
+    Raises:
+        UserError: the service refuses it, or cannot be reached.
+    """
+    from google.api_core.exceptions import Conflict
+    from google.cloud.aiplatform_v1.types import PipelineJob
+    from google.protobuf import json_format
+
+    client = pipeline_service(settings)
+    message = PipelineJob()
+    json_format.ParseDict(dict(request.job), PipelineJob.pb(message))
+    tries = 0
+
+    def send() -> Any:
+        nonlocal tries
+        tries += 1
+        return client.create_pipeline_job(
+            parent=location_of(settings),
+            pipeline_job=message,
+            pipeline_job_id=request.job_id,
+            timeout=REQUEST_SECONDS,
+            retry=None,
+        )
+
+    lost = f"Look whether it has begun: gpu-pipelines follow {request.job_id}. If there is no such job, submit again."
+    with service_errors("Submitting the pipeline", lost):
+        try:
+            return str(tried_again()(send)().name)
+        except Conflict:
+            # Of a first try it would be another's job; of a later one it is ours, whose answer did not arrive.
+            if tries == 1:
+                raise
+            return full_name(request.job_id, settings)
+
+
+def full_name(job: str, settings: ProjectSettings) -> str:
+    """The full name of a job, from its id or full name.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if re.fullmatch(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+", job):
+        return job
+    if not _JOB_ID.fullmatch(job):
+        raise UserError(
+            f"{job[:100]!r} is not the id of a run.", "Give what run --target vertex printed, or the job's full name."
+        )
+    settings.require("project", "region")
+    return f"{location_of(settings)}/pipelineJobs/{job}"
+
+
+def settings_of(job: str, settings: ProjectSettings) -> ProjectSettings:
+    """Settings with the project and region of a job's full name, where it is one."""
+    from dataclasses import replace
+
+    parts = job.split("/")
+    return replace(settings, project=parts[1], region=parts[3]) if len(parts) == 6 else settings
+
+
+def cancel(name: str, settings: ProjectSettings) -> None:
+    """Asks that a run be cancelled. Its CustomJobs are cancelled with it.
+
+    Args:
+        name: its full name.
+        settings: project and region.
+
+    Raises:
+        UserError: there is no such run, or it has ended.
+    """
+    with service_errors(f"Cancelling {name.rpartition('/')[2]}"):
+        pipeline_service(settings).cancel_pipeline_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
