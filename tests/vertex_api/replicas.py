@@ -254,7 +254,8 @@ class _Run:
         own = {name: os.environ[name] for name in _KEPT if name in os.environ}
         own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{own.get('PATH', '')}"
         spec, job_id = self._job.job_spec, self._job.name.rpartition("/")[2]
-        own |= {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": self._job.name.split("/")[1]}
+        _, number, _, region, *_ = self._job.name.split("/")
+        own |= {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": number, "CLOUD_ML_REGION": region}
         if prefix := spec.base_output_directory.output_uri_prefix:
             folders = {"MODEL_DIR": "model", "CHECKPOINT_DIR": "checkpoints", "TENSORBOARD_LOG_DIR": "logs"}
             own |= {f"AIP_{name}": f"{prefix.rstrip('/')}/{folder}/" for name, folder in folders.items()}

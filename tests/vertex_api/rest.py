@@ -116,6 +116,10 @@ def _download(
     return state.repositories.download(REGION, repository, package, reference)
 
 
+def _quotas(state: State, request: HttpRequest, parent: str) -> Answer:
+    return state.quotas.answer(parent, {name: values[-1] for name, values in request.query.items()})
+
+
 def _project(state: State, request: HttpRequest, version: str, project: str) -> Answer:
     return state.project.told(project, version)
 
@@ -165,6 +169,11 @@ _OTHERS: list[tuple[str, str, _Handler]] = [
         "GET|POST|PATCH|DELETE",
         r"/v1/(?P<parent>projects/[^/]+/locations/[^/]+/repositories/[^/]+)/(?P<path>packages.*)",
         _packages,
+    ),
+    (
+        "GET",
+        r"/v1/(?P<parent>projects/[^/]+/locations/global/services/aiplatform\.googleapis\.com)/quotaInfos",
+        _quotas,
     ),
     ("GET", rf"/(?P<version>v1|v3)/projects/{_PROJECT}", _project),
     ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:getIamPolicy", _policy),

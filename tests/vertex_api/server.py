@@ -28,7 +28,15 @@ from vertex_api.services import PROJECT, REGION, State
 from vertex_api.storage import Storage
 from vertex_api.tunnel import carry, stands_for
 
-_OVERRIDDEN = ("ARTIFACTREGISTRY", "CLOUDRESOURCEMANAGER", "IAM", "LOGGING", "SERVICEUSAGE")
+_OVERRIDDEN = (
+    "AIPLATFORM",
+    "ARTIFACTREGISTRY",
+    "CLOUDQUOTAS",
+    "CLOUDRESOURCEMANAGER",
+    "IAM",
+    "LOGGING",
+    "SERVICEUSAGE",
+)
 
 
 class VertexApi:
@@ -88,7 +96,7 @@ class VertexApi:
 
     def environment(self) -> dict[str, str]:
         """Variables with which gcloud, Google's libraries and this project speak to this server."""
-        overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{self.url}/" for name in (*_OVERRIDDEN, "AIPLATFORM")}
+        overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{self.url}/" for name in _OVERRIDDEN}
         return {
             **overrides,
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/v1/",

@@ -29,7 +29,11 @@ class Storage:
         """Status, content type and body of the emulator's answer."""
         self._start()
         passed = {name: value for name, value in headers.items() if name.lower() not in ("host", "accept-encoding")}
-        found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
+        try:
+            found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
+        except requests.ConnectionError:
+            # So it answers what it cannot parse, such as an upload of gcloud's.
+            return 501, "text/plain", f"The emulator does not take {verb} {target}.".encode()
         return found.status_code, found.headers.get("Content-Type", "application/json"), found.content
 
     def add_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
