@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,20 +30,27 @@ COMPILED = Path(__file__).parents[2] / "compiled" / "train_evaluate_upload" / "v
 GPU_STEPS = ("train-model", "evaluate-checkpoints")
 
 
-def launch(api: VertexApi, file: Path, task: str, run: PipelineRun, inputs: Any) -> subprocess.Popen[str]:
-    """Starts the launcher of a task with this Python; it believes that it speaks to Google."""
+@contextmanager
+def launcher_of(
+    api: VertexApi, file: Path, task: str, run: PipelineRun, inputs: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """The launcher of a task, started with this Python; it believes that it speaks to Google."""
     from vertex_api.payload import launcher_arguments
 
     command = launcher_arguments(file, task, run, inputs)
     assert command[:4] == ["python3", "-u", "-m", "google_cloud_pipeline_components.container.v1.custom_job.launcher"]
     Path(command[command.index("--gcp_resources") + 1]).parent.mkdir(parents=True)
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, *command[1:]],
         env={**os.environ, **api.proxy_environment()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
+    ) as launcher:
+        try:
+            yield launcher
+        finally:
+            launcher.kill()
 
 
 def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: VertexApi, tmp_path: Path) -> None:
@@ -53,10 +62,10 @@ def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: 
     file = COMPILED / "h100-mega-8-2-nodes.yaml"
     inputs = executor_input_of(file, "train-model", run, {"dataset": str(tmp_path / "dataset")})
     state = vertex_api.state
-    state.replicas.run_jobs(rehearse="cpu:1")
+    state.replicas.run_jobs(rehearse="cpu:1", GPU_PIPELINES_JOIN_TIMEOUT="60")
     state.custom_jobs.hold_s = 60
-    launcher = launch(vertex_api, file, "train-model", run, inputs)
-    printed, _ = launcher.communicate(timeout=200)
+    with launcher_of(vertex_api, file, "train-model", run, inputs) as launcher:
+        printed, _ = launcher.communicate(timeout=200)
     assert launcher.returncode == 0, printed + "\n".join(state.logs.messages())
 
     (job,) = state.custom_jobs.jobs.values()
@@ -75,6 +84,9 @@ def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: 
         "step-00000003",
         "step-00000006",
     ]
+    assert len(list((checkpoints / "tensorboard").iterdir())) == 1
+    steps = [json.loads(line)["step"] for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
     assert sorted(path.name for path in (tmp_path / "files" / "train-model").iterdir()) == [
         "executor_output.json",
         "gcp_resources",
@@ -92,14 +104,15 @@ def test_a_launcher_that_is_stopped_cancels_its_job(vertex_api: VertexApi, tmp_p
     state.replicas.run_jobs()
     # The launcher looks every 20 s; it is stopped while it waits for its first look.
     state.custom_jobs.hold_s = 60
-    launcher = launch(vertex_api, file, "wait-for-the-end", run, executor_input_of(file, "wait-for-the-end", run, {}))
-    until = time.monotonic() + 60
-    while f"waiting in {run.root}/here" not in state.logs.messages():
-        assert launcher.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    launcher.terminate()
-    printed, _ = launcher.communicate(timeout=60)
+    inputs = executor_input_of(file, "wait-for-the-end", run, {})
+    with launcher_of(vertex_api, file, "wait-for-the-end", run, inputs) as launcher:
+        until = time.monotonic() + 60
+        while f"waiting in {run.root}/here" not in state.logs.messages():
+            assert launcher.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        launcher.terminate()
+        printed, _ = launcher.communicate(timeout=60)
     (name,) = state.custom_jobs.jobs
     assert state.custom_jobs.wait(name, 20).state.name == "JOB_STATE_CANCELLED", printed
     assert "saved" in state.logs.messages()

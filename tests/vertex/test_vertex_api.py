@@ -162,10 +162,10 @@ def test_the_sdk_keeps_a_schedule(vertex_api: VertexApi, sdk: Any, tmp_path: Pat
     held = vertex_api.state.schedules.schedules[schedule.resource_name]
     assert (held.cron, held.max_run_count, held.state.name) == ("0 4 * * 1-5", 3, "ACTIVE")
     assert held.display_name == "nightly"
-    from google.api_core.exceptions import InvalidArgument
+    from google.api_core.exceptions import BadRequest
 
     for wrong in ("0 25 * * *", "* * * *", "TZ=Europe/Nowhere 0 3 * * *"):
-        with pytest.raises(InvalidArgument, match="Invalid"):
+        with pytest.raises(BadRequest, match="Invalid"):
             schedule.update(cron=wrong)
     schedule.delete()
     assert sdk.PipelineJobSchedule.list() == []
@@ -210,6 +210,29 @@ def test_credentials_are_wanted_over_tls_and_refused_without(vertex_api: VertexA
     assert requests.get(vertex_api.url + at, headers=bearer, timeout=30).status_code == 400
     with pytest.raises(requests.exceptions.ProxyError):
         requests.get("https://example.com/", **google)
+
+
+def test_grpc_speaks_of_the_same_jobs(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.api_core import exceptions
+    from google.cloud.aiplatform_v1 import CustomJob, JobServiceClient
+    from vertex_api.transcoding import parsed
+
+    for name, value in vertex_api.proxy_environment().items():
+        monkeypatch.setenv(name, value)
+    client = JobServiceClient(client_options={"api_endpoint": "us-central1-aiplatform.googleapis.com"})
+    made = client.create_custom_job(parent=PARENT, custom_job=parsed(CustomJob, job()))
+    assert requests.get(f"{vertex_api.url}/v1/{made.name}", timeout=30).json()["displayName"] == "hello"
+    client.cancel_custom_job(name=made.name)
+    assert client.get_custom_job(name=made.name).state.name == "JOB_STATE_CANCELLED"
+    with pytest.raises(exceptions.InvalidArgument, match="List of found errors"):
+        client.create_custom_job(parent=PARENT, custom_job=CustomJob(display_name="empty"))
+    vertex_api.fail_next("GRPC CreateCustomJob", 403)
+    with pytest.raises(exceptions.PermissionDenied, match=r"aiplatform\.customJobs\.create"):
+        client.create_custom_job(parent=PARENT, custom_job=parsed(CustomJob, job()))
+    vertex_api.fail_next("GRPC CreateCustomJob", 503, took_effect=True)
+    with pytest.raises(exceptions.ServiceUnavailable):
+        client.create_custom_job(parent=PARENT, custom_job=parsed(CustomJob, job()))
+    assert len(vertex_api.state.custom_jobs.jobs) == 2
 
 
 @pytest.mark.parametrize(

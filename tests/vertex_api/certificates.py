@@ -25,15 +25,17 @@ class Certificates:
         authority: certificate of the authority, which clients are to trust.
         chain: certificate of the server.
         key: its private key.
+        service_account: key file of a service account that does not exist.
     """
 
     authority: Path
     chain: Path
     key: Path
+    service_account: Path
 
 
-def make_certificates(folder: Path) -> Certificates:
-    """Makes an authority, whose key is forgotten, and a certificate for `HOSTS`."""
+def make_certificates(folder: Path, project: str) -> Certificates:
+    """Makes an authority, whose key is forgotten, a certificate for `HOSTS`, and the key of a service account."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Throwaway authority of a test")])
     authority = (
@@ -47,15 +49,16 @@ def make_certificates(folder: Path) -> Certificates:
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    made = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
+    account = _make_service_account_key(folder, project)
+    made = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key", account)
     made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     made.chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     made.key.write_text(_pem(key))
     return made
 
 
-def make_service_account_key(folder: Path, project: str) -> Path:
-    """Writes the key of a service account that does not exist, as `gcloud iam service-accounts keys create` would."""
+def _make_service_account_key(folder: Path, project: str) -> Path:
+    """Writes it as `gcloud iam service-accounts keys create` does."""
     address = f"tester@{project}.iam.gserviceaccount.com"
     path = folder / "service-account.json"
     content = {

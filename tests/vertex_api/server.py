@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vertex_api.api_error import ApiError
-from vertex_api.certificates import Certificates, make_certificates, make_service_account_key
+from vertex_api.certificates import Certificates, make_certificates
 from vertex_api.faults import MESSAGES, Fault, Faults
 from vertex_api.grpc_face import start_grpc
 from vertex_api.rest import TOKENS, Answer, HttpRequest, answer
@@ -47,18 +47,16 @@ class VertexApi:
         state: what it knows.
         folder: an empty folder of its own; gcloud's configuration is looked for there.
         storage: Cloud Storage; there is a bucket `example-bucket`.
-        certificates: for Google's host names, from an authority of its own.
-        key: key file of a service account.
+        certificates: for Google's host names, from a throwaway authority.
         grpc_port, tls_port: where the proxy finds gRPC and REST with TLS.
     """
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, certificates: Certificates) -> None:
         self.url = url
         self.state = State()
         self.folder = folder
         self.storage = Storage()
-        self.certificates: Certificates = make_certificates(folder)
-        self.key = make_service_account_key(folder, PROJECT)
+        self.certificates = certificates
         self.grpc_port = self.tls_port = 0
         self._faults = Faults()
         self.state.replicas.folder = folder
@@ -113,7 +111,7 @@ class VertexApi:
         """Variables with which Google's libraries reach this server at Google's own addresses, with credentials."""
         trusted = str(self.certificates.authority)
         return {
-            "GOOGLE_APPLICATION_CREDENTIALS": str(self.key),
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self.certificates.service_account),
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted,
             "REQUESTS_CA_BUNDLE": trusted,
             "SSL_CERT_FILE": trusted,
@@ -199,14 +197,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[VertexApi]:
+def serving(folder: Path, certificates: Certificates | None = None) -> Iterator[VertexApi]:
     """Serves on free ports.
 
     Args:
         folder: an empty folder.
+        certificates: those to serve with; None makes some. A process that is itself a client over gRPC must take the
+            same for all servers: gRPC reads whom it trusts once.
     """
     plain = ThreadingHTTPServer(("127.0.0.1", 0), type("Plain", (_Handler,), {}))
-    api = VertexApi(f"http://127.0.0.1:{plain.server_port}", folder)
+    held = certificates or make_certificates(folder, PROJECT)
+    api = VertexApi(f"http://127.0.0.1:{plain.server_port}", folder, held)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(api.certificates.chain, api.certificates.key)
     encrypted = ThreadingHTTPServer(("127.0.0.1", 0), type("Encrypted", (_Handler,), {"secure": True}))
