@@ -35,9 +35,9 @@ def launcher_of(
     api: VertexApi, file: Path, task: str, run: PipelineRun, inputs: Any
 ) -> Iterator[subprocess.Popen[str]]:
     """The launcher of a task, started with this Python; it believes that it speaks to Google."""
-    from vertex_api.payload import launcher_arguments
+    from vertex_api.payload import container_command
 
-    command = launcher_arguments(file, task, run, inputs)
+    command = container_command(file, task, run, inputs)
     assert command[:4] == ["python3", "-u", "-m", "google_cloud_pipeline_components.container.v1.custom_job.launcher"]
     Path(command[command.index("--gcp_resources") + 1]).parent.mkdir(parents=True)
     with subprocess.Popen(

@@ -15,6 +15,9 @@ from typing import Any
 
 import yaml
 
+#: A compiled file, or what is in it.
+Pipeline = Path | Mapping[str, Any]
+
 _NUMBER = "NUMBER_INTEGER"
 _EMPTY = {"STRUCT": {}, "LIST": [], "STRING": "", "BOOLEAN": False}
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
@@ -57,22 +60,32 @@ class PipelineRun:
         }
 
 
-def executor_input_of(file: Path, task: str, run: PipelineRun, artifacts: Mapping[str, str]) -> dict[str, Any]:
+def executor_input_of(
+    pipeline: Pipeline,
+    task: str,
+    run: PipelineRun,
+    artifacts: Mapping[str, str | Mapping[str, Any]],
+    values: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The executor input of a task.
 
     Args:
-        file: a compiled pipeline.
+        pipeline: a compiled pipeline.
         task: name of the task.
         run: the run that it is in.
-        artifacts: URIs of the input artifacts by name.
+        artifacts: the input artifacts by name, each whole or by its URI.
+        values: parameters that are outputs of other tasks, by the name of the input.
     """
-    spec = _loaded(file)
+    spec = _spec(pipeline)
     placed, component = _task_and_component(spec, task)
     inputs, outputs = component["inputDefinitions"], component.get("outputDefinitions", {})
     place = f"{run.root}/{run.job_id}/{task}"
     return {
         "inputs": {
-            "parameterValues": _parameters(spec, placed, inputs.get("parameters", {}), run, task),
+            "parameterValues": {
+                **_parameters(spec, placed, inputs.get("parameters", {}), run, task),
+                **(values or {}),
+            },
             "artifacts": {
                 name: {"artifacts": [_artifact(name, artifacts[name], definition)]}
                 for name, definition in inputs.get("artifacts", {}).items()
@@ -91,19 +104,23 @@ def executor_input_of(file: Path, task: str, run: PipelineRun, artifacts: Mappin
     }
 
 
-def launcher_arguments(file: Path, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> list[str]:
+def container_command(pipeline: Pipeline, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> list[str]:
     """Command and arguments of a task's container, with every placeholder resolved."""
-    spec = _loaded(file)
+    spec = _spec(pipeline)
     component = _task_and_component(spec, task)[1]
     container = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]
     kinds = {name: held["parameterType"] for name, held in component["inputDefinitions"].get("parameters", {}).items()}
     return [_resolved(text, kinds, run, task, executor_input) for text in [*container["command"], *container["args"]]]
 
 
-def payload_of(file: Path, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> str:
+def payload_of(pipeline: Pipeline, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> str:
     """The CustomJob that the launcher of a task is given, as JSON."""
-    arguments = launcher_arguments(file, task, run, executor_input)
+    arguments = container_command(pipeline, task, run, executor_input)
     return arguments[arguments.index("--payload") + 1]
+
+
+def _spec(pipeline: Pipeline) -> Mapping[str, Any]:
+    return _loaded(pipeline) if isinstance(pipeline, Path) else pipeline
 
 
 @lru_cache(maxsize=4)
@@ -138,8 +155,10 @@ def _parameters(
     return found
 
 
-def _artifact(name: str, uri: str, definition: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, "type": definition["artifactType"], "uri": uri, "metadata": {}}
+def _artifact(name: str, given: str | Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(given, str):
+        return {**given, "name": name}
+    return {"name": name, "type": definition["artifactType"], "uri": given, "metadata": {}}
 
 
 def _resolved(
