@@ -116,10 +116,6 @@ def _download(
     return state.repositories.download(REGION, repository, package, reference)
 
 
-def _quotas(state: State, request: HttpRequest, parent: str) -> Answer:
-    return state.quotas.answer(parent, {name: values[-1] for name, values in request.query.items()})
-
-
 def _project(state: State, request: HttpRequest, version: str, project: str) -> Answer:
     return state.project.told(project, version)
 
@@ -143,6 +139,10 @@ def _services(state: State, request: HttpRequest, project: str) -> Answer:
 
 def _batch_of_services(state: State, request: HttpRequest, project: str) -> Answer:
     return state.project.batch_services(project, request.query.get("names", []))
+
+
+def _quotas(state: State, request: HttpRequest, project: str) -> Answer:
+    return state.project.quotas()
 
 
 def _service_account(state: State, request: HttpRequest, project: str, address: str) -> Answer:
@@ -170,17 +170,13 @@ _OTHERS: list[tuple[str, str, _Handler]] = [
         r"/v1/(?P<parent>projects/[^/]+/locations/[^/]+/repositories/[^/]+)/(?P<path>packages.*)",
         _packages,
     ),
-    (
-        "GET",
-        r"/v1/(?P<parent>projects/[^/]+/locations/global/services/aiplatform\.googleapis\.com)/quotaInfos",
-        _quotas,
-    ),
     ("GET", rf"/(?P<version>v1|v3)/projects/{_PROJECT}", _project),
     ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:getIamPolicy", _policy),
     ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:testIamPermissions", _permissions),
     ("GET", rf"/v1/projects/{_PROJECT}/services/(?P<service>[^/]+)", _service),
     ("GET", rf"/v1/projects/{_PROJECT}/services", _services),
     ("GET", rf"/v1/projects/{_PROJECT}/services:batchGet", _batch_of_services),
+    ("GET", rf"/v1/projects/{_PROJECT}/locations/global/services/aiplatform\.googleapis\.com/quotaInfos", _quotas),
     ("GET", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+)", _service_account),
     ("POST", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+):testIamPermissions", _permissions),
     ("GET", r"/storage/v1/b/(?P<bucket>[^/]+)/iam/testPermissions", _bucket_permissions),

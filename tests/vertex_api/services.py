@@ -14,7 +14,6 @@ from vertex_api.operations import Operations
 from vertex_api.pipeline_jobs import PipelineJobs
 from vertex_api.pipeline_repository import PipelineRepositories
 from vertex_api.project import Project
-from vertex_api.quotas import Quotas
 from vertex_api.replicas import Replicas
 from vertex_api.schedules import Schedules
 from vertex_api.transcoding import Method, method
@@ -38,7 +37,6 @@ class State:
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
         project: APIs, permissions and service accounts.
-        quotas: Cloud Quotas; a project may use 16 GPUs of each kind.
         requests: the requests that were understood, as pairs of the method's name and its protobuf request.
     """
 
@@ -54,7 +52,6 @@ class State:
         self.repositories = PipelineRepositories()
         self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
         self.project = Project(names)
-        self.quotas = Quotas()
         self.requests: list[tuple[str, Any]] = []
 
     def requests_of(self, name: str) -> list[Any]:
