@@ -132,6 +132,7 @@ class PipelineJobs:
                 region = custom_job.split("/")[3]
                 uri = f"https://{region}-aiplatform.googleapis.com/v1/{custom_job}"
                 resources = {"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]}
+                # google-cloud-aiplatform reads it there, in model_evaluation_job.py.
                 detail.execution = {"metadata": {"output:gcp_resources": json.dumps(resources)}}
 
     def end(self, name: str, state: str, error: str = "") -> None:

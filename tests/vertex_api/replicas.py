@@ -25,7 +25,7 @@ from vertex_api.logs import Logs
 from vertex_api.names import Names
 from vertex_api.transcoding import as_json
 
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")  # of this machine's variables
 _REDUCTION_SERVER = "reductionserver"
 #: How long replicas have to end after SIGTERM, seconds; and those besides the primary one after it has ended.
 _GRACE_S = 30.0
@@ -78,6 +78,7 @@ class Replicas:
 
     Attributes:
         environment: further variables of every replica, such as those for a rehearsal without GPUs.
+        prefix: what to put before the command of every replica.
         entrypoint: what to run where a container has no command of its own.
         restarts: how often a replica that has failed is started again before the job fails.
         queue_s: how long a job waits for machines, seconds.
@@ -86,6 +87,7 @@ class Replicas:
 
     def __init__(self, jobs: CustomJobs, logs: Logs, names: Names) -> None:
         self.environment: dict[str, str] = {}
+        self.prefix: list[str] = []
         self.entrypoint: list[str] = []
         self.restarts = 0
         self.queue_s = 0.0
@@ -225,7 +227,7 @@ class _Run:
         if not command:
             raise OSError(f"{replica.name} has no command, and this server runs no images.")
         replica.process = subprocess.Popen(
-            command,
+            [*self._settings.prefix, *command],
             env=self._environment(replica),
             cwd=self._settings.folder,
             stdin=subprocess.DEVNULL,
@@ -251,10 +253,10 @@ class _Run:
         self._logs.write(self._project, "ml_job", labels, line, severity)
 
     def _environment(self, replica: Replica) -> dict[str, str]:
-        own = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{own.get('PATH', '')}"
+        own = container_variables()
         spec, job_id = self._job.job_spec, self._job.name.rpartition("/")[2]
-        own |= {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": self._job.name.split("/")[1]}
+        _, number, _, region, *_ = self._job.name.split("/")
+        own |= {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": number, "CLOUD_ML_REGION": region}
         if prefix := spec.base_output_directory.output_uri_prefix:
             folders = {"MODEL_DIR": "model", "CHECKPOINT_DIR": "checkpoints", "TENSORBOARD_LOG_DIR": "logs"}
             own |= {f"AIP_{name}": f"{prefix.rstrip('/')}/{folder}/" for name, folder in folders.items()}
@@ -262,6 +264,12 @@ class _Run:
         own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment
         container = spec.worker_pool_specs[replica.pool].container_spec
         return own | {variable.name: variable.value for variable in container.env}
+
+
+def container_variables() -> dict[str, str]:
+    """What a container has of this machine's variables: few, and this Python first on the path."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
 
 
 def cluster_variables(replicas: list[Replica], own: Replica, spec: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import requests
 from gcp_storage_emulator.server import create_server
 
-from vertex_api.services import BUCKET
+from vertex_api.services import BUCKET, NUMBER
 
 _PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/")
 _SECONDS = 60
@@ -29,8 +29,19 @@ class Storage:
         """Status, content type and body of the emulator's answer."""
         self._start()
         passed = {name: value for name, value in headers.items() if name.lower() not in ("host", "accept-encoding")}
-        found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
+        try:
+            found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
+        except requests.ConnectionError:
+            # So it answers what it cannot parse, such as an upload of gcloud's.
+            return 501, "text/plain", f"The emulator does not take {verb} {target}.".encode()
         return found.status_code, found.headers.get("Content-Type", "application/json"), found.content
+
+    def add_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
+        """Makes a bucket; the emulator itself takes no location with it."""
+        self._start()
+        at = f"{self._address}/storage/v1/b"
+        requests.post(at, json={"name": name}, timeout=_SECONDS).raise_for_status()
+        requests.patch(f"{at}/{name}", json={"location": location}, timeout=_SECONDS).raise_for_status()
 
     def close(self) -> None:
         """Stops the emulator."""
@@ -44,5 +55,6 @@ class Storage:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self._address = f"http://127.0.0.1:{port}"
-        self._server = create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
+        self._server = create_server("127.0.0.1", port, in_memory=True, project_number=NUMBER)
         self._server.start()
+        self.add_bucket(BUCKET)
