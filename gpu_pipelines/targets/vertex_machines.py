@@ -34,7 +34,7 @@ class StepMachines:
 
 
 def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachines]:
-    """The GPUs of the steps that are CustomJobs, the most first.
+    """The GPUs of the steps that are CustomJobs, in the order in which the steps run.
 
     Args:
         spec: a compiled pipeline.
@@ -51,7 +51,19 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
             problems.append(f"{step}: {error}")
     if problems:
         raise UserError.of_all(problems)
-    return sorted(found, key=lambda each: -each.plan.total_gpus)
+    depths = _depths(spec)
+    return sorted(found, key=lambda each: depths.get(each.step, 0))
+
+
+def _depths(spec: Mapping[str, Any]) -> dict[str, int]:
+    """How many tasks of the pipeline, at most, run one after the other before each of them."""
+    waiting = dict(spec["root"].get("dag", {}).get("tasks", {}))
+    depths: dict[str, int] = {}
+    while waiting:
+        for name in [name for name, task in waiting.items() if not waiting.keys() & task.get("dependentTasks", [])]:
+            before = waiting.pop(name).get("dependentTasks", [])
+            depths[name] = 1 + max((depths[other] for other in before), default=-1)
+    return depths
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, PlanRequest]]:

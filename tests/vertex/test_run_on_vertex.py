@@ -206,7 +206,9 @@ def test_a_published_file_takes_the_image_of_the_project(vertex_api: VertexApi, 
     file = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/h100-8-4-nodes.yaml"
     given = ("--dry-run", "--target", "vertex", "-p", REGISTRY)
     done = command(vertex_api, tmp_path, "run", str(file), *given)
-    assert "train-model: 4 × a3-highgpu-8g with 8 × NVIDIA_H100_80GB, about $" in done.err
+    train, evaluate = done.err.splitlines()[:2]
+    assert train.startswith("train-model: 4 × a3-highgpu-8g with 8 × NVIDIA_H100_80GB, about $")
+    assert evaluate.startswith("evaluate-checkpoints: ")
     assert "gpu-pipelines/steps" not in done.out
     # The compiled file holds every number with a point.
     assert '"seed": 0,' in done.out
