@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local_log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.vertex_connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
+from gpu_pipelines.targets.vertex_launched_jobs import LaunchedJobs
 from gpu_pipelines.targets.vertex_logs import JobLogs, LogLine
 
 #: Lines of a step's log that are kept to be shown if it fails.
@@ -110,19 +111,6 @@ class Followed:
     messages: dict[str, str] = field(default_factory=dict)
 
 
-def run_state(name: str, settings: ProjectSettings) -> RunState:
-    """How far a run is now.
-
-    Args:
-        name: full name of the job.
-        settings: project and region.
-
-    Raises:
-        UserError: there is no such run, or the service cannot be reached.
-    """
-    return _read(pipeline_service(settings), name)
-
-
 def follow(
     name: str, settings: ProjectSettings, observer: Observer, every: float, warn: Callable[[str], None]
 ) -> Followed:
@@ -138,10 +126,11 @@ def follow(
     Raises:
         UserError: there is no such run, or the service cannot be reached.
     """
-    client = pipeline_service(settings)
+    client, launched = pipeline_service(settings), LaunchedJobs(settings)
     steps = _Steps(observer, _LogReader(str(settings.project), warn))
     while True:
-        run = _read(client, name)
+        job = _read(client, name)
+        run = launched.added_to(_state(job), job)
         steps.look(run)
         if run.ended:
             break
@@ -186,14 +175,14 @@ class _Steps:
         self._speakers: dict[tuple[str, str], StepRecord] = {}
 
     def look(self, run: RunState) -> None:
-        """Tells of steps that began, of lines, and of steps that ended."""
+        """Tells of each step that it began, of its lines, and that it ended."""
+        lines = self._new_lines(run)
         for step in run.steps:
             if step.state != "waiting" and step.name not in self._records:
                 self._records[step.name] = StepRecord(step.name)
                 if step.state in ("running", "succeeded", "failed"):
                     self._observer.step_began(step.name)
-        self.read_lines(run)
-        for step in run.steps:
+            self._say(step.name, lines.get(step.name, []))
             if step.state not in _UNFINISHED and step.name not in self._ended:
                 self._ended.add(step.name)
                 record = self._records[step.name]
@@ -201,9 +190,19 @@ class _Steps:
                 self._observer.step_ended(record)
 
     def read_lines(self, run: RunState) -> None:
-        """Tells of new lines."""
+        """Tells of new lines alone."""
+        for step, lines in self._new_lines(run).items():
+            self._say(step, lines)
+
+    def _new_lines(self, run: RunState) -> dict[str, list[LogLine]]:
         step_by_job = {job.rpartition("/")[2]: step.name for step in run.steps for job in step.jobs}
+        found: dict[str, list[LogLine]] = {}
         for step, line in self._logs.new_lines(step_by_job):
+            found.setdefault(step, []).append(line)
+        return found
+
+    def _say(self, step: str, lines: Sequence[LogLine]) -> None:
+        for line in lines:
             speaker = (step, line.machine)
             if self._executors.setdefault(speaker, ExecutorLines()).include(line.text):
                 continue
@@ -222,9 +221,12 @@ class _Steps:
         return told
 
 
-def _read(client: Any, name: str) -> RunState:
+def _read(client: Any, name: str) -> Any:
     with service_errors(f"Looking at {name.rpartition('/')[2]}", "The run goes on; try again later."):
-        job = client.get_pipeline_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+        return client.get_pipeline_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+
+
+def _state(job: Any) -> RunState:
     names = _steps_of(job.pipeline_spec)
     details = [detail for detail in job.job_detail.task_details if detail.task_name in names and detail.parent_task_id]
     state = job.state.name

@@ -59,10 +59,12 @@ def _depths(spec: Mapping[str, Any]) -> dict[str, int]:
     """How many tasks of the pipeline, at most, run one after the other before each of them."""
     waiting = dict(spec["root"].get("dag", {}).get("tasks", {}))
     depths: dict[str, int] = {}
-    while waiting:
-        for name in [name for name, task in waiting.items() if not waiting.keys() & task.get("dependentTasks", [])]:
-            before = waiting.pop(name).get("dependentTasks", [])
-            depths[name] = 1 + max((depths[other] for other in before), default=-1)
+    while ready := [name for name, task in waiting.items() if not waiting.keys() & set(task.get("dependentTasks", []))]:
+        for name in ready:
+            depths[name] = 1 + max(
+                (depths.get(other, 0) for other in waiting[name].get("dependentTasks", [])), default=-1
+            )
+        waiting = {name: task for name, task in waiting.items() if name not in depths}
     return depths
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import GPU_PIPELINES
 from google.auth.credentials import AnonymousCredentials
+from google.cloud import aiplatform_v1 as api
 from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
 
@@ -311,6 +312,36 @@ def test_a_failed_run_is_told_with_its_step_its_error_and_its_last_lines(vertex_
     assert "  line 3" not in lines
     assert "add: [workerpool1-0] from another node" in done.out
     assert any(line.startswith("job: https://console.cloud.google.com/") and "/77?" in line for line in lines)
+
+
+def test_lines_of_a_custom_job_are_shown_while_it_runs(vertex_api: VertexApi, tmp_path: Path) -> None:
+    state = vertex_api.state.pipeline_jobs
+    label = {"vertex-ai-pipelines-run-billing-id": "77"}
+
+    def train(name: str) -> None:
+        state.job(name).labels.update(label)
+        state.set_task(name, "train-model", "RUNNING")
+        parent, spec = (
+            "projects/example-project/locations/us-central1",
+            {"machine_spec": {"machine_type": "n1-standard-8"}},
+        )
+        spec |= {"replica_count": 1, "container_spec": {"image_uri": "i"}}
+        job = {"display_name": "train-model", "job_spec": {"worker_pool_specs": [spec]}, "labels": label}
+        made = vertex_api.state.custom_jobs.create(api.CreateCustomJobRequest(parent=parent, custom_job=job))
+        labels = {"job_id": made.name.rpartition("/")[2], "task_name": "workerpool0-0"}
+        vertex_api.state.logs.write("example-project", "ml_job", labels, "step 1")
+        time.sleep(0.6)
+        # That the step tells of its job comes later still.
+        state.set_task(name, "train-model", "SUCCEEDED")
+        state.end(name, "SUCCEEDED")
+
+    given = ("--target", "vertex", "--accelerator", "l4:1", "--follow", "--interval", "0.1")
+    with a_run_that(vertex_api, train):
+        done = command(vertex_api, tmp_path, "run", "train_evaluate_upload", *given)
+    assert done.status == 0, done.err
+    shown = done.out.splitlines()[4:]
+    assert shown[:2] == ["train-model: started", "train-model: step 1"]
+    assert [line for line in shown if "step 1" in line] == ["train-model: step 1"]
 
 
 def test_a_run_is_followed_without_its_log_where_that_may_not_be_read(vertex_api: VertexApi, tmp_path: Path) -> None:
