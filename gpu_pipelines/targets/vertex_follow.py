@@ -14,12 +14,12 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local_log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.vertex_connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
-from gpu_pipelines.targets.vertex_logs import JobLogs
+from gpu_pipelines.targets.vertex_logs import JobLogs, LogLine
 
 #: Lines of a step's log that are kept to be shown if it fails.
 LINES_KEPT = 12
-#: How often the log is read again after the end: lines arrive late.
-_READINGS_AFTER_THE_END = 3
+#: How often the log is read again after the end, and at most how many seconds apart: lines arrive late.
+_READINGS_AFTER_THE_END, _UNTIL_READ_AGAIN = 2, 5.0
 
 #: States of a run that are its end, and what they are called here.
 _RUN_ENDS = {
@@ -147,9 +147,8 @@ def follow(
             break
         time.sleep(every)
     for _ in range(_READINGS_AFTER_THE_END):
-        time.sleep(min(every, 5.0))
-        if not steps.read_lines(run):
-            break
+        time.sleep(min(every, _UNTIL_READ_AGAIN))
+        steps.read_lines(run)
     return Followed(run, steps.last_lines(), steps.messages())
 
 
@@ -160,7 +159,7 @@ class _LogReader:
         self._logs: JobLogs | None = JobLogs(project)
         self._warn = warn
 
-    def new_lines(self, step_by_job: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def new_lines(self, step_by_job: Mapping[str, str]) -> Iterator[tuple[str, LogLine]]:
         """Steps and their new lines."""
         if self._logs is None:
             return
@@ -171,7 +170,7 @@ class _LogReader:
             self._logs = None
             self._warn(f"{error.problem} The steps are shown without their lines.")
             return
-        yield from ((step_by_job[line.job], line.text) for line in found)
+        yield from ((step_by_job[line.job], line) for line in found)
 
 
 class _Steps:
@@ -182,7 +181,9 @@ class _Steps:
         self._records: dict[str, StepRecord] = {}
         self._ended: set[str] = set()
         self._lines: dict[str, deque[str]] = {}
-        self._executors: dict[str, ExecutorLines] = {}
+        # By step and machine: what one machine says goes over several lines, those of others between them.
+        self._executors: dict[tuple[str, str], ExecutorLines] = {}
+        self._speakers: dict[tuple[str, str], StepRecord] = {}
 
     def look(self, run: RunState) -> None:
         """Tells of steps that began, of lines, and of steps that ended."""
@@ -199,24 +200,26 @@ class _Steps:
                 record.status, record.seconds = step.state, step.seconds
                 self._observer.step_ended(record)
 
-    def read_lines(self, run: RunState) -> bool:
-        """Tells of new lines, and returns whether there were any."""
+    def read_lines(self, run: RunState) -> None:
+        """Tells of new lines."""
         step_by_job = {job.rpartition("/")[2]: step.name for step in run.steps for job in step.jobs}
-        count = 0
         for step, line in self._logs.new_lines(step_by_job):
-            count += 1
-            if self._executors.setdefault(step, ExecutorLines()).include(line):
+            speaker = (step, line.machine)
+            if self._executors.setdefault(speaker, ExecutorLines()).include(line.text):
                 continue
-            self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line)
-            self._records.setdefault(step, StepRecord(step)).said(line)
-            self._observer.step_said(step, line)
-        return count > 0
+            self._speakers.setdefault(speaker, StepRecord(step)).said(line.text)
+            self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line.shown)
+            self._observer.step_said(step, line.shown)
 
     def last_lines(self) -> dict[str, list[str]]:
         return {step: list(lines) for step, lines in self._lines.items()}
 
     def messages(self) -> dict[str, str]:
-        return {step: record.message for step, record in self._records.items() if record.message}
+        told: dict[str, str] = {}
+        for (step, _), record in self._speakers.items():
+            if record.message:
+                told.setdefault(step, record.message)
+        return told
 
 
 def _read(client: Any, name: str) -> RunState:
@@ -228,9 +231,15 @@ def _read(client: Any, name: str) -> RunState:
     return RunState(
         name=job.name,
         state=_RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
-        steps=tuple(_step(detail) for detail in sorted(details, key=lambda detail: detail.task_id)),
+        steps=tuple(_step(detail) for detail in sorted(details, key=_begun)),
         error=job.error.message,
     )
+
+
+def _begun(detail: Any) -> tuple[bool, float, str]:
+    """Sorts steps by when they began; those that have not come last, by name."""
+    began = detail.start_time
+    return not began, began.timestamp() if began else 0.0, detail.task_name
 
 
 def _steps_of(spec: Any) -> set[str]:
