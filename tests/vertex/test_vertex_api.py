@@ -333,7 +333,13 @@ def test_each_replica_is_told_who_it_is_and_whom_it_trains_with(vertex_api: Vert
     state.replicas.run_jobs("cpu:1")
     tell = pool("python", "-c", TELL)
     tell["containerSpec"]["env"] = [{"name": "A", "value": "b"}]
-    body = job(tell, {**tell, "replicaCount": 2}, baseOutputDirectory={"outputUriPrefix": "gs://example-bucket/out"})
+    summing = {
+        "machineSpec": {"machineType": "n1-highcpu-16"},
+        "replicaCount": 1,
+        "containerSpec": {"imageUri": "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"},
+    }
+    place = {"outputUriPrefix": "gs://example-bucket/out"}
+    body = job(tell, {**tell, "replicaCount": 2}, summing, baseOutputDirectory=place)
     name = post(vertex_api, body).json()["name"]
     assert state.custom_jobs.wait(name, 20).state.name == "JOB_STATE_SUCCEEDED"
     number, told = name.rpartition("/")[2], []
@@ -348,8 +354,8 @@ def test_each_replica_is_told_who_it_is_and_whom_it_trains_with(vertex_api: Vert
     assert [(task["type"], task["index"]) for _, _, task, *_ in told] == [("chief", 0), ("worker", 0), ("worker", 1)]
     clusters = [cluster for _, cluster, *_ in told]
     assert clusters[0] == clusters[1] == clusters[2]
-    assert len({address for addresses in clusters[0].values() for address in addresses}) == 3
-    assert all(rest == ["gs://example-bucket/out/model/", "b"] for *_, rest in [(*t[:3], t[3:]) for t in told])
+    assert len({address for addresses in clusters[0].values() for address in addresses}) == 4
+    assert all(entry[3:] == ["gs://example-bucket/out/model/", "b"] for entry in told)
 
 
 STOPS_WELL = """

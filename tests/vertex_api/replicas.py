@@ -25,7 +25,9 @@ from vertex_api.logs import Logs
 from vertex_api.names import Names
 from vertex_api.transcoding import as_json
 
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")  # of this machine's variables
+#: What a container has of this machine's variables.
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+#: In the image's address of a pool that this server has only a stand-in for.
 _REDUCTION_SERVER = "reductionserver"
 #: How long replicas have to end after SIGTERM, seconds; and those besides the primary one after it has ended.
 _GRACE_S = 30.0
@@ -79,18 +81,14 @@ class Replicas:
     Attributes:
         environment: further variables of every replica, such as those for a rehearsal without GPUs.
         prefix: what to put before the command of every replica.
-        entrypoint: what to run where a container has no command of its own.
         restarts: how often a replica that has failed is started again before the job fails.
-        queue_s: how long a job waits for machines, seconds.
         folder: working directory of the replicas.
     """
 
     def __init__(self, jobs: CustomJobs, logs: Logs, names: Names) -> None:
         self.environment: dict[str, str] = {}
         self.prefix: list[str] = []
-        self.entrypoint: list[str] = []
         self.restarts = 0
-        self.queue_s = 0.0
         self.folder: Path | None = None
         self._jobs, self._logs, self._names = jobs, logs, names
         self._runs: dict[str, _Run] = {}
@@ -111,10 +109,6 @@ class Replicas:
         """Ends all that runs."""
         for run in self._runs.values():
             run.kill()
-
-    def replicas(self, name: str) -> list[Replica]:
-        """The replicas of a job."""
-        return self._runs[self._names.number(name)].replicas
 
     def _start(self, job: Any) -> None:
         self._runs[job.name] = _Run(self, job, self._jobs, self._logs, self._names.project(job.name))
@@ -153,11 +147,10 @@ class _Run:
     def _run(self) -> None:
         error = ""
         try:
-            if not self.cancelled.wait(self._settings.queue_s):
-                self._jobs.set_state(self._job.name, "JOB_STATE_RUNNING")
-                for replica in self.replicas:
-                    self._launch(replica)
-                error = self._wait()
+            self._jobs.set_state(self._job.name, "JOB_STATE_RUNNING")
+            for replica in self.replicas:
+                self._launch(replica)
+            error = self._wait()
         except OSError as problem:
             error = f"The replica could not be started: {problem}"
         self._end(error)
@@ -221,7 +214,7 @@ class _Run:
 
     def _launch(self, replica: Replica) -> None:
         container = self._job.job_spec.worker_pool_specs[replica.pool].container_spec
-        command = [*(container.command or self._settings.entrypoint), *container.args]
+        command = [*container.command, *container.args]
         if self._is_reduction_server(replica):
             command = [sys.executable, "-c", "import signal; signal.pause()"]
         if not command:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Any
 
 import requests
@@ -18,6 +19,8 @@ class Storage:
     """An emulator that is started when it is first asked."""
 
     def __init__(self) -> None:
+        # The emulator itself answers one request at a time, and forgets those that wait too long.
+        self._lock = threading.RLock()
         self._server: Any = None
         self._address = ""
 
@@ -27,10 +30,11 @@ class Storage:
 
     def answer(self, verb: str, target: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes]:
         """Status, content type and body of the emulator's answer."""
-        self._start()
         passed = {name: value for name, value in headers.items() if name.lower() not in ("host", "accept-encoding")}
         try:
-            found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
+            with self._lock:
+                self._start()
+                found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
         except requests.ConnectionError:
             # So it answers what it cannot parse, such as an upload of gcloud's.
             return 501, "text/plain", f"The emulator does not take {verb} {target}.".encode()
@@ -38,10 +42,11 @@ class Storage:
 
     def add_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
         """Makes a bucket; the emulator itself takes no location with it."""
-        self._start()
-        at = f"{self._address}/storage/v1/b"
-        requests.post(at, json={"name": name}, timeout=_SECONDS).raise_for_status()
-        requests.patch(f"{at}/{name}", json={"location": location}, timeout=_SECONDS).raise_for_status()
+        with self._lock:
+            self._start()
+            at = f"{self._address}/storage/v1/b"
+            requests.post(at, json={"name": name}, timeout=_SECONDS).raise_for_status()
+            requests.patch(f"{at}/{name}", json={"location": location}, timeout=_SECONDS).raise_for_status()
 
     def close(self) -> None:
         """Stops the emulator."""
