@@ -11,6 +11,7 @@ from gpu_pipelines import __version__
 from gpu_pipelines.cli import accelerators, models
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.follow import cancel, follow
+from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.run import run
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
@@ -29,6 +30,7 @@ app.command()(run)
 app.command("compile")(compile_pipelines)
 app.command()(follow)
 app.command()(cancel)
+app.command(cls=JobCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(migrate)
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
 

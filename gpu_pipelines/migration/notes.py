@@ -1,0 +1,58 @@
+"""What a migration changed, and what is left to its user: one note for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: In the order in which they are shown.
+KINDS = ("to do", "changed", "dropped", "warning")
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing to know of a migration.
+
+    Attributes:
+        kind: `to do`: the job does not run before; `changed`; `dropped`: Vertex AI has no such thing; `warning`.
+        field: the field or flag of the old job that it is about.
+        text: what was done with it and why.
+    """
+
+    kind: str
+    field: str
+    text: str
+
+    def to_json(self) -> dict[str, str]:
+        """The note as a JSON object."""
+        return vars(self).copy()
+
+
+@dataclass
+class Notes:
+    """Notes as they come up; one that is there already is not taken again."""
+
+    found: list[Note] = field(default_factory=list)
+
+    def to_do(self, about: str, text: str) -> None:
+        """Something that only the user can do."""
+        self._add(Note("to do", about, text))
+
+    def changed(self, about: str, text: str) -> None:
+        """Something that has another form on Vertex AI."""
+        self._add(Note("changed", about, text))
+
+    def dropped(self, about: str, text: str) -> None:
+        """Something that Vertex AI does not have."""
+        self._add(Note("dropped", about, text))
+
+    def warn(self, about: str, text: str) -> None:
+        """Something that may go wrong."""
+        self._add(Note("warning", about, text))
+
+    def sorted(self) -> tuple[Note, ...]:
+        """All of them, by kind, else in the order they came up in."""
+        return tuple(sorted(self.found, key=lambda note: KINDS.index(note.kind)))
+
+    def _add(self, note: Note) -> None:
+        if note not in self.found:
+            self.found.append(note)

@@ -1,0 +1,253 @@
+"""The four roles of an old job, as worker pools: machines, GPUs and disks, each checked on the way in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from gpu_pipelines.accelerators import AcceleratorPlan, PlanError, plan_request
+from gpu_pipelines.accelerators.catalog import Catalog, MachineType
+from gpu_pipelines.accelerators.request import MAX_NODES, PlanRequest
+from gpu_pipelines.accelerators.together import share_zone
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.migration.cpu_machines import cpu_machine
+from gpu_pipelines.migration.job_fields import TPUS
+from gpu_pipelines.migration.legacy_machines import CLOUD_TPU, LEGACY_MACHINES
+from gpu_pipelines.migration.notes import Notes
+from gpu_pipelines.migration.old_table import FAMILIES, wrong_combination
+from gpu_pipelines.migration.replacements import Wanted, replace_gpu
+from gpu_pipelines.migration.scale_tiers import SCALE_TIERS, Replicas
+
+#: The roles in the order of Vertex AI's worker pools.
+ROLES = ("master", "worker", "parameterServer", "evaluator")
+NOT_VERIFIED = "That is from general knowledge; no copy of Google's page was at hand."
+_TPU = "The job asks for a TPU; jobs on GPUs and CPUs are migrated here."
+#: What the API takes for `DiskSpec.boot_disk_size_gb`.
+_DISK_GB = (100, 64000)
+_DISK_TYPES = ("pd-ssd", "pd-standard")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The machines of one role.
+
+    Attributes:
+        role: one of `ROLES`.
+        replicas: how many machines.
+        machine_type: machine type.
+        plan: of machines with GPUs.
+        disk: `diskSpec`; empty for the service's own default.
+    """
+
+    role: str
+    replicas: int
+    machine_type: str
+    plan: AcceleratorPlan | None = None
+    disk: Mapping[str, Any] = field(default_factory=dict)
+
+    def machine_spec(self) -> dict[str, Any]:
+        """`machineSpec`."""
+        spec: dict[str, Any] = {"machineType": self.machine_type}
+        if self.plan is not None:
+            spec |= {"acceleratorType": self.plan.accelerator_type, "acceleratorCount": self.plan.count}
+        return spec
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What holds for all pools of a job.
+
+    Attributes:
+        region: where it runs; None if that is open.
+        strategy: how its machines are bought.
+        hours: the longest it may run.
+        keep: refuse GPUs that are gone instead of replacing them.
+        catalog: the facts.
+        today: the day that GPUs' ends are judged by.
+    """
+
+    region: str | None
+    strategy: str
+    hours: float | None
+    keep: bool
+    catalog: Catalog
+    today: date
+
+
+def worker_pools(training: Mapping[str, Any], conditions: Conditions, notes: Notes) -> dict[str, Pool]:
+    """The pools of a job by their role, the master's first.
+
+    Raises:
+        UserError: lists what the old service would have refused, and what cannot be had any more.
+    """
+    found: dict[str, Pool] = {}
+    problems = []
+    for role, replicas in _replicas(training, notes).items():
+        try:
+            found[role] = _pool(role, replicas, training.get(f"{role}Config") or {}, conditions, notes)
+        except PlanError as error:
+            problems.append(f"{role}: {error}")
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError.of_all(problems)
+    plans = [pool.plan for pool in found.values() if pool.plan]
+    if plans:
+        shared = share_zone(plans, conditions.catalog)
+        for caution in (*(caution for plan in plans for caution in plan.warnings), *shared.warnings):
+            notes.warn("GPUs", caution.message)
+    return found
+
+
+def _replicas(training: Mapping[str, Any], notes: Notes) -> dict[str, Replicas]:
+    tier = training.get("scaleTier")
+    own = [name for role in ROLES for name in (f"{role}Type", f"{role}Count") if training.get(name)]
+    own += [
+        f"{role}Config.acceleratorConfig"
+        for role in ROLES
+        if (training.get(f"{role}Config") or {}).get("acceleratorConfig")
+    ]
+    if tier == "BASIC_TPU":
+        raise UserError(f"scaleTier is BASIC_TPU. {_TPU}")
+    if tier == "CUSTOM":
+        return _custom(training, notes)
+    if own:
+        what = f"scaleTier is {tier}" if tier else "There is no scaleTier"
+        raise UserError(f"{what}, and {', '.join(own)} can be given with CUSTOM alone.", "Write scaleTier: CUSTOM.")
+    if tier is None:
+        notes.changed("scaleTier", "None is given; that was BASIC.")
+        tier = "BASIC"
+    held = SCALE_TIERS[tier]
+    by_role = {"master": held.master, "worker": held.worker, "parameterServer": held.parameter_server}
+    found = {role: replicas for role, replicas in by_role.items() if replicas is not None}
+    notes.changed("scaleTier", f"Vertex AI has no scale tiers; {tier} was {_told(found)}. {NOT_VERIFIED}")
+    return found
+
+
+def _told(replicas: Mapping[str, Replicas]) -> str:
+    return ", ".join(
+        f"{role}: {each.count} × {each.machine_type}"
+        + (f" with {each.accelerator[1]} × {each.accelerator[0]}" if each.accelerator else "")
+        for role, each in replicas.items()
+    )
+
+
+def _custom(training: Mapping[str, Any], notes: Notes) -> dict[str, Replicas]:
+    """The machines of a job of the tier CUSTOM."""
+    problems = [] if training.get("masterType") else ["scaleTier is CUSTOM, which needs masterType."]
+    found: dict[str, Replicas] = {}
+    for role in ROLES:
+        kind, count = training.get(f"{role}Type"), training.get(f"{role}Count", 1 if role == "master" else 0)
+        if not 0 <= count <= MAX_NODES:
+            problems.append(f"{role}Count is {count}; 0 to {MAX_NODES} can be migrated.")
+        elif count and not kind and role != "master":
+            problems.append(f"{role}Count is {count}, which needs {role}Type.")
+        elif count and kind:
+            found[role] = Replicas(kind, count, _accelerator(training, role, problems))
+        elif kind:
+            notes.dropped(f"{role}Type", f"{role}Count is not given or 0, so there is no such pool.")
+    if problems:
+        raise UserError.of_all(problems)
+    return found
+
+
+def _accelerator(training: Mapping[str, Any], role: str, problems: list[str]) -> tuple[str, int] | None:
+    given = (training.get(f"{role}Config") or {}).get("acceleratorConfig") or {}
+    kind, count = given.get("type"), given.get("count")
+    where = f"{role}Config.acceleratorConfig"
+    if kind == "ACCELERATOR_TYPE_UNSPECIFIED":
+        kind = None
+    if kind in TPUS:
+        problems.append(f"{where}.type is {kind}. {_TPU}")
+    elif kind is None and not count:
+        return None
+    elif kind is None or count is None or count < 1:
+        problems.append(f"{where} needs a type and a count of at least 1; it has {given}.")
+    else:
+        return kind, count
+    return None
+
+
+def _pool(role: str, replicas: Replicas, config: Mapping[str, Any], conditions: Conditions, notes: Notes) -> Pool:
+    name, accelerator = _expanded(role, replicas, notes)
+    catalog = conditions.catalog
+    machine = catalog.machine_types.get(name)
+    if accelerator is None and machine is not None and machine.family in FAMILIES and machine.family != "n1":
+        gpu, counts = next(iter(machine.gpu_counts.items()))
+        accelerator = (catalog.gpus[gpu].enum, counts[0])
+        notes.changed(f"{role}Type", f"{name} has {counts[0]} × {gpu} in it, which Vertex AI wants said.")
+    if accelerator is None:
+        cpu, why = cpu_machine(name, f"{role}Type", catalog)
+        if why:
+            notes.changed(f"{role}Type", why)
+        return Pool(role, replicas.count, cpu, None, _disk(role, config, None))
+    plan = _planned(role, name, accelerator, replicas.count, conditions, notes)
+    return Pool(role, replicas.count, str(plan.machine_type), plan, _disk(role, config, plan))
+
+
+def _expanded(role: str, replicas: Replicas, notes: Notes) -> tuple[str, tuple[str, int] | None]:
+    """Machine type of Compute Engine and GPUs, of a legacy machine type as well."""
+    name = replicas.machine_type
+    if name == CLOUD_TPU:
+        raise UserError(f"{role}Type is {CLOUD_TPU}. {_TPU}")
+    legacy = LEGACY_MACHINES.get(name)
+    if legacy is None:
+        return name, replicas.accelerator
+    if replicas.accelerator is not None:
+        raise UserError(
+            f"{role}Type is {name}, which takes no acceleratorConfig.", f"Write {legacy.machine_type} in its place."
+        )
+    gpus = f" with {legacy.accelerator[1]} × {legacy.accelerator[0]}" if legacy.accelerator else ""
+    unsure = "" if legacy.verified else f" {NOT_VERIFIED}"
+    notes.changed(f"{role}Type", f"Vertex AI has no {name}; it was {legacy.machine_type}{gpus}.{unsure}")
+    return legacy.machine_type, legacy.accelerator
+
+
+def _planned(
+    role: str, name: str, accelerator: tuple[str, int], replicas: int, conditions: Conditions, notes: Notes
+) -> AcceleratorPlan:
+    catalog, (kind, count) = conditions.catalog, accelerator
+    gpu = next(gpu for gpu in catalog.gpus.values() if gpu.enum == kind)
+    machine = _old_machine(role, name, catalog)
+    if wrong := wrong_combination(machine, gpu, count, catalog):
+        raise UserError(f"{role}: AI Platform Training refused {count} × {gpu.name} on {name}. {wrong}")
+    request = PlanRequest(
+        spec=f"{gpu.name}:{count}",
+        nodes=replicas,
+        region=conditions.region,
+        strategy=conditions.strategy,
+        machine_type=name,
+        hours=conditions.hours,
+    )
+    if not gpu.has_ended(conditions.today) or conditions.keep:
+        return plan_request(request, catalog=catalog, today=conditions.today)
+    plan, reason = replace_gpu(Wanted(gpu, count, machine, request), catalog, conditions.today)
+    notes.changed(f"{role}Config.acceleratorConfig", reason)
+    return plan
+
+
+def _old_machine(role: str, name: str, catalog: Catalog) -> MachineType:
+    machine = catalog.machine_types.get(name)
+    if machine is not None and machine.family in FAMILIES:
+        return machine
+    names = [each for each, other in catalog.machine_types.items() if other.family in FAMILIES]
+    hint = nearest(name, names, otherwise="It had GPUs on N1 and A2 machines.")
+    raise UserError(f"{role}Type is {name[:60]!r}, which AI Platform Training did not have with GPUs. {hint}")
+
+
+def _disk(role: str, config: Mapping[str, Any], plan: AcceleratorPlan | None) -> dict[str, Any]:
+    given = config.get("diskConfig") or {}
+    size, kind = given.get("bootDiskSizeGb"), given.get("bootDiskType")
+    low, high = _DISK_GB
+    if size is not None and not low <= size <= high:
+        raise UserError(f"{role}Config.diskConfig.bootDiskSizeGb is {size}; {low} to {high} GB can be had.")
+    if kind is not None and kind not in _DISK_TYPES:
+        raise UserError(f"{role}Config.diskConfig.bootDiskType is {kind[:60]!r}. {nearest(kind, _DISK_TYPES)}")
+    disk = {}
+    if kind is not None or size is not None:
+        fits = plan is None or plan.boot_disk_type in _DISK_TYPES
+        disk["bootDiskType"] = kind or "pd-ssd" if fits else plan.boot_disk_type  # type: ignore[union-attr]
+        disk["bootDiskSizeGb"] = size or low
+    return disk
