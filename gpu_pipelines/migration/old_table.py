@@ -21,6 +21,10 @@ def wrong_combination(machine: MachineType, gpu: Gpu, count: int, catalog: Catal
     if not findings:
         return ""
     text = " ".join(finding.message for finding in findings)
+    limit = catalog.host_limits.get((gpu.name, count))
+    over = limit is not None and (machine.vcpus > limit.max_vcpus or machine.memory_gb > limit.max_memory_gb)
+    if limit is not None and over and gpu.name not in machine.gpu_counts:
+        text += f" {count} × {gpu.name} carry at most {limit.max_vcpus} vCPUs and {limit.max_memory_gb:g} GB."
     near = _nearest(machine, gpu, count, catalog)
     return f"{text} Nearest: {listed(near)}." if near else text
 

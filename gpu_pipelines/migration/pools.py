@@ -61,7 +61,7 @@ class Conditions:
 
     Attributes:
         region: where it runs; None if that is open.
-        strategy: how its machines are bought.
+        strategy: how its machines are bought; None for the standard one.
         hours: the longest it may run.
         keep: refuse GPUs that are gone instead of replacing them.
         catalog: the facts.
@@ -69,7 +69,7 @@ class Conditions:
     """
 
     region: str | None
-    strategy: str
+    strategy: str | None
     hours: float | None
     keep: bool
     catalog: Catalog

@@ -21,12 +21,12 @@ class Schedule:
     """When and how a job runs.
 
     Attributes:
-        strategy: of a plan: `standard` or `spot`.
+        strategy: of a plan: `spot`, or None for the standard one.
         timeout: as the API writes durations; empty for the service's seven days.
         restart: restart the whole job when a worker is restarted.
     """
 
-    strategy: str = "standard"
+    strategy: str | None = None
     timeout: str = ""
     restart: bool = False
 
@@ -74,7 +74,7 @@ def schedule(given: Mapping[str, Any], notes: Notes) -> Schedule:
         notes.changed("scheduling.strategy", "LOW_COST, which used preemptible machines, becomes SPOT.")
     if given.get("resilientToWorkerRestart"):
         notes.changed("scheduling.resilientToWorkerRestart", "It becomes scheduling.restartJobOnWorkerRestart.")
-    return Schedule("spot" if spot else "standard", timeout, bool(given.get("resilientToWorkerRestart")))
+    return Schedule("spot" if spot else None, timeout, bool(given.get("resilientToWorkerRestart")))
 
 
 def _duration(given: Mapping[str, Any], name: str, least: int, problems: list[str]) -> str:
