@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, models
+from gpu_pipelines.cli import accelerators, job, models
 from gpu_pipelines.cli.compile import compile_pipelines
+from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.run import run
@@ -28,11 +29,13 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command("compile")(compile_pipelines)
+app.command()(doctor)
 app.command()(follow)
 app.command()(cancel)
 app.command(cls=JobCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(migrate)
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
+app.add_typer(job.app, name="job")
 
 
 def _show_version(wanted: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -67,6 +68,15 @@ def schedule_service(settings: ProjectSettings) -> Any:
         UserError: project or region is not known, or there are no credentials.
     """
     return _client("schedule_service", "ScheduleService", settings)
+
+
+def job_service(settings: ProjectSettings) -> Any:
+    """A `JobServiceClient` over REST.
+
+    Raises:
+        UserError: project or region is not known, or there are no credentials.
+    """
+    return _client("job_service", "JobService", settings)
 
 
 def model_service(settings: ProjectSettings) -> Any:
@@ -192,7 +202,9 @@ def _message(error: Exception) -> str:
     text = str(getattr(error, "message", "") or error)
     if cause is not None:
         text = f"{text} {getattr(cause, 'message', '') or cause}"
-    return " ".join(text.split())[:600] or type(error).__name__
+    # Errors of REST begin with the request, which is no news to whoever sent it.
+    text = re.sub(r"^[A-Z]+ https?://\S+: ", "", " ".join(text.split()))
+    return text[:600] or type(error).__name__
 
 
 #: What messages of the service say, and what to do then; the first that fits.

@@ -138,6 +138,10 @@ def _batch_of_services(state: State, request: HttpRequest, project: str) -> Answ
     return state.project.batch_services(project, request.query.get("names", []))
 
 
+def _quotas(state: State, request: HttpRequest, project: str) -> Answer:
+    return state.project.quotas()
+
+
 def _service_account(state: State, request: HttpRequest, project: str, address: str) -> Answer:
     return state.project.service_account(project, address)
 
@@ -165,6 +169,7 @@ _OTHERS: list[tuple[str, str, _Handler]] = [
     ("GET", rf"/v1/projects/{_PROJECT}/services/(?P<service>[^/]+)", _service),
     ("GET", rf"/v1/projects/{_PROJECT}/services", _services),
     ("GET", rf"/v1/projects/{_PROJECT}/services:batchGet", _batch_of_services),
+    ("GET", rf"/v1/projects/{_PROJECT}/locations/global/services/aiplatform\.googleapis\.com/quotaInfos", _quotas),
     ("GET", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+)", _service_account),
     ("POST", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+):testIamPermissions", _permissions),
     ("GET", r"/storage/v1/b/(?P<bucket>[^/]+)/iam/testPermissions", _bucket_permissions),

@@ -21,7 +21,7 @@ from vertex_api.rest import Answer, HttpRequest, answer
 from vertex_api.services import PROJECT, REGION, State
 from vertex_api.storage import Storage
 
-_OVERRIDDEN = ("ARTIFACTREGISTRY", "CLOUDRESOURCEMANAGER", "IAM", "LOGGING", "SERVICEUSAGE")
+_OVERRIDDEN = ("ARTIFACTREGISTRY", "CLOUDQUOTAS", "CLOUDRESOURCEMANAGER", "IAM", "LOGGING", "SERVICEUSAGE")
 
 
 class VertexApi:
