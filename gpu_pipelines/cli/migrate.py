@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -14,8 +14,6 @@ from gpu_pipelines.cli import job_options as options
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
-    import click
-
     from gpu_pipelines.migration import Migration
 
 #: What the config is called in commands when it is printed.
@@ -26,7 +24,7 @@ _USER_ARGS = "gpu_pipelines.cli.migrate.user_args"
 class JobCommand(TyperCommand):
     """A command that takes what stands behind `--` for itself, as gcloud does: the application's own arguments."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Puts those arguments aside before the rest is read."""
         if "--" in args:
             place = args.index("--")

@@ -14,8 +14,9 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.gcloud_flags import GcloudCommand, merged
 from gpu_pipelines.migration.notes import Notes
 from gpu_pipelines.migration.packages import Packages, find_packages
-from gpu_pipelines.migration.pools import ROLES, Conditions, Pool, worker_pools
+from gpu_pipelines.migration.pools import Conditions, Pool, worker_pools
 from gpu_pipelines.migration.programs import Surroundings, programs
+from gpu_pipelines.migration.replicas import ROLES
 from gpu_pipelines.migration.result import Migration
 from gpu_pipelines.migration.schedule import schedule
 from gpu_pipelines.migration.tuning import tuning_fields

@@ -9,21 +9,17 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, PlanError, plan_request
 from gpu_pipelines.accelerators.catalog import Catalog, MachineType
-from gpu_pipelines.accelerators.request import MAX_NODES, PlanRequest
+from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.migration.cpu_machines import cpu_machine
-from gpu_pipelines.migration.job_fields import TPUS
 from gpu_pipelines.migration.legacy_machines import CLOUD_TPU, LEGACY_MACHINES
 from gpu_pipelines.migration.notes import Notes
 from gpu_pipelines.migration.old_table import FAMILIES, wrong_combination
 from gpu_pipelines.migration.replacements import Wanted, replace_gpu
-from gpu_pipelines.migration.scale_tiers import SCALE_TIERS, Replicas
+from gpu_pipelines.migration.replicas import NOT_VERIFIED, TPU, replicas_of
+from gpu_pipelines.migration.scale_tiers import Replicas
 
-#: The roles in the order of Vertex AI's worker pools.
-ROLES = ("master", "worker", "parameterServer", "evaluator")
-NOT_VERIFIED = "That is from general knowledge; no copy of Google's page was at hand."
-_TPU = "The job asks for a TPU; jobs on GPUs and CPUs are migrated here."
 #: What the API takes for `DiskSpec.boot_disk_size_gb`.
 _DISK_GB = (100, 64000)
 _DISK_TYPES = ("pd-ssd", "pd-standard")
@@ -34,7 +30,7 @@ class Pool:
     """The machines of one role.
 
     Attributes:
-        role: one of `ROLES`.
+        role: one of `replicas.ROLES`.
         replicas: how many machines.
         machine_type: machine type.
         plan: of machines with GPUs.
@@ -84,7 +80,7 @@ def worker_pools(training: Mapping[str, Any], conditions: Conditions, notes: Not
     """
     found: dict[str, Pool] = {}
     problems = []
-    for role, replicas in _replicas(training, notes).items():
+    for role, replicas in replicas_of(training, notes).items():
         try:
             found[role] = _pool(role, replicas, training.get(f"{role}Config") or {}, conditions, notes)
         except PlanError as error:
@@ -101,75 +97,6 @@ def worker_pools(training: Mapping[str, Any], conditions: Conditions, notes: Not
     return found
 
 
-def _replicas(training: Mapping[str, Any], notes: Notes) -> dict[str, Replicas]:
-    tier = training.get("scaleTier")
-    own = [name for role in ROLES for name in (f"{role}Type", f"{role}Count") if training.get(name)]
-    own += [
-        f"{role}Config.acceleratorConfig"
-        for role in ROLES
-        if (training.get(f"{role}Config") or {}).get("acceleratorConfig")
-    ]
-    if tier == "BASIC_TPU":
-        raise UserError(f"scaleTier is BASIC_TPU. {_TPU}")
-    if tier == "CUSTOM":
-        return _custom(training, notes)
-    if own:
-        what = f"scaleTier is {tier}" if tier else "There is no scaleTier"
-        raise UserError(f"{what}, and {', '.join(own)} can be given with CUSTOM alone.", "Write scaleTier: CUSTOM.")
-    if tier is None:
-        notes.changed("scaleTier", "None is given; that was BASIC.")
-        tier = "BASIC"
-    held = SCALE_TIERS[tier]
-    by_role = {"master": held.master, "worker": held.worker, "parameterServer": held.parameter_server}
-    found = {role: replicas for role, replicas in by_role.items() if replicas is not None}
-    notes.changed("scaleTier", f"Vertex AI has no scale tiers; {tier} was {_told(found)}. {NOT_VERIFIED}")
-    return found
-
-
-def _told(replicas: Mapping[str, Replicas]) -> str:
-    return ", ".join(
-        f"{role}: {each.count} × {each.machine_type}"
-        + (f" with {each.accelerator[1]} × {each.accelerator[0]}" if each.accelerator else "")
-        for role, each in replicas.items()
-    )
-
-
-def _custom(training: Mapping[str, Any], notes: Notes) -> dict[str, Replicas]:
-    """The machines of a job of the tier CUSTOM."""
-    problems = [] if training.get("masterType") else ["scaleTier is CUSTOM, which needs masterType."]
-    found: dict[str, Replicas] = {}
-    for role in ROLES:
-        kind, count = training.get(f"{role}Type"), training.get(f"{role}Count", 1 if role == "master" else 0)
-        if not 0 <= count <= MAX_NODES:
-            problems.append(f"{role}Count is {count}; 0 to {MAX_NODES} can be migrated.")
-        elif count and not kind and role != "master":
-            problems.append(f"{role}Count is {count}, which needs {role}Type.")
-        elif count and kind:
-            found[role] = Replicas(kind, count, _accelerator(training, role, problems))
-        elif kind:
-            notes.dropped(f"{role}Type", f"{role}Count is not given or 0, so there is no such pool.")
-    if problems:
-        raise UserError.of_all(problems)
-    return found
-
-
-def _accelerator(training: Mapping[str, Any], role: str, problems: list[str]) -> tuple[str, int] | None:
-    given = (training.get(f"{role}Config") or {}).get("acceleratorConfig") or {}
-    kind, count = given.get("type"), given.get("count")
-    where = f"{role}Config.acceleratorConfig"
-    if kind == "ACCELERATOR_TYPE_UNSPECIFIED":
-        kind = None
-    if kind in TPUS:
-        problems.append(f"{where}.type is {kind}. {_TPU}")
-    elif kind is None and not count:
-        return None
-    elif kind is None or count is None or count < 1:
-        problems.append(f"{where} needs a type and a count of at least 1; it has {given}.")
-    else:
-        return kind, count
-    return None
-
-
 def _pool(role: str, replicas: Replicas, config: Mapping[str, Any], conditions: Conditions, notes: Notes) -> Pool:
     name, accelerator = _expanded(role, replicas, notes)
     catalog = conditions.catalog
@@ -182,16 +109,16 @@ def _pool(role: str, replicas: Replicas, config: Mapping[str, Any], conditions: 
         cpu, why = cpu_machine(name, f"{role}Type", catalog)
         if why:
             notes.changed(f"{role}Type", why)
-        return Pool(role, replicas.count, cpu, None, _disk(role, config, None))
+        return Pool(role, replicas.count, cpu, None, _disk(role, config, None, notes))
     plan = _planned(role, name, accelerator, replicas.count, conditions, notes)
-    return Pool(role, replicas.count, str(plan.machine_type), plan, _disk(role, config, plan))
+    return Pool(role, replicas.count, str(plan.machine_type), plan, _disk(role, config, plan, notes))
 
 
 def _expanded(role: str, replicas: Replicas, notes: Notes) -> tuple[str, tuple[str, int] | None]:
     """Machine type of Compute Engine and GPUs, of a legacy machine type as well."""
     name = replicas.machine_type
     if name == CLOUD_TPU:
-        raise UserError(f"{role}Type is {CLOUD_TPU}. {_TPU}")
+        raise UserError(f"{role}Type is {CLOUD_TPU}. {TPU}")
     legacy = LEGACY_MACHINES.get(name)
     if legacy is None:
         return name, replicas.accelerator
@@ -237,7 +164,7 @@ def _old_machine(role: str, name: str, catalog: Catalog) -> MachineType:
     raise UserError(f"{role}Type is {name[:60]!r}, which AI Platform Training did not have with GPUs. {hint}")
 
 
-def _disk(role: str, config: Mapping[str, Any], plan: AcceleratorPlan | None) -> dict[str, Any]:
+def _disk(role: str, config: Mapping[str, Any], plan: AcceleratorPlan | None, notes: Notes) -> dict[str, Any]:
     given = config.get("diskConfig") or {}
     size, kind = given.get("bootDiskSizeGb"), given.get("bootDiskType")
     low, high = _DISK_GB
@@ -245,9 +172,9 @@ def _disk(role: str, config: Mapping[str, Any], plan: AcceleratorPlan | None) ->
         raise UserError(f"{role}Config.diskConfig.bootDiskSizeGb is {size}; {low} to {high} GB can be had.")
     if kind is not None and kind not in _DISK_TYPES:
         raise UserError(f"{role}Config.diskConfig.bootDiskType is {kind[:60]!r}. {nearest(kind, _DISK_TYPES)}")
-    disk = {}
-    if kind is not None or size is not None:
-        fits = plan is None or plan.boot_disk_type in _DISK_TYPES
-        disk["bootDiskType"] = kind or "pd-ssd" if fits else plan.boot_disk_type  # type: ignore[union-attr]
-        disk["bootDiskSizeGb"] = size or low
-    return disk
+    if kind is None and size is None:
+        return {}
+    if plan is not None and plan.boot_disk_type not in _DISK_TYPES:
+        kind = plan.boot_disk_type
+        notes.changed(f"{role}Config.diskConfig", f"{plan.machine_type} starts from {kind} alone.")
+    return {"bootDiskType": kind or _DISK_TYPES[0], "bootDiskSizeGb": size or low}

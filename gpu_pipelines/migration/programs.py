@@ -11,8 +11,8 @@ from typing import Any
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.notes import Notes
 from gpu_pipelines.migration.packages import Packages
-from gpu_pipelines.migration.pools import ROLES
 from gpu_pipelines.migration.prebuilt_images import IMAGES, image_for, is_prebuilt
+from gpu_pipelines.migration.replicas import ROLES
 
 #: Stand where the user has to put something; the notes say what.
 IMAGE_PLACE, MODULE_PLACE, PACKAGE_PLACE = "IMAGE", "MODULE", "gs://BUCKET/PACKAGE.tar.gz"

@@ -92,8 +92,10 @@ def test_the_rest_of_the_job_keeps_its_meaning() -> None:
 def test_a_disk_fits_the_machine_that_replaces_the_old_one() -> None:
     job = custom("n1-standard-8", "K80", region="us-south1")
     job["masterConfig"]["diskConfig"] = {"bootDiskSizeGb": 200}
-    (pool,) = migrated(job).config["workerPoolSpecs"]
+    found = migrated(job)
+    (pool,) = found.config["workerPoolSpecs"]
     assert pool["machineSpec"]["machineType"].startswith("g4-")
+    assert "starts from hyperdisk-balanced alone" in texts(found, "changed", "diskConfig")
     assert pool["diskSpec"] == {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 200}
 
 

@@ -20,6 +20,7 @@ from old_jobs import COMPUTE_ENGINE_TYPES, IMAGE, LEGACY_TYPES, USER_ARGS, WITH_
 
 from gpu_pipelines.migration.gcloud_flags import merged, parse_command
 from gpu_pipelines.migration.job_file import read_job
+from gpu_pipelines.project_settings import ProjectSettings
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -80,6 +81,12 @@ def test_gcloud_takes_the_jobs_of_the_page(
     (request,) = vertex_api.state.requests_of("CreateCustomJob")
     assert CustomJobSpec.pb(request.custom_job.job_spec) == json_format.ParseDict(config, CustomJobSpec.pb()())
     assert request.custom_job.display_name == "my_job"
+    # gpu-pipelines job submit takes the same file.
+    from gpu_pipelines.targets.vertex_job_request import JobRequest, prepare_job
+
+    prepared = prepare_job(JobRequest(), ProjectSettings(region="us-central1"), tmp_path / "vertex.yaml")
+    assert [pool["replica_count"] for pool in prepared.spec["worker_pool_specs"]] == [1, 9, 3]
+    assert [plan.total_gpus for plan in prepared.plans] == [40]
 
 
 @pytest.mark.parametrize("text", [COMPUTE_ENGINE_TYPES, LEGACY_TYPES], ids=["compute-engine-types", "legacy-types"])
