@@ -74,17 +74,18 @@ def migrate(
     conditions = Conditions(region, timing.strategy, timing.hours, options.keep, options.catalog, options.today)
     pools = worker_pools(training, conditions, notes)
     plans = {role: pool.plan for role, pool in pools.items() if pool.plan}
-    packages = _packages(training, job, command)
+    packages = _packages(training, job, command, notes)
     around = Surroundings(options.image, region, tuple(plans), options.today)
     running = programs(training, tuple(pools), packages, around, notes)
     spec = {"workerPoolSpecs": _pool_specs(pools, running), **timing.fields(), **_rest(training, notes)}
     _note_rest(training, command, pools, notes)
     key = _key(training, command, project, notes)
-    config, labels, name = spec, _labels(job), _name(job, command)
+    config, labels, name = spec, _labels(job, notes), _name(job, command, notes)
     if training.get("hyperparameters"):
         config = {"displayName": name, **tuning_fields(training["hyperparameters"], notes), "trialJobSpec": spec}
         config |= {"labels": labels} if labels else {}
         config |= {"encryptionSpec": {"kmsKeyName": key}} if key else {}
+    notes.require_none_refused()
     uses_packages = any("pythonPackageSpec" in each for each in running.values())
     return Migration(
         name=name,
@@ -120,18 +121,23 @@ def _region(training: Mapping[str, Any], settings: ProjectSettings, notes: Notes
         notes.to_do("region", "None is given. Put one in the place of REGION.")
         return None
     if not _REGION.fullmatch(region):
-        raise UserError(f"The region is {region[:60]!r}; it is written like us-central1.")
+        notes.refuse(f"The region is {region[:60]!r}; it is written like us-central1.")
+        return None
     return region
 
 
-def _packages(training: Mapping[str, Any], job: Mapping[str, Any], command: GcloudCommand) -> Packages:
+def _packages(training: Mapping[str, Any], job: Mapping[str, Any], command: GcloudCommand, notes: Notes) -> Packages:
     staging = None
     if command.staging_bucket:
         bucket = f"gs://{command.staging_bucket.removeprefix('gs://').rstrip('/')}"
         staging = f"{bucket}/{job.get('jobId') or 'migrated'}"
     elif training.get("jobDir"):
         staging = f"{training['jobDir'].rstrip('/')}/packages"
-    return find_packages(training.get("packageUris", []), command.package_path, command.packages, staging)
+    try:
+        return find_packages(training.get("packageUris", []), command.package_path, command.packages, staging)
+    except UserError as error:
+        notes.refuse(error.problem, error.remedy)
+        return Packages()
 
 
 def _pool_specs(pools: Mapping[str, Pool], running: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -145,7 +151,7 @@ def _pool_specs(pools: Mapping[str, Pool], running: Mapping[str, Mapping[str, An
             spec |= {"diskSpec": dict(pool.disk)} if pool.disk else {}
             spec |= running[role]
         found.append(spec)
-    while not found[-1]:
+    while found and not found[-1]:
         found.pop()
     return found
 
@@ -157,7 +163,7 @@ def _rest(training: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
         found["serviceAccount"] = account
     if network := training.get("network"):
         if not _NETWORK.fullmatch(network):
-            raise UserError(
+            notes.refuse(
                 f"The network is {network[:100]!r}.", "Give its full name, projects/NUMBER/global/networks/NAME."
             )
         found["network"] = network
@@ -165,7 +171,7 @@ def _rest(training: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
         found["enableWebAccess"] = True
     if directory := training.get("jobDir"):
         if not _BUCKET.fullmatch(directory):
-            raise UserError(f"jobDir is {directory[:100]!r}.", "Give a place in Cloud Storage, gs://BUCKET/FOLDER.")
+            notes.refuse(f"jobDir is {directory[:100]!r}.", "Give a place in Cloud Storage, gs://BUCKET/FOLDER.")
         found["baseOutputDirectory"] = {"outputUriPrefix": directory}
         notes.changed(
             "jobDir",
@@ -196,7 +202,8 @@ def _key(training: Mapping[str, Any], command: GcloudCommand, project: str | Non
     if not parts:
         key = (training.get("encryptionConfig") or {}).get("kmsKeyName")
     elif "--kms-key" not in parts:
-        raise UserError(f"{', '.join(parts)} need --kms-key.")
+        notes.refuse(f"{', '.join(parts)} need --kms-key.")
+        return None
     else:
         key = parts["--kms-key"]
         if "/" not in key:
@@ -206,27 +213,29 @@ def _key(training: Mapping[str, Any], command: GcloudCommand, project: str | Non
                 f"{parts.get('--kms-keyring', '')}/cryptoKeys/{key}"
             )
             if place is None:
-                raise UserError("--kms-key is not a full name, and there is no project.", "Give --kms-project.")
+                notes.refuse("--kms-key is not a full name, and there is no project.", "Give --kms-project.")
+                return None
     if not key:
         return None
     if not _KEY.fullmatch(key):
-        raise UserError(
+        notes.refuse(
             f"The key is {key[:150]!r}.", "Give its full name, projects/P/locations/L/keyRings/R/cryptoKeys/K."
         )
+        return None
     if not training.get("hyperparameters"):
         notes.changed("encryptionConfig", "The key is no field of a CustomJobSpec; it is a flag of the command.")
     return str(key)
 
 
-def _labels(job: Mapping[str, Any]) -> dict[str, str]:
+def _labels(job: Mapping[str, Any], notes: Notes) -> dict[str, str]:
     labels = dict(job.get("labels") or {})
-    if problems := problems_of_labels(labels, "the job"):
-        raise UserError.of_all(problems)
+    for problem in problems_of_labels(labels, "the job"):
+        notes.refuse(problem)
     return labels
 
 
-def _name(job: Mapping[str, Any], command: GcloudCommand) -> str:
+def _name(job: Mapping[str, Any], command: GcloudCommand, notes: Notes) -> str:
     name = str(job.get("jobId") or (command.file.stem if command.file else "") or "migrated")
     if len(name) > _LONGEST_NAME:
-        raise UserError(f"The name {name[:60]!r}… has {len(name)} characters; a job's has at most {_LONGEST_NAME}.")
+        notes.refuse(f"The name {name[:60]!r}… has {len(name)} characters; a job's has at most {_LONGEST_NAME}.")
     return name

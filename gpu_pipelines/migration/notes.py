@@ -1,8 +1,10 @@
-"""What a migration changed, and what is left to its user: one note for each."""
+"""What a migration changed, what is left to its user, and what it refuses: one note for each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from gpu_pipelines.errors import UserError
 
 #: In the order in which they are shown.
 KINDS = ("to do", "changed", "dropped", "warning")
@@ -29,9 +31,15 @@ class Note:
 
 @dataclass
 class Notes:
-    """Notes as they come up; one that is there already is not taken again."""
+    """Notes as they come up; one that is there already is not taken again.
+
+    Attributes:
+        found: the notes.
+        refusals: why the job cannot be migrated; collected, so that a second try does not meet the next of them.
+    """
 
     found: list[Note] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
 
     def to_do(self, about: str, text: str) -> None:
         """Something that only the user can do."""
@@ -48,6 +56,19 @@ class Notes:
     def warn(self, about: str, text: str) -> None:
         """Something that may go wrong."""
         self._add(Note("warning", about, text))
+
+    def refuse(self, problem: str, remedy: str = "") -> None:
+        """Something for which the job cannot be migrated, and what to do about it."""
+        self.refusals.append(f"{problem} {remedy}".rstrip())
+
+    def require_none_refused(self) -> None:
+        """Ends here if anything was refused.
+
+        Raises:
+            UserError: lists all of it.
+        """
+        if self.refusals:
+            raise UserError.of_all(self.refusals)
 
     def sorted(self) -> tuple[Note, ...]:
         """All of them, by kind, else in the order they came up in."""

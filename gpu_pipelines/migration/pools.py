@@ -75,26 +75,29 @@ class Conditions:
 def worker_pools(training: Mapping[str, Any], conditions: Conditions, notes: Notes) -> dict[str, Pool]:
     """The pools of a job by their role, the master's first.
 
-    Raises:
-        UserError: lists what the old service would have refused, and what cannot be had any more.
+    What the old service would have refused is refused, and what cannot be had any more.
     """
     found: dict[str, Pool] = {}
-    problems = []
     for role, replicas in replicas_of(training, notes).items():
         try:
             found[role] = _pool(role, replicas, training.get(f"{role}Config") or {}, conditions, notes)
         except PlanError as error:
-            problems.append(f"{role}: {error}")
+            notes.refuse(f"{role}: {error}")
         except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError.of_all(problems)
-    plans = [pool.plan for pool in found.values() if pool.plan]
-    if plans:
-        shared = share_zone(plans, conditions.catalog)
-        for caution in (*(caution for plan in plans for caution in plan.warnings), *shared.warnings):
-            notes.warn("GPUs", caution.message)
+            notes.refuse(error.problem, error.remedy)
+    _warn([pool.plan for pool in found.values() if pool.plan], conditions, notes)
     return found
+
+
+def _warn(plans: list[AcceleratorPlan], conditions: Conditions, notes: Notes) -> None:
+    """What is to be known of the GPUs, each and together: they must be in one zone."""
+    cautions = [caution for plan in plans for caution in plan.warnings]
+    try:
+        cautions += share_zone(plans, conditions.catalog).warnings if plans else ()
+    except PlanError as error:
+        notes.refuse(str(error))
+    for caution in cautions:
+        notes.warn("GPUs", caution.message)
 
 
 def _pool(role: str, replicas: Replicas, config: Mapping[str, Any], conditions: Conditions, notes: Notes) -> Pool:

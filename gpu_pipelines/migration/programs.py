@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.notes import Notes
 from gpu_pipelines.migration.packages import Packages
 from gpu_pipelines.migration.prebuilt_images import IMAGES, image_for, is_prebuilt
@@ -39,12 +38,8 @@ class Surroundings:
 def programs(
     training: Mapping[str, Any], roles: Collection[str], packages: Packages, around: Surroundings, notes: Notes
 ) -> dict[str, dict[str, Any]]:
-    """`containerSpec` or `pythonPackageSpec` of each role.
-
-    Raises:
-        UserError: lists what does not go together.
-    """
-    _require_one_kind(training, roles, packages, around)
+    """`containerSpec` or `pythonPackageSpec` of each role; what does not go together is refused."""
+    _require_one_kind(training, roles, packages, around, notes)
     for role in roles:
         if (training.get(f"{role}Config") or {}).get("tpuTfVersion"):
             notes.dropped(f"{role}Config.tpuTfVersion", "It is for TPUs.")
@@ -67,25 +62,23 @@ def _image(training: Mapping[str, Any], role: str) -> str:
 
 
 def _require_one_kind(
-    training: Mapping[str, Any], roles: Collection[str], packages: Packages, around: Surroundings
+    training: Mapping[str, Any], roles: Collection[str], packages: Packages, around: Surroundings, notes: Notes
 ) -> None:
-    problems = []
     master_image = _image(training, "master")
     if master_image and training.get("runtimeVersion"):
-        problems.append("Only one of masterConfig.imageUri and runtimeVersion can be given.")
+        notes.refuse("Only one of masterConfig.imageUri and runtimeVersion can be given.")
     if master_image and (packages.uris or training.get("pythonModule")):
-        problems.append("A job runs either masterConfig.imageUri or Python packages with a module, not both.")
+        notes.refuse("A job runs either masterConfig.imageUri or Python packages with a module, not both.")
     if master_image and around.image:
-        problems.append("--image is for jobs with Python packages; give --master-image-uri for another container.")
+        notes.refuse("--image is for jobs with Python packages; give --master-image-uri for another container.")
     for role in ROLES:
         config = training.get(f"{role}Config") or {}
         if not master_image:
             given = [name for name in ("imageUri", "containerCommand", "containerArgs") if config.get(name)]
-            problems += [f"{role}Config.{name} needs masterConfig.imageUri." for name in given]
+            for name in given:
+                notes.refuse(f"{role}Config.{name} needs masterConfig.imageUri.")
         elif role in roles and training.get("args") and (config.get("containerArgs") or config.get("containerCommand")):
-            problems.append(f"args and {role}Config's containerCommand or containerArgs cannot be given together.")
-    if problems:
-        raise UserError.of_all(problems)
+            notes.refuse(f"args and {role}Config's containerCommand or containerArgs cannot be given together.")
 
 
 def _container(training: Mapping[str, Any], role: str, notes: Notes) -> dict[str, Any]:
@@ -145,7 +138,8 @@ def _executor(training: Mapping[str, Any], gpu: bool, around: Surroundings, note
     runtime, python = training.get("runtimeVersion"), training.get("pythonVersion")
     told = f"runtime version {runtime or 'not given'}" + (f" with Python {python}" if python else "")
     if around.image:
-        notes.changed("runtimeVersion", f"Vertex AI has no runtime versions; {told} becomes {around.image}.")
+        if runtime:
+            notes.changed("runtimeVersion", f"Vertex AI has no runtime versions; {told} becomes {around.image}.")
         return around.image
     found = image_for(runtime, around.today)
     if found is None:

@@ -114,6 +114,9 @@ def _reason(wanted: Wanted, candidates: list[_Candidate]) -> str:
         other = candidates[1]
         text += f"; the next is {other.plan.spec} on {other.plan.machine_type} with {_dollars(other)}"
     text += f" (list prices of {chosen.cost.as_of or 'unknown date'})."
+    speed, speed_before = gpu.memory_bandwidth_gb_s, old.memory_bandwidth_gb_s
+    if speed < speed_before:
+        text += f" Its memory is slower: {speed} GB/s, where {old.name} had {speed_before} GB/s."
     if machine.memory_gb < before.memory_gb:
         text += f" Main memory is {machine.memory_gb:g} GB, where {before.name} had {before.memory_gb:g} GB."
     if machine.vcpus < before.vcpus:

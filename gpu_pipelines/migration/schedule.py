@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.accelerators.rules import MAX_HOURS
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.notes import Notes
 
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?s", re.ASCII)
@@ -48,18 +47,12 @@ class Schedule:
 
 
 def schedule(given: Mapping[str, Any], notes: Notes) -> Schedule:
-    """The schedule of an old job.
-
-    Raises:
-        UserError: lists what the old service would have refused.
-    """
-    problems: list[str] = []
-    timeout = _duration(given, "maxRunningTime", 0, problems)
-    wait = _duration(given, "maxWaitTime", _SHORTEST_WAIT, problems)
+    """The schedule of an old job; what the old service would have refused is refused."""
+    timeout = _duration(given, "maxRunningTime", 0, notes)
+    wait = _duration(given, "maxWaitTime", _SHORTEST_WAIT, notes)
     if timeout and float(timeout[:-1]) > MAX_HOURS * 3600:
-        problems.append(f"scheduling.maxRunningTime is {timeout}; at most {MAX_HOURS} hours can be asked for.")
-    if problems:
-        raise UserError.of_all(problems)
+        notes.refuse(f"scheduling.maxRunningTime is {timeout}; at most {MAX_HOURS} hours can be asked for.")
+        timeout = ""
     if timeout:
         notes.changed("scheduling.maxRunningTime", f"It becomes scheduling.timeout, {timeout}.")
     if wait:
@@ -77,14 +70,14 @@ def schedule(given: Mapping[str, Any], notes: Notes) -> Schedule:
     return Schedule("spot" if spot else None, timeout, bool(given.get("resilientToWorkerRestart")))
 
 
-def _duration(given: Mapping[str, Any], name: str, least: int, problems: list[str]) -> str:
+def _duration(given: Mapping[str, Any], name: str, least: int, notes: Notes) -> str:
     text = str(given.get(name) or "")
     if not text:
         return ""
     if not _SECONDS.fullmatch(text):
-        problems.append(f"scheduling.{name} is {text[:60]!r}; it is written in seconds, 7200s.")
+        notes.refuse(f"scheduling.{name} is {text[:60]!r}; it is written in seconds, 7200s.")
     elif float(text[:-1]) <= 0 or float(text[:-1]) < least:
-        problems.append(f"scheduling.{name} is {text}; it is {'more than 0' if not least else f'at least {least}s'}.")
+        notes.refuse(f"scheduling.{name} is {text}; it is {'more than 0' if not least else f'at least {least}s'}.")
     else:
         return text
     return ""

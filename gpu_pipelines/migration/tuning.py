@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.notes import Notes
 
 #: `hyperparameterMetricTag` where none was given.
@@ -19,20 +18,13 @@ _FIELD = "hyperparameters"
 
 
 def tuning_fields(given: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
-    """`studySpec` and the numbers of trials.
-
-    Raises:
-        UserError: lists what both services refuse.
-    """
-    problems: list[str] = []
+    """`studySpec` and the numbers of trials; what both services refuse is refused."""
     parameters = [
-        _parameter(parameter or {}, f"{_FIELD}.params[{number}]", problems)
+        _parameter(parameter or {}, f"{_FIELD}.params[{number}]", notes)
         for number, parameter in enumerate(given.get("params", []))
     ]
-    _check_all(given, parameters, problems)
-    counts = _trials(given, problems)
-    if problems:
-        raise UserError.of_all(problems)
+    _check_all(given, parameters, notes)
+    counts = _trials(given, notes)
     metric = given.get("hyperparameterMetricTag") or DEFAULT_METRIC
     notes.changed(
         _FIELD,
@@ -66,7 +58,7 @@ def _set_algorithm(study: dict[str, Any], given: Mapping[str, Any], notes: Notes
         )
 
 
-def _trials(given: Mapping[str, Any], problems: list[str]) -> dict[str, int]:
+def _trials(given: Mapping[str, Any], notes: Notes) -> dict[str, int]:
     most, parallel, failed = (
         given.get("maxTrials", 1),
         given.get("maxParallelTrials", 1),
@@ -78,47 +70,47 @@ def _trials(given: Mapping[str, Any], problems: list[str]) -> dict[str, int]:
         ("maxFailedTrials", failed, 0),
     ):
         if not least <= value < 2**31:
-            problems.append(f"{_FIELD}.{name} is {value}; it is at least {least}.")
+            notes.refuse(f"{_FIELD}.{name} is {value}; it is at least {least}.")
     found = {"maxTrialCount": most, "parallelTrialCount": parallel}
     return {**found, "maxFailedTrialCount": failed} if failed else found
 
 
-def _check_all(given: Mapping[str, Any], parameters: list[dict[str, Any]], problems: list[str]) -> None:
+def _check_all(given: Mapping[str, Any], parameters: list[dict[str, Any]], notes: Notes) -> None:
     if not parameters:
-        problems.append(f"{_FIELD}.params is empty; there is nothing to tune.")
+        notes.refuse(f"{_FIELD}.params is empty; there is nothing to tune.")
     names = [parameter["parameterId"] for parameter in parameters]
     if len(set(names)) < len(names):
-        problems.append(f"{_FIELD}.params has a name twice: {', '.join(map(str, names))[:200]}.")
+        notes.refuse(f"{_FIELD}.params has a name twice: {', '.join(map(str, names))[:200]}.")
     if given.get("algorithm") == "GRID_SEARCH" and any("doubleValueSpec" in parameter for parameter in parameters):
-        problems.append(f"{_FIELD}.algorithm is GRID_SEARCH, which takes no parameter of the type DOUBLE.")
+        notes.refuse(f"{_FIELD}.algorithm is GRID_SEARCH, which takes no parameter of the type DOUBLE.")
     metric = given.get("hyperparameterMetricTag") or DEFAULT_METRIC
     if any(character.isspace() for character in metric):
-        problems.append(f"{_FIELD}.hyperparameterMetricTag is {metric[:60]!r}; Vertex AI takes none with spaces.")
+        notes.refuse(f"{_FIELD}.hyperparameterMetricTag is {metric[:60]!r}; Vertex AI takes none with spaces.")
 
 
-def _parameter(given: Mapping[str, Any], where: str, problems: list[str]) -> dict[str, Any]:
+def _parameter(given: Mapping[str, Any], where: str, notes: Notes) -> dict[str, Any]:
     name, kind = given.get("parameterName", ""), given.get("type")
     if not name or any(character.isspace() for character in name):
-        problems.append(f"{where}.parameterName is {name[:60]!r}; it is a name without spaces.")
+        notes.refuse(f"{where}.parameterName is {name[:60]!r}; it is a name without spaces.")
     found: dict[str, Any] = {"parameterId": name}
     if kind in ("INTEGER", "DOUBLE"):
-        found |= _range(given, where, problems)
+        found |= _range(given, where, notes)
     elif kind == "CATEGORICAL":
         found["categoricalValueSpec"] = {"values": given.get("categoricalValues", [])}
         if not given.get("categoricalValues"):
-            problems.append(f"{where} is CATEGORICAL, which needs categoricalValues.")
+            notes.refuse(f"{where} is CATEGORICAL, which needs categoricalValues.")
     elif kind == "DISCRETE":
         values = given.get("discreteValues", [])
         found["discreteValueSpec"] = {"values": values}
         if not values or None in values or len(values) > _MOST_VALUES or values != sorted(set(values)):
-            problems.append(f"{where} is DISCRETE, which needs 1 to {_MOST_VALUES} discreteValues in increasing order.")
+            notes.refuse(f"{where} is DISCRETE, which needs 1 to {_MOST_VALUES} discreteValues in increasing order.")
     else:
-        problems.append(f"{where} needs a type: INTEGER, DOUBLE, CATEGORICAL or DISCRETE.")
+        notes.refuse(f"{where} needs a type: INTEGER, DOUBLE, CATEGORICAL or DISCRETE.")
     scale = given.get("scaleType", "NONE")
     if scale != "NONE" and kind != "CATEGORICAL":
         found["scaleType"] = scale
         if "LOG" in scale and _least(given) <= 0:
-            problems.append(f"{where}.scaleType is {scale}, which takes values above 0 alone.")
+            notes.refuse(f"{where}.scaleType is {scale}, which takes values above 0 alone.")
     return found
 
 
@@ -127,15 +119,15 @@ def _least(given: Mapping[str, Any]) -> float:
     return min((value for value in values or [] if value is not None), default=1.0)
 
 
-def _range(given: Mapping[str, Any], where: str, problems: list[str]) -> dict[str, Any]:
+def _range(given: Mapping[str, Any], where: str, notes: Notes) -> dict[str, Any]:
     low, high = given.get("minValue"), given.get("maxValue")
     kind = given["type"]
     if low is None or high is None or low > high:
-        problems.append(f"{where} is {kind}, which needs minValue and a maxValue that is not below it.")
+        notes.refuse(f"{where} is {kind}, which needs minValue and a maxValue that is not below it.")
         return {}
     if kind == "DOUBLE":
         return {"doubleValueSpec": {"minValue": low, "maxValue": high}}
     if not (low.is_integer() and high.is_integer()) or max(abs(low), abs(high)) > _LARGEST_INTEGER:
-        problems.append(f"{where} is INTEGER; {low:g} and {high:g} are no whole numbers of 64 bits.")
+        notes.refuse(f"{where} is INTEGER; {low:g} and {high:g} are no whole numbers of 64 bits.")
         return {}
     return {"integerValueSpec": {"minValue": int(low), "maxValue": int(high)}}

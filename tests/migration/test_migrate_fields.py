@@ -170,6 +170,27 @@ def test_what_the_old_service_refused_is_refused(more: dict[str, Any], said: str
     assert said in refusal({**custom(), **more})
 
 
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    job = custom(
+        "n1-standard-8",
+        "T4",
+        3,
+        workerCount=1,
+        region="here",
+        network="default",
+        scheduling={"maxWaitTime": "1s"},
+        hyperparameters={"params": []},
+    )
+    said = refusal(job, "--kms-keyring", "r", "--labels", "A=b", "--packages", "gs://b/a")
+    assert said.startswith("9 things are wrong:")
+    wrong = (
+        *("refused 3 × t4", "needs workerType", "like us-central1", "network", "at least 1800s", "nothing to tune"),
+        *("--kms-key", "'A'", "not both"),
+    )
+    for each in wrong:
+        assert each in said, each
+
+
 def test_versions_stay_as_they_are_written() -> None:
     job = read_job("trainingInput: {runtimeVersion: 2.10, pythonVersion: 3.7, args: [1e-3, 010, yes, 12:30]}", "f")
     assert job["trainingInput"] == {

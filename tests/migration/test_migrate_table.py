@@ -99,6 +99,7 @@ def test_the_replacement_is_the_cheapest_with_the_memory_and_says_what_it_costs(
     assert cost.here.on_demand is not None
     assert f"with {cost.here.on_demand:,.2f} USD per machine and hour" in said
     assert "2026-07-30" in said
+    assert "300 GB/s, where p100 had 732 GB/s" in said
     # The next that it names costs more, and so does every other lasting GPU with the memory that can be had there.
     others = [gpu.name for gpu in load_catalog().gpus.values() if gpu.ends is None and gpu.memory_gb >= 16]
     assert "the next is v100:4" in said
