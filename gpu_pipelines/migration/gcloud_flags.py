@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,15 @@ _ACCELERATORS = {
 _OTHERS = ("--config", "--staging-bucket", "--package-path", "--packages", "--labels", "--project")
 _KEY_PARTS = ("--kms-key", "--kms-keyring", "--kms-location", "--kms-project")
 _SWITCHES = ("--enable-web-access", "--async", "--stream-logs", "--quiet", "-q")
+#: Flags of every gcloud command that say how it runs, not what the job is.
+_PASSED_OVER = (
+    "--account",
+    "--billing-project",
+    "--configuration",
+    "--format",
+    "--impersonate-service-account",
+    "--verbosity",
+)
 #: What may stand before the flags where a whole command is given.
 _COMMAND = re.compile(r"gcloud( alpha| beta)? (ai-platform|ml-engine) jobs submit training( |$)")
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
@@ -91,6 +101,8 @@ def parse_command(words: Sequence[str], user_args: Sequence[str] | None) -> Gclo
     Raises:
         UserError: lists what gcloud would have refused.
     """
+    if broken := [word for word in (*words, *(user_args or ())) if not _is_text(word)]:
+        raise UserError(f"{broken[0][:80]!a} is not UTF-8, which a config has to be.")
     rest = list(words)
     match = _COMMAND.match(" ".join(rest))
     if match:
@@ -135,11 +147,20 @@ def _merged(kind: Message, below: Mapping[str, Any], above: Mapping[str, Any]) -
 
 def _parser() -> _Parser:
     parser = _Parser(add_help=False, allow_abbrev=False, prog="gcloud ai-platform jobs submit training")
-    for flag in (*_FIELDS, *_ACCELERATORS, *_OTHERS, *_KEY_PARTS):
+    for flag in (*_FIELDS, *_ACCELERATORS, *_OTHERS, *_KEY_PARTS, *_PASSED_OVER):
         parser.add_argument(flag, dest=flag)
     for flag in _SWITCHES:
         parser.add_argument(flag, dest=flag, action="store_true")
     return parser
+
+
+def _is_text(given: str) -> bool:
+    """Whether it can be written as UTF-8; bytes of a command line that cannot come as lone surrogates."""
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _hint(word: str) -> str:
@@ -148,7 +169,8 @@ def _hint(word: str) -> str:
 
 
 def _file_and_name(words: list[str], values: Mapping[str, Any], problems: list[str]) -> tuple[Path | None, str | None]:
-    files = [word for word in words if word.lower().endswith(_FILE_SUFFIXES) or Path(word[:4096]).is_file()]
+    # os.path takes a name that no file can have for no file, where pathlib raises.
+    files = [word for word in words if word.lower().endswith(_FILE_SUFFIXES) or os.path.isfile(word)]  # noqa: PTH113
     names = [word for word in words if word not in files]
     if "--config" in values:
         files.append(values["--config"])

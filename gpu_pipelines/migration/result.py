@@ -83,12 +83,12 @@ class Migration:
             file: name of the config's file.
         """
         head = [
-            f"# Migrated from {' '.join(origin.split())} by gpu-pipelines migrate.",
-            f"# {self.gcloud_command(file)}",
+            f"Migrated from {origin} by gpu-pipelines migrate.",
+            self.gcloud_command(file),
         ]
-        head += [f"# To do: {note.field}: {' '.join(note.text.split())}" for note in self.notes if note.kind == "to do"]
+        head += [f"To do: {note.field}: {note.text}" for note in self.notes if note.kind == "to do"]
         body = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True, width=4096)
-        return "".join(f"{line}\n" for line in head) + body
+        return "".join(f"# {_on_one_line(line)}\n" for line in head) + body
 
     def to_json(self, file: str) -> dict[str, Any]:
         """The migration as a JSON object.
@@ -113,3 +113,8 @@ class Migration:
 
     def _project(self) -> list[str]:
         return [f"--project={self.project}"] if self.project else []
+
+
+def _on_one_line(text: str) -> str:
+    """A text that a comment in YAML can have: without line breaks and control characters."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from old_jobs import IMAGE, custom, migrated, refusal, texts
 
 from gpu_pipelines.errors import UserError
@@ -255,6 +256,8 @@ def test_a_described_job_migrates_and_an_empty_one_does_not(tmp_path: Path) -> N
         (["--kms-key", "k"], "Give --kms-project"),
         (["--kms-key", "k", "--kms-project", "p"], "cryptoKeys/K"),
         (["x" * 129], "at most 128"),
+        (["x" * 5000], "at most 128"),
+        (["--module-name", "\udcff"], "is not UTF-8"),
     ],
 )
 def test_flags_that_gcloud_refuses_are_refused(words: list[str], said: str) -> None:
@@ -272,3 +275,14 @@ def test_flags_change_a_job_field_by_field() -> None:
     found = migrated(custom("n1-standard-8", "T4", 4), "--master-accelerator", "count=2,type=nvidia-tesla-v100")
     assert found.plans["master"].spec == "v100:2"
     assert found.config["workerPoolSpecs"][0]["containerSpec"]["imageUri"] == IMAGE, "the rest of masterConfig stays"
+
+
+def test_the_comments_of_the_config_are_comments_whatever_the_job_has_in_them() -> None:
+    job = custom(
+        pythonModule="a\nworkerPoolSpecs: []", runtimeVersion="\u0085x: [\u2028", packageUris=["gs://b/\u2029p-"]
+    )
+    del job["masterConfig"]["imageUri"]
+    found = migrated(job, "--runtime-version", "\x07\n1")
+    text = found.config_text("config\n.yaml", "vertex.yaml")
+    assert yaml.safe_load(text) == found.config
+    assert text.startswith("# Migrated from config .yaml by")

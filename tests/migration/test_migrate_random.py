@@ -37,6 +37,8 @@ ODD: list[Any] = [
     "9" * 30,
     "1e400",
     "äöü",
+    "bell \x07 \x85",
+    "1\n2",
     2**70,
     "gs://",
     "a b",
@@ -172,6 +174,7 @@ def try_one(jobs: Jobs) -> Migration | None:
 def check(found: Migration) -> None:
     """Reads the config back, and plans each of its pools again, and all of them together."""
     assert yaml.safe_load(found.config_text("config.yaml", "vertex.yaml")) == found.config
+    assert len(set(found.notes)) == len(found.notes), "what holds for several pools is said once"
     spec = found.config["trialJobSpec"] if found.is_tuning else found.config
     scheduling = spec.get("scheduling", {})
     plans = []

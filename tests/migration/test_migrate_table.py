@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from old_jobs import LEGACY_GPUS, TODAY, custom, migrated, old_table, refusal, texts
 
-from gpu_pipelines.accelerators import AcceleratorPlan, load_catalog, plan
+from gpu_pipelines.accelerators import AcceleratorPlan, Catalog, load_catalog, plan
+from gpu_pipelines.accelerators.catalog.loader import PACKAGED
 from gpu_pipelines.migration.legacy_machines import LEGACY_MACHINES
 
 TABLE = old_table()
@@ -118,6 +121,16 @@ def test_the_replacement_keeps_main_memory_where_its_gpu_can_have_it() -> None:
     found = migrated(custom("n1-highmem-32", "P100", 4))
     assert found.plans["master"].machine_type == "g2-standard-48"
     assert "192 GB, where n1-highmem-32 had 208 GB" in texts(found, "changed", "acceleratorConfig")
+
+
+def test_a_cheaper_gpu_with_less_memory_is_not_taken(tmp_path: Path) -> None:
+    """P4 has 8 GB and K80 had 12; it is made cheap here, where only T4 is left besides."""
+    lines = (PACKAGED / "prices.csv").read_text().splitlines()
+    cheap = [line if not line.startswith("p4,gpu,us-west2,") else "p4,gpu,us-west2,0.01,0.01,," for line in lines]
+    assert cheap != lines
+    (tmp_path / "prices.csv").write_text("\n".join(cheap) + "\n")
+    found = migrated(custom("n1-standard-8", "K80", region="us-west2"), catalog=Catalog(tmp_path))
+    assert found.plans["master"].spec == "t4:1"
 
 
 def test_where_a_region_has_no_lasting_gpu_one_that_ends_is_taken_or_the_job_is_refused() -> None:

@@ -40,6 +40,8 @@ def test_what_vertex_ai_does_not_have_is_dropped_and_said() -> None:
     found = migrated(tuned(RATE, algorithm="POPULATION_BASED_TRAINING", resumePreviousJobId="old", maxFailedTrials=3))
     assert "algorithm" not in found.config["studySpec"]
     assert found.config["maxFailedTrialCount"] == 3
+    minimized = migrated(tuned(RATE, goal="MINIMIZE"))
+    assert minimized.config["studySpec"]["metrics"][0]["goal"] == "MINIMIZE"
     assert "Bayesian" in texts(found, "dropped", "algorithm")
     assert texts(found, "dropped", "resumePreviousJobId")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import threading
@@ -232,3 +233,17 @@ def test_flags_win_over_the_file_as_the_old_gcloud_had_it(tmp_path: Path) -> Non
     assert sent["trainingInput"].pop("packageUris") == list(parsed.packages)
     assert ours["trainingInput"].pop("packageUris") == ["gs://old/p.tar.gz"]
     assert ours == sent
+
+
+def test_every_flag_of_the_old_gcloud_is_known() -> None:
+    shown = subprocess.run(
+        ["gcloud", "ai-platform", "jobs", "submit", "training", "--help"], capture_output=True, text=True, timeout=120
+    )
+    # Bold is written as escapes or by overstriking, wherever the help does not go to a terminal.
+    plain = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", shown.stdout)
+    synopsis = plain.partition("SYNOPSIS")[2].partition("DESCRIPTION")[0]
+    flags = set(re.findall(r"--[a-z-]+", synopsis))
+    assert len(flags) > 20
+    switches = {"--async", "--enable-web-access", "--stream-logs"}
+    for flag in flags:
+        parse_command([flag if flag in switches else f"{flag}="], None)
