@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, job, models
+from gpu_pipelines.cli import accelerators, job, models, schedule
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.run import run
+from gpu_pipelines.cli.upload import upload
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
 DONE, RUN_FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
@@ -33,6 +34,8 @@ app.command()(doctor)
 app.command()(follow)
 app.command()(cancel)
 app.command(cls=JobCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(migrate)
+app.command()(upload)
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
 app.add_typer(job.app, name="job")

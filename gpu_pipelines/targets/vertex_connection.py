@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -148,7 +149,14 @@ def tried_again() -> Any:
     """How a request is repeated that may be sent twice: after errors that pass, with growing waits."""
     from google.api_core.retry import Retry
 
-    return Retry(predicate=_passes, initial=_FIRST_WAIT, maximum=_LONGEST_WAIT, multiplier=2.0, timeout=_GIVE_UP)
+    return Retry(
+        predicate=_passes,
+        initial=_FIRST_WAIT,
+        maximum=_LONGEST_WAIT,
+        multiplier=2.0,
+        timeout=_GIVE_UP,
+        on_error=lambda error: print(f"trying again: {_message(error)}", file=sys.stderr),
+    )
 
 
 def answer_was_lost(error: Exception) -> bool:
@@ -202,8 +210,8 @@ def _message(error: Exception) -> str:
     text = str(getattr(error, "message", "") or error)
     if cause is not None:
         text = f"{text} {getattr(cause, 'message', '') or cause}"
-    # Errors of REST begin with the request, which is no news to whoever sent it.
-    text = re.sub(r"^[A-Z]+ https?://\S+: ", "", " ".join(text.split()))
+    # The clients put the request before what the service says.
+    text = re.sub(r"\b(?:GET|POST|PATCH|DELETE) https?://\S+: ", "", " ".join(text.split()))
     return text[:600] or type(error).__name__
 
 

@@ -281,7 +281,7 @@ class _Lines:
             self._tell(f"{error.problem} The job is followed without its lines.")
             return False
         for line in found:
-            say(line.text)
+            say(line.shown)
         return bool(found)
 
 

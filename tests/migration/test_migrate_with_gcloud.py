@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from conftest import Finished, gpu_pipelines
-from old_jobs import COMPUTE_ENGINE_TYPES, IMAGE, LEGACY_TYPES, USER_ARGS, WITH_A_FILE, WITHOUT_A_FILE
+from old_jobs import COMPUTE_ENGINE_TYPES, IMAGE, LEGACY_TYPES, USER_ARGS, WITH_A_FILE, WITHOUT_A_FILE, migrated, texts
 
 from gpu_pipelines.migration.gcloud_flags import merged, parse_command
 from gpu_pipelines.migration.job_file import read_job
@@ -91,14 +91,12 @@ def test_gcloud_takes_the_jobs_of_the_page(
 
 
 @pytest.mark.parametrize("text", [COMPUTE_ENGINE_TYPES, LEGACY_TYPES], ids=["compute-engine-types", "legacy-types"])
-def test_a_file_of_the_page_alone_migrates_and_says_what_is_missing(text: str, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(text)
-    done = migrate(tmp_path, "config.yaml")
-    config = yaml.safe_load(done.out)
-    assert [pool["replicaCount"] for pool in config["workerPoolSpecs"]] == [1, 9, 3]
-    assert "to do:    region: None is given" in done.err
-    assert "to do:    trainingInput: The job says nothing of a program" in done.err
-    assert "# To do: region:" in done.out, "the file on its own says it too"
+def test_a_file_of_the_page_alone_migrates_and_says_what_is_missing(text: str) -> None:
+    found = migrated(text)
+    assert [pool["replicaCount"] for pool in found.config["workerPoolSpecs"]] == [1, 9, 3]
+    assert "None is given" in texts(found, "to do", "region")
+    assert "says nothing of a program" in texts(found, "to do", "trainingInput")
+    assert "# To do: region:" in found.config_text("config.yaml", "vertex.yaml"), "the file on its own says it too"
 
 
 def test_gcloud_takes_a_tuning_job_with_key_and_labels_and_pools_in_their_places(
@@ -235,6 +233,7 @@ def test_flags_win_over_the_file_as_the_old_gcloud_had_it(tmp_path: Path) -> Non
     assert ours == sent
 
 
+@pytest.mark.slow
 def test_every_flag_of_the_old_gcloud_is_known() -> None:
     shown = subprocess.run(
         ["gcloud", "ai-platform", "jobs", "submit", "training", "--help"], capture_output=True, text=True, timeout=120
