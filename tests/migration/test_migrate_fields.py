@@ -156,7 +156,7 @@ def test_the_commands_carry_name_labels_and_key() -> None:
         ({"nasJobSpec": {"a": 1}}, "NasJob"),
         ({"region": "here"}, "written like us-central1"),
         ({"region": "europe-west10"}, "does not run in europe-west10"),
-        ({"jobDir": "/tmp/out"}, "gs://BUCKET/FOLDER"),
+        ({"jobDir": "out"}, "gs://BUCKET/FOLDER"),
         ({"network": "default"}, "projects/NUMBER/global/networks/NAME"),
         ({"encryptionConfig": {"kmsKeyName": "k"}}, "cryptoKeys/K"),
         ({"scheduling": {"maxRunningTime": "2h"}}, "written in seconds"),
