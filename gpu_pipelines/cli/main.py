@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, models
+from gpu_pipelines.cli import accelerators, models, vm
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.run import run
@@ -31,6 +31,7 @@ app.command()(follow)
 app.command()(cancel)
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
+app.add_typer(vm.app, name="vm")
 
 
 def _show_version(wanted: bool) -> None:
