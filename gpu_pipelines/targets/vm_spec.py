@@ -279,6 +279,11 @@ def _warnings(plan: AcceleratorPlan, image: BootImage, options: VmOptions) -> tu
             f"Google's pages show {plan.machine_type} with ten network interfaces. This VM has one, which one machine "
             "can train with; that it starts so is not verified."
         )
+    if plan.strategy == "reservation" and plan.reservation is None:
+        warnings.append(
+            "Compute Engine takes the VM from a reservation that matches, and on demand where there is none; "
+            "--reservation names the one to take it from."
+        )
     if options.output_directory is None:
         warnings.append(
             "Without --output-dir checkpoints stay where the training writes them, and the log on the VM and its "

@@ -50,7 +50,7 @@ class StartupSettings:
     sync_directory: str | None = None
     at_end: str = "stop"
     driver_seconds: int = 600
-    sync_seconds: int = 60
+    sync_seconds: float = 60
     state_directory: str = "/var/lib/gpu-pipelines"
 
 

@@ -9,6 +9,7 @@ set -uo pipefail
 # The end of a training that was told to stop and continues at the next start (EX_TEMPFAIL).
 readonly interrupted=75
 readonly container=training
+readonly end_of_log="end of the log"
 readonly metadata=http://metadata.google.internal/computeMetadata/v1/instance
 # Start-up scripts get neither from Compute Engine, and gcloud and docker keep their settings in HOME.
 export HOME="${HOME:-/root}" PATH="$PATH:/snap/bin"
@@ -35,10 +36,17 @@ quietly() {
 # The log is a file, so that it is whole when it is copied; what is added to it is shown as well.
 open_log() {
   mkdir -p "$state_directory" || exit 1
-  log="$state_directory/$vm_name-$(date -u +%Y%m%d-%H%M%S).log"
+  log=$(mktemp "$state_directory/$vm_name-$(date -u +%Y%m%d-%H%M%S)-XXX.log") || exit 1
   exec 3>&1 >>"$log" 2>&1
-  tail -n +1 -s 0.2 -f --pid=$$ "$log" >&3 &
+  # Nothing else keeps the output open, for whose end the caller waits.
+  sed --unbuffered "/ gpu-pipelines: $end_of_log\$/q" < <(exec tail -n +1 -s 0.2 -f --pid=$$ "$log" 3>&-) >&3 3>&- &
+  shown_by=$!
   exec 3>&-
+}
+
+close_log() {
+  say "$end_of_log"
+  wait "$shown_by"
 }
 
 # The driver may still be being installed at the first start of a Deep Learning VM.
@@ -124,6 +132,7 @@ train() {
     status=$?
     kill -0 "$training" 2>/dev/null || break
   done
+  ((status == 0)) || say "the training failed with exit status $status"
   return "$status"
 }
 
@@ -150,17 +159,19 @@ finish() {
   if [[ -n $told_to_stop ]] || being_shut_down; then
     say "interrupted; the next start of the VM, or a new one like it, continues"
     copy_out
+    close_log
     exit "$interrupted"
   fi
   if ((status == 0)); then
     say "the training has ended"
     touch "$state_directory/finished"
   else
-    say "the training has failed with exit status $status"
+    say "the start-up script ends with exit status $status"
   fi
   say "what becomes of the VM: $at_end"
   copy_out
   end_vm
+  close_log
   exit "$status"
 }
 
@@ -168,6 +179,7 @@ main() {
   open_log
   if [[ -e $state_directory/finished ]]; then
     say "the training has ended at an earlier start; to train again: rm $state_directory/finished, and start again"
+    close_log
     exit 0
   fi
   trap finish EXIT
