@@ -64,9 +64,7 @@ ExternalIp = Annotated[
 ]
 ImageFamily = Annotated[str | None, typer.Option(metavar="NAME", help="Boot from this image family instead.")]
 ImageProject = Annotated[str | None, typer.Option(metavar="ID", help="Project of --image-family.")]
-Label = Annotated[
-    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the VM; repeatable.")
-]
+Label = Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the VM; repeatable.")]
 
 
 @app.command()

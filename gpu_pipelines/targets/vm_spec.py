@@ -162,7 +162,8 @@ def virtual_machine(
     image = boot_image(plan, options.image_family, options.image_project)
     zone, *others = zones_to_try(plan, options.zone)
     machine, gpu = plan.machine, plan.gpu
-    assert machine is not None and gpu is not None
+    assert machine is not None
+    assert gpu is not None
     name = options.name or f"train-{gpu.name}-{plan.count}"
     run_hours = plan.hours or (FLEX_START_RUN_HOURS if plan.strategy == "flex-start" else None)
     ends = run_hours is not None or plan.strategy == "spot"

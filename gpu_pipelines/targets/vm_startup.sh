@@ -109,7 +109,15 @@ watch_for_preemption() {
   done
 }
 
+# Runs a function beside the training; it is killed at the end.
+beside() {
+  "$1" &
+  helpers+=($!)
+  disown
+}
+
 stop_training() {
+  ((BASHPID == $$)) || exit
   told_to_stop=yes
   say "told to stop: the training has $grace_seconds s to write a checkpoint"
   docker stop -t "$grace_seconds" "$container" >/dev/null 2>&1 &
@@ -118,10 +126,8 @@ stop_training() {
 train() {
   local status
   docker rm --force "$container" >/dev/null 2>&1
-  copy_now_and_then &
-  helpers+=($!)
-  watch_for_preemption &
-  helpers+=($!)
+  beside copy_now_and_then
+  beside watch_for_preemption
   say "training begins"
   docker run --name "$container" --rm --init --gpus all --network host --ipc host --ulimit memlock=-1 \
     --stop-timeout "$grace_seconds" --log-driver none "${docker_options[@]}" "$image" "${words[@]}" &
@@ -153,9 +159,11 @@ end_vm() {
 
 finish() {
   local status=$?
+  # A signal that reaches a subshell before it has put the traps away runs them there.
+  ((BASHPID == $$)) || exit
   trap - EXIT
   trap '' TERM INT
-  ((${#helpers[@]})) && kill "${helpers[@]}" 2>/dev/null
+  ((${#helpers[@]})) && kill -KILL "${helpers[@]}" 2>/dev/null
   if [[ -n $told_to_stop ]] || being_shut_down; then
     say "interrupted; the next start of the VM, or a new one like it, continues"
     copy_out

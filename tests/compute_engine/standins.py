@@ -1,7 +1,7 @@
 """Stand-ins for what a start-up script calls on a VM, in a folder that comes first on PATH, and a run of the script.
 
-Each notes that it was called and with which arguments. `gcloud storage` copies to and from a folder in place of a bucket,
-`docker run` runs a program of the test's own, and `docker stop` sends it SIGTERM.
+Each notes that it was called and with which arguments. `gcloud storage` copies to and from a folder in place of a
+bucket, `docker run` runs a program of the test's own, and `docker stop` sends it SIGTERM.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Vm:
             "STANDINS": str(self.folder),
             **self.environment,
         }
-        return subprocess.Popen(["bash", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            ["bash", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def end(self, process: subprocess.Popen[str]) -> Ran:
         """Waits for the end of the script."""
@@ -119,7 +121,8 @@ class Vm:
         process = self.start()
         deadline = time.monotonic() + 30
         while not (self.folder / sign).exists():
-            assert process.poll() is None and time.monotonic() < deadline, self.end(process).out
+            assert process.poll() is None, self.end(process).out
+            assert time.monotonic() < deadline
             time.sleep(0.02)
         if preempted:
             (self.folder / "preempted").touch()
