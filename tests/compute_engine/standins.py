@@ -31,7 +31,9 @@ PROGRAMS = {
     case "$1 $2" in
       "storage ls") [ -e "$(here "$3")" ] ;;
       "storage rsync") [ -z "$STORAGE_DENIED" ] || { echo "403 no access" >&2; exit 1; }
-        mkdir -p "$(here "$5")" && cp -R "$(here "$4")/." "$(here "$5")" ;;
+        mkdir "$STANDINS/copying" 2>/dev/null || touch "$STANDINS/two-at-once"
+        mkdir -p "$(here "$5")" && cp -R "$(here "$4")/." "$(here "$5")" && sleep 0.2
+        rmdir "$STANDINS/copying" ;;
       "storage cp") mkdir -p "$(here "$4")" && cp "$3" "$(here "$4")" ;;
       "compute instances") exit "${DELETE_STATUS:-0}" ;;
     esac""",

@@ -147,6 +147,8 @@ def test_checkpoints_are_copied_while_the_training_runs(vm: Vm) -> None:
     assert ran.status == 0, ran.out
     (run,) = ran.called("docker", "run")
     assert f"--volume={vm.synced}:/checkpoints" in run
+    assert len(ran.called("gcloud", "storage", "rsync")) > 1
+    assert not (vm.folder / "two-at-once").exists(), "the last copy waits for the one before"
 
 
 def test_checkpoints_that_cannot_be_read_end_the_vm_rather_than_begin_anew(vm: Vm) -> None:
