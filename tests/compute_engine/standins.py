@@ -17,8 +17,9 @@ from gpu_pipelines.targets.vertex_job_spec import Container
 from gpu_pipelines.targets.vm_startup import StartupSettings, startup_script
 
 BUCKET = "gs://bucket"
+# In one piece, because several are called at once.
 NOTE = r"""#!/bin/bash
-{ printf '%s' "${0##*/}"; printf '\037%s' "$@"; printf '\036'; } >>"$STANDINS/calls"
+printf -v words '\037%s' "$@"; printf '%s%s\036' "${0##*/}" "$words" >>"$STANDINS/calls"
 """
 PROGRAMS = {
     "nvidia-smi": 'cat "$STANDINS/gpus" 2>/dev/null || { echo "no devices were found"; exit 6; }',
