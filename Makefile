@@ -4,8 +4,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# For make image and make test-images; docs/images.md explains them.
+DOCKER_BUILD ?= docker build
+BASE_IMAGE ?= python:3.11-slim-bookworm
+TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gpu_pipelines/__init__.py)
+IMAGE ?= gpu-pipelines/steps:$(VERSION)
 
-.PHONY: run test test-slow lint bench bench-training compile docs clean
+.PHONY: run test test-slow test-images test-terraform image lint bench bench-training compile docs clean
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
@@ -14,7 +20,20 @@ test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -m "not slow"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not images and not terraform"
+
+# The image of the steps for the CPU, and the pipeline in it; both need a Docker engine (DOCKER_HOST).
+image:
+	$(DOCKER_BUILD) --tag $(IMAGE) --file images/steps/Dockerfile --build-arg BASE_IMAGE=$(BASE_IMAGE) \
+		--build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) --build-arg VERSION=$(VERSION) \
+		--build-arg REVISION=$(shell git rev-parse HEAD) .
+
+test-images: $(VENV)/.dev image
+	IMAGE=$(IMAGE) $(BIN)/python -m pytest tests/images tests/compute_engine -m images
+
+test-terraform: $(VENV)/.dev
+	terraform fmt -check -recursive -diff terraform
+	$(BIN)/python -m pytest tests/terraform tests/compute_engine -m terraform
 
 # mypy does not follow editable installs that map folders to packages, so a plain copy is installed and checked.
 lint: $(VENV)/.dev

@@ -85,7 +85,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
     cluster = Cluster.from_environment(os.environ)
     if cluster.nodes > 1:
         adopt_nccl_settings()
-    devices = _devices(settings)
+    devices = devices_for(settings.launcher, settings.processes_per_node)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="script-") as folder:
         target, imports = fetch(settings, Path(folder))
@@ -97,7 +97,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
         arguments = [*target, *map(str, settings.arguments)]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
-        _run(settings.launcher, arguments, own, devices, cluster)
+        run_with(settings.launcher, arguments, own, devices, cluster)
         if not cluster.is_chief:
             return None
         store.publish_log()
@@ -106,17 +106,39 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
     return ScriptSummary(settings, devices, cluster.nodes, time.monotonic() - started, names, metrics)
 
 
-def _devices(settings: ScriptSettings) -> Devices:
+def devices_for(launcher: str, processes: int) -> Devices:
+    """How many processes a launcher starts on this node, and on what.
+
+    Args:
+        launcher: one of `LAUNCHERS`.
+        processes: how many were asked for; 0 for one per GPU.
+
+    Raises:
+        UserError: the GPUs do not work.
+    """
     import torch
 
     here = local_devices(torch.cuda.device_count())
     require_devices_work(here)
-    if settings.launcher in ONE_PROCESS:
+    if launcher in ONE_PROCESS:
         return Devices(here.kind, 1)
-    return Devices(here.kind, settings.processes_per_node or here.processes)
+    return Devices(here.kind, processes or here.processes)
 
 
-def _run(launcher: str, arguments: list[str], own: dict[str, str], devices: Devices, cluster: Cluster) -> None:
+def run_with(launcher: str, arguments: list[str], own: dict[str, str], devices: Devices, cluster: Cluster) -> None:
+    """Runs Python with a launcher on this node, together with the others, and waits for the end of all.
+
+    Args:
+        launcher: one of `LAUNCHERS`.
+        arguments: of the Python interpreter.
+        own: variables of the script, besides those of this process.
+        devices: processes of this node.
+        cluster: the nodes.
+
+    Raises:
+        UserError: it failed, here or on another node.
+        Interrupted: it was told to stop.
+    """
     if launcher == "torchrun":
         with _in_environment(own):
             launch(arguments, processes=devices.processes, cluster=cluster)

@@ -78,10 +78,12 @@ def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
 def _parameter(definition: Mapping[str, Any]) -> Parameter:
     given = str(definition.get("parameterType"))
     kind, default = _COMPILED_TYPES.get(given, given), definition.get("defaultValue")
-    # In a compiled file every number has a point.
-    if kind == "Integer" and default is not None:
-        default = int(default)
-    return Parameter(kind, default, definition.get("isOptional", False) or default is not None)
+    return Parameter(kind, _stored(kind, default), definition.get("isOptional", False) or default is not None)
+
+
+def _stored(kind: str, value: Any) -> Any:
+    """A value as a compiled file or the service holds it, where every number has a point."""
+    return int(value) if kind == "Integer" and value is not None else value
 
 
 def all_arguments(
@@ -111,7 +113,7 @@ def all_arguments(
             texts.append((name.strip(), text))
         else:
             problems.append(f"-p {assignment[:80]} is not of the form key=value.")
-    given: dict[str, Any] = {name: value for name, value in (before or {}).items() if name in known}
+    given = {name: _stored(known[name].type, value) for name, value in (before or {}).items() if name in known}
     for name, value in texts:
         if name not in known:
             problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, sorted(known))}")

@@ -22,6 +22,9 @@ Reservation = Annotated[str | None, typer.Option(help="projects/P/zones/Z/reserv
 Hours = Annotated[float | None, typer.Option(help="Longest that a job may run.")]
 Project = Annotated[str | None, typer.Option(help="Id of the project.")]
 PipelineRoot = Annotated[str | None, typer.Option(metavar="URI", help="Where runs leave artifacts, gs://….")]
+Repository = Annotated[
+    str | None, typer.Option(metavar="URL", help="Repository of pipelines, https://LOCATION-kfp.pkg.dev/P/R.")
+]
 Image = Annotated[str | None, typer.Option(help="Image that the steps run in; docs/images.md.")]
 ServiceAccount = Annotated[str | None, typer.Option(metavar="EMAIL", help="What jobs run as.")]
 Network = Annotated[str | None, typer.Option(metavar="NAME", help="projects/NUMBER/global/networks/NAME.")]

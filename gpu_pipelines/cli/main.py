@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, models, vm
+from gpu_pipelines.cli import accelerators, job, models, schedule, vm
 from gpu_pipelines.cli.compile import compile_pipelines
+from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.run import run
+from gpu_pipelines.cli.upload import upload
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
 DONE, RUN_FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
@@ -27,10 +29,14 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command("compile")(compile_pipelines)
+app.command()(doctor)
 app.command()(follow)
 app.command()(cancel)
+app.command()(upload)
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
+app.add_typer(job.app, name="job")
 app.add_typer(vm.app, name="vm")
 
 

@@ -17,7 +17,7 @@ def run(
     pipeline: Annotated[
         str,
         typer.Argument(
-            help="Name of the pipeline, train_evaluate_upload; with --target vertex a compiled file as well."
+            help="Name of the pipeline, train_evaluate_upload; for vertex also a compiled file or an address."
         ),
     ],
     param: options.Param = None,

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.cli.vertex_request import JobFlags, checked_arguments, compiled_pipeline, cost_lines
+from gpu_pipelines.cli.vertex_request import JobFlags, checked_arguments, compiled_pipeline, show_cost
 
 if TYPE_CHECKING:
-    from gpu_pipelines.cli.vertex_request import CompiledPipeline
     from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.vertex_pipelines import PipelineRequest
 
@@ -32,7 +31,7 @@ def run_on_vertex(
     """Submits a run.
 
     Args:
-        pipeline: its name, or a compiled file.
+        pipeline: its name, a compiled file, or the address of an uploaded version.
         flags: accelerators and jobs.
         settings: project, region, pipeline root, image and so on.
         assignments: parameters as texts of the form `key=value`.
@@ -53,9 +52,10 @@ def run_on_vertex(
     compiled = compiled_pipeline(pipeline, flags, settings)
     arguments = checked_arguments(compiled.spec, assignments, file)
     request = PipelineRequest(
-        new_job_id(name_of(compiled.spec)), pipeline_job(compiled.spec, arguments, settings, cache=cache)
+        new_job_id(name_of(compiled.spec)),
+        pipeline_job(compiled.spec, arguments, settings, cache=cache, template=compiled.template),
     )
-    _show_cost(compiled)
+    show_cost(compiled.machines, settings.region)
     if dry_run:
         print(json.dumps(_as_sent(request, settings), indent=2, ensure_ascii=False))
         return
@@ -66,15 +66,6 @@ def run_on_vertex(
         from gpu_pipelines.cli.follow import follow_run
 
         follow_run(name, settings, every, as_json)
-
-
-def _show_cost(compiled: CompiledPipeline) -> None:
-    """What is for the reader, not for what reads stdout."""
-    for line in cost_lines(compiled.machines, compiled.settings.region):
-        print(line, file=sys.stderr)
-    told = dict.fromkeys(caution.message for each in compiled.machines for caution in each.plan.warnings)
-    for message in told:
-        print(f"warning: {message}", file=sys.stderr)
 
 
 def _as_sent(request: PipelineRequest, settings: ProjectSettings) -> dict[str, Any]:

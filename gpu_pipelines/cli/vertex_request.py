@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -53,23 +54,25 @@ class CompiledPipeline:
     """A pipeline that is ready for Vertex AI.
 
     Attributes:
-        origin: name of the pipeline, or its file.
-        spec: the compiled pipeline.
+        text: the compiled file.
+        spec: what it holds.
         machines: the GPUs of its steps, checked for the region.
         settings: where it runs.
+        template: address of the uploaded version that it is; None if it is none.
     """
 
-    origin: str
+    text: str
     spec: dict[str, Any]
     machines: Sequence[StepMachines]
     settings: ProjectSettings
+    template: str | None = None
 
 
 def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> CompiledPipeline:
-    """The pipeline that a name or a file stands for.
+    """The pipeline that a name, a file or an address stands for.
 
     Args:
-        what: name of a pipeline, which is compiled, or a compiled file.
+        what: name of a pipeline, which is compiled; a compiled file; or the address of an uploaded version.
         flags: accelerators and jobs.
         settings: project, region, image and so on.
 
@@ -79,21 +82,20 @@ def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
     from gpu_pipelines.targets.vertex_machines import machines_of
     from gpu_pipelines.targets.vertex_pipelines import parsed_spec
 
-    spec = parsed_spec(_text_of_file(what), what) if is_file(what) else _compiled(what, flags, settings)
-    if is_file(what):
-        spec = _usable(spec, what, flags, settings)
-    return CompiledPipeline(what, spec, machines_of(spec, settings.region), settings)
+    template = None
+    if "://" in what:
+        template, text = _uploaded(what, flags, settings)
+    elif what.endswith(FILE_SUFFIXES):
+        text = _file_text(what, flags, settings)
+    else:
+        text = _compiled(what, flags, settings)
+    spec = parsed_spec(text, what)
+    return CompiledPipeline(text, spec, machines_of(spec, settings.region), settings, template)
 
 
-def is_file(what: str) -> bool:
-    """Whether this is meant as a compiled file, not as the name of a pipeline."""
-    return what.endswith(FILE_SUFFIXES)
-
-
-def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> dict[str, Any]:
+def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
     from gpu_pipelines.accelerators import plan
     from gpu_pipelines.targets.vertex_compiled import compiled_for_vertex
-    from gpu_pipelines.targets.vertex_pipelines import parsed_spec
 
     if not flags.accelerator:
         raise UserError(
@@ -111,25 +113,36 @@ def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> dict[str
         hours=flags.hours,
     )
     job = options.job_options(flags.max_wait, flags.boot_disk_gb, flags.reduction_server, flags.web_access, flags.env)
-    return parsed_spec(compiled_for_vertex(name, planned, settings, job), name)
+    return compiled_for_vertex(name, planned, settings, job)
 
 
-def _text_of_file(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The file {name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-
-
-def _usable(spec: dict[str, Any], name: str, flags: JobFlags, settings: ProjectSettings) -> dict[str, Any]:
+def _file_text(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
     from gpu_pipelines.targets.vertex_machines import with_image
 
+    _require_no_flags(name, flags)
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The file {name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    return with_image(text, settings, name)
+
+
+def _uploaded(address: str, flags: JobFlags, settings: ProjectSettings) -> tuple[str, str]:
+    """The address of the version that is meant, and its file."""
+    from gpu_pipelines.targets.vertex_machines import with_image
+    from gpu_pipelines.targets.vertex_repository import PipelineRepository, find_version
+
+    _require_no_flags(address, flags)
+    version = find_version(address, settings)
+    return version.address, with_image(PipelineRepository(version.repository).text(version), settings, address)
+
+
+def _require_no_flags(what: str, flags: JobFlags) -> None:
     if flags.given:
         raise UserError(
-            f"{name} is compiled already; {', '.join(flags.given)} cannot change it.",
-            "Give the name of the pipeline in place of the file, or compile it again.",
+            f"{what} is compiled already; {', '.join(flags.given)} cannot change it.",
+            "Give the name of the pipeline in its place, or compile it again.",
         )
-    return with_image(spec, settings, name)
 
 
 def checked_arguments(
@@ -157,23 +170,26 @@ def checked_arguments(
     return arguments
 
 
-def cost_lines(machines: Sequence[StepMachines], region: str | None) -> list[str]:
-    """What the steps' machines cost per hour, as far as list prices are known."""
+def show_cost(machines: Sequence[StepMachines], region: str | None) -> None:
+    """What the steps' machines cost and what to know of them, for the reader: on stderr."""
+    for each in machines:
+        print(_cost(each, region), file=sys.stderr)
+    for message in dict.fromkeys(caution.message for each in machines for caution in each.plan.warnings):
+        print(f"warning: {message}", file=sys.stderr)
+
+
+def _cost(each: StepMachines, region: str | None) -> str:
     from gpu_pipelines.accelerators.cost import estimate_cost
 
-    lines = []
-    for each in machines:
-        plan = each.plan
-        what = f"{plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
-        cost = estimate_cost(plan)
-        price = cost.per_hour(cost.here) if cost and cost.here else None
-        if cost is None or price is None:
-            lines.append(f"{each.step}: {what}; no price is known for {region}")
-            continue
-        kind = "spot" if plan.strategy == "spot" else "on demand"
-        unverified = ", unverified" if cost.here and cost.here.unverified else ""
-        lines.append(
-            f"{each.step}: {what}, about ${price:,.2f} an hour ({kind}, {region}; "
-            f"list prices of {cost.as_of or 'unknown date'}{unverified})"
-        )
-    return lines
+    plan = each.plan
+    what = f"{each.step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
+    cost = estimate_cost(plan)
+    price = cost.per_hour(cost.here) if cost and cost.here else None
+    if cost is None or cost.here is None or price is None:
+        return f"{what}; no price is known for {region}"
+    kind = "spot" if plan.strategy == "spot" else "on demand"
+    unverified = ", unverified" if cost.here.unverified else ""
+    return (
+        f"{what}, about ${price:,.2f} an hour "
+        f"({kind}, {region}; list prices of {cost.as_of or 'unknown date'}{unverified})"
+    )

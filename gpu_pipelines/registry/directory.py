@@ -93,19 +93,7 @@ class DirectoryRegistry:
     def add(
         self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
     ) -> RegisteredVersion:
-        """Adds a version; `challenger` names it, and `champion` as well where it may be promoted.
-
-        Args:
-            name: the model's name.
-            model: directory of the exported model; it is copied.
-            info: what to record with the version.
-            promote: the model passed its gates.
-            champion_seen: version of the champion it was compared with, None if there was none; `champion` does not
-                move if it names another by now.
-
-        Raises:
-            UserError: the registry cannot be written.
-        """
+        """Adds a version under the lock of its model; see `Registry.add`."""
         self.require_writable()
         try:
             with self._locked(name) as folder:

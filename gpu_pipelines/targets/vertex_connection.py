@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -67,6 +69,15 @@ def schedule_service(settings: ProjectSettings) -> Any:
         UserError: project or region is not known, or there are no credentials.
     """
     return _client("schedule_service", "ScheduleService", settings)
+
+
+def job_service(settings: ProjectSettings) -> Any:
+    """A `JobServiceClient` over REST.
+
+    Raises:
+        UserError: project or region is not known, or there are no credentials.
+    """
+    return _client("job_service", "JobService", settings)
 
 
 def model_service(settings: ProjectSettings) -> Any:
@@ -138,7 +149,14 @@ def tried_again() -> Any:
     """How a request is repeated that may be sent twice: after errors that pass, with growing waits."""
     from google.api_core.retry import Retry
 
-    return Retry(predicate=_passes, initial=_FIRST_WAIT, maximum=_LONGEST_WAIT, multiplier=2.0, timeout=_GIVE_UP)
+    return Retry(
+        predicate=_passes,
+        initial=_FIRST_WAIT,
+        maximum=_LONGEST_WAIT,
+        multiplier=2.0,
+        timeout=_GIVE_UP,
+        on_error=lambda error: print(f"trying again: {_message(error)}", file=sys.stderr),
+    )
 
 
 def answer_was_lost(error: Exception) -> bool:
@@ -192,7 +210,9 @@ def _message(error: Exception) -> str:
     text = str(getattr(error, "message", "") or error)
     if cause is not None:
         text = f"{text} {getattr(cause, 'message', '') or cause}"
-    return " ".join(text.split())[:600] or type(error).__name__
+    # The clients put the request before what the service says.
+    text = re.sub(r"\b(?:GET|POST|PATCH|DELETE) https?://\S+: ", "", " ".join(text.split()))
+    return text[:600] or type(error).__name__
 
 
 #: What messages of the service say, and what to do then; the first that fits.

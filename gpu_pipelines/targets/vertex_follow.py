@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,13 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local_log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.vertex_connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
-from gpu_pipelines.targets.vertex_logs import JobLogs
+from gpu_pipelines.targets.vertex_launched_jobs import LaunchedJobs
+from gpu_pipelines.targets.vertex_logs import JobLogs, LogLine
 
 #: Lines of a step's log that are kept to be shown if it fails.
 LINES_KEPT = 12
-#: How often the log is read again after the end: lines arrive late.
-_READINGS_AFTER_THE_END = 3
+#: How often the log is read again after the end, and at most how many seconds apart: lines arrive late.
+_READINGS_AFTER_THE_END, _UNTIL_READ_AGAIN = 2, 5.0
 
 #: States of a run that are its end, and what they are called here.
 _RUN_ENDS = {
@@ -110,19 +111,6 @@ class Followed:
     messages: dict[str, str] = field(default_factory=dict)
 
 
-def run_state(name: str, settings: ProjectSettings) -> RunState:
-    """How far a run is now.
-
-    Args:
-        name: full name of the job.
-        settings: project and region.
-
-    Raises:
-        UserError: there is no such run, or the service cannot be reached.
-    """
-    return _read(pipeline_service(settings), name)
-
-
 def follow(
     name: str, settings: ProjectSettings, observer: Observer, every: float, warn: Callable[[str], None]
 ) -> Followed:
@@ -138,18 +126,18 @@ def follow(
     Raises:
         UserError: there is no such run, or the service cannot be reached.
     """
-    client = pipeline_service(settings)
+    client, launched = pipeline_service(settings), LaunchedJobs(settings)
     steps = _Steps(observer, _LogReader(str(settings.project), warn))
     while True:
-        run = _read(client, name)
+        job = _read(client, name)
+        run = launched.added_to(_state(job), job)
         steps.look(run)
         if run.ended:
             break
         time.sleep(every)
     for _ in range(_READINGS_AFTER_THE_END):
-        time.sleep(min(every, 5.0))
-        if not steps.read_lines(run):
-            break
+        time.sleep(min(every, _UNTIL_READ_AGAIN))
+        steps.read_lines(run)
     return Followed(run, steps.last_lines(), steps.messages())
 
 
@@ -160,7 +148,7 @@ class _LogReader:
         self._logs: JobLogs | None = JobLogs(project)
         self._warn = warn
 
-    def new_lines(self, step_by_job: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def new_lines(self, step_by_job: Mapping[str, str]) -> Iterator[tuple[str, LogLine]]:
         """Steps and their new lines."""
         if self._logs is None:
             return
@@ -171,7 +159,7 @@ class _LogReader:
             self._logs = None
             self._warn(f"{error.problem} The steps are shown without their lines.")
             return
-        yield from ((step_by_job[line.job], line.text) for line in found)
+        yield from ((step_by_job[line.job], line) for line in found)
 
 
 class _Steps:
@@ -182,55 +170,78 @@ class _Steps:
         self._records: dict[str, StepRecord] = {}
         self._ended: set[str] = set()
         self._lines: dict[str, deque[str]] = {}
-        self._executors: dict[str, ExecutorLines] = {}
+        # By step and machine: what one machine says goes over several lines, those of others between them.
+        self._executors: dict[tuple[str, str], ExecutorLines] = {}
+        self._speakers: dict[tuple[str, str], StepRecord] = {}
 
     def look(self, run: RunState) -> None:
-        """Tells of steps that began, of lines, and of steps that ended."""
+        """Tells of each step that it began, of its lines, and that it ended."""
+        lines = self._new_lines(run)
         for step in run.steps:
             if step.state != "waiting" and step.name not in self._records:
                 self._records[step.name] = StepRecord(step.name)
                 if step.state in ("running", "succeeded", "failed"):
                     self._observer.step_began(step.name)
-        self.read_lines(run)
-        for step in run.steps:
+            self._say(step.name, lines.get(step.name, []))
             if step.state not in _UNFINISHED and step.name not in self._ended:
                 self._ended.add(step.name)
                 record = self._records[step.name]
                 record.status, record.seconds = step.state, step.seconds
                 self._observer.step_ended(record)
 
-    def read_lines(self, run: RunState) -> bool:
-        """Tells of new lines, and returns whether there were any."""
+    def read_lines(self, run: RunState) -> None:
+        """Tells of new lines alone."""
+        for step, lines in self._new_lines(run).items():
+            self._say(step, lines)
+
+    def _new_lines(self, run: RunState) -> dict[str, list[LogLine]]:
         step_by_job = {job.rpartition("/")[2]: step.name for step in run.steps for job in step.jobs}
-        count = 0
+        found: dict[str, list[LogLine]] = {}
         for step, line in self._logs.new_lines(step_by_job):
-            count += 1
-            if self._executors.setdefault(step, ExecutorLines()).include(line):
+            found.setdefault(step, []).append(line)
+        return found
+
+    def _say(self, step: str, lines: Sequence[LogLine]) -> None:
+        for line in lines:
+            speaker = (step, line.machine)
+            if self._executors.setdefault(speaker, ExecutorLines()).include(line.text):
                 continue
-            self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line)
-            self._records.setdefault(step, StepRecord(step)).said(line)
-            self._observer.step_said(step, line)
-        return count > 0
+            self._speakers.setdefault(speaker, StepRecord(step)).said(line.text)
+            self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line.shown)
+            self._observer.step_said(step, line.shown)
 
     def last_lines(self) -> dict[str, list[str]]:
         return {step: list(lines) for step, lines in self._lines.items()}
 
     def messages(self) -> dict[str, str]:
-        return {step: record.message for step, record in self._records.items() if record.message}
+        told: dict[str, str] = {}
+        for (step, _), record in self._speakers.items():
+            if record.message:
+                told.setdefault(step, record.message)
+        return told
 
 
-def _read(client: Any, name: str) -> RunState:
+def _read(client: Any, name: str) -> Any:
     with service_errors(f"Looking at {name.rpartition('/')[2]}", "The run goes on; try again later."):
-        job = client.get_pipeline_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+        return client.get_pipeline_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+
+
+def _state(job: Any) -> RunState:
     names = _steps_of(job.pipeline_spec)
     details = [detail for detail in job.job_detail.task_details if detail.task_name in names and detail.parent_task_id]
     state = job.state.name
     return RunState(
         name=job.name,
         state=_RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
-        steps=tuple(_step(detail) for detail in sorted(details, key=lambda detail: detail.task_id)),
+        steps=tuple(_step(detail) for detail in sorted(details, key=_begun)),
         error=job.error.message,
     )
+
+
+def _begun(detail: Any) -> tuple[bool, float, str]:
+    """Sorts steps by when they began; those that have not come last, by name."""
+    began = detail.start_time
+    return not began, began.timestamp() if began else 0.0, detail.task_name
 
 
 def _steps_of(spec: Any) -> set[str]:

@@ -28,6 +28,9 @@ REDUCTION_MACHINE = "n1-highcpu-16"
 _REDUCTION_GBPS = 32
 _REDUCTION_IMAGE = "{}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 _REDUCTION_REGISTRIES = ("us", "europe", "asia")
+#: Bandwidth of N1 machines, Gbit/s, by machine type, GPU and GPUs, as that page names it. The catalog has none for N1,
+#: where it depends on the GPUs.
+_N1_GBPS = {("n1-highmem-96", "v100", 8): 100}
 #: Machines whose GPUs exchange gradients past the processor (GPUDirect); a server on the way would slow them down.
 _GPUDIRECT_FAMILIES = ("a3-", "a4-", "a4x-")
 
@@ -107,7 +110,7 @@ def no_reduction_server(plan: AcceleratorPlan) -> str | None:
     machine = plan.machine
     if machine is None or machine.name.startswith(_GPUDIRECT_FAMILIES):
         return f"{plan.machine_type} exchanges gradients past the processor (GPUDirect), faster than any server could."
-    if not machine.network_gbps:
+    if not _network_gbps(plan):
         return f"the network bandwidth of {machine.name}, by which the pool is sized, is not known."
     return None
 
@@ -117,8 +120,14 @@ def reduction_servers(plan: AcceleratorPlan) -> int:
 
     The formula is that of Google's page on distributed training.
     """
-    gbps = plan.machine.network_gbps if plan.machine else None
-    return math.ceil((gbps or 0) * plan.nodes / _REDUCTION_GBPS)
+    return math.ceil(_network_gbps(plan) * plan.nodes / _REDUCTION_GBPS)
+
+
+def _network_gbps(plan: AcceleratorPlan) -> float:
+    """Bandwidth of one machine of a plan; 0 where it is not known."""
+    if plan.machine is None or plan.gpu is None:
+        return 0
+    return plan.machine.network_gbps or _N1_GBPS.get((plan.machine.name, plan.gpu.name, plan.count), 0)
 
 
 def custom_job(

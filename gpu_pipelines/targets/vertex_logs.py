@@ -22,11 +22,18 @@ class LogLine:
 
     Attributes:
         job: id of the custom job.
-        text: the line; that of a machine which is not the chief begins with its name in brackets.
+        machine: name of the machine in the job, such as workerpool1-0; service for what Vertex AI says itself.
+        text: the line.
     """
 
     job: str
+    machine: str
     text: str
+
+    @property
+    def shown(self) -> str:
+        """The line, after the name of the machine where that is not the chief."""
+        return self.text if self.machine == _CHIEF else f"[{self.machine}] {self.text}"
 
 
 class JobLogs:
@@ -54,15 +61,16 @@ class JobLogs:
         Raises:
             UserError: the log cannot be read.
         """
-        found = []
+        found: list[tuple[str, LogLine]] = []
         for job in jobs:
             for entry in self._entries(job):
                 if entry.get("insertId") in self._seen.setdefault(job, set()):
                     continue
                 self._seen[job].add(str(entry.get("insertId")))
-                self._newest[job] = max(self._newest.get(job, ""), str(entry.get("timestamp", "")))
-                found += [LogLine(job, line) for line in _lines(entry)]
-        return found
+                moment = str(entry.get("timestamp", ""))
+                self._newest[job] = max(self._newest.get(job, ""), moment)
+                found += [(moment, line) for line in _lines(job, entry)]
+        return [line for _, line in sorted(found, key=lambda each: each[0])]
 
     def _entries(self, job: str) -> Iterator[dict[str, Any]]:
         wanted = f'resource.type="ml_job" resource.labels.job_id="{job}"'
@@ -92,9 +100,8 @@ class JobLogs:
         return answer
 
 
-def _lines(entry: dict[str, Any]) -> list[str]:
+def _lines(job: str, entry: dict[str, Any]) -> list[LogLine]:
     payload = entry.get("jsonPayload") or {}
     text = str(payload.get("message", "") if payload else entry.get("textPayload", ""))
-    machine = entry.get("resource", {}).get("labels", {}).get("task_name", _CHIEF)
-    before = "" if machine == _CHIEF else f"[{machine}] "
-    return [f"{before}{line}" for line in text.splitlines() if line.strip()]
+    machine = str(entry.get("resource", {}).get("labels", {}).get("task_name", _CHIEF))
+    return [LogLine(job, machine, line) for line in text.splitlines() if line.strip()]

@@ -34,7 +34,7 @@ class StepMachines:
 
 
 def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachines]:
-    """The GPUs of the steps that are CustomJobs, in the order of the file.
+    """The GPUs of the steps that are CustomJobs, in the order in which the steps run.
 
     Args:
         spec: a compiled pipeline.
@@ -51,7 +51,21 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
             problems.append(f"{step}: {error}")
     if problems:
         raise UserError.of_all(problems)
-    return found
+    depths = _depths(spec)
+    return sorted(found, key=lambda each: depths.get(each.step, 0))
+
+
+def _depths(spec: Mapping[str, Any]) -> dict[str, int]:
+    """How many tasks of the pipeline, at most, run one after the other before each of them."""
+    waiting = dict(spec["root"].get("dag", {}).get("tasks", {}))
+    depths: dict[str, int] = {}
+    while ready := [name for name, task in waiting.items() if not waiting.keys() & set(task.get("dependentTasks", []))]:
+        for name in ready:
+            depths[name] = 1 + max(
+                (depths.get(other, 0) for other in waiting[name].get("dependentTasks", [])), default=-1
+            )
+        waiting = {name: task for name, task in waiting.items() if name not in depths}
+    return depths
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, PlanRequest]]:
@@ -94,40 +108,22 @@ def _hours(timeout: Any) -> float | None:
     return None if hours == DEFAULT_HOURS else hours
 
 
-def with_image(spec: dict[str, Any], settings: ProjectSettings, origin: str) -> dict[str, Any]:
-    """A compiled pipeline with the settings' image in the place of the one that files are published with.
+def with_image(text: str, settings: ProjectSettings, origin: str) -> str:
+    """A compiled file with the settings' image in the place of the one that files are published with.
 
     Args:
-        spec: the compiled pipeline.
+        text: content of the file.
         settings: the image; asked for only where the file needs it.
         origin: what the file is called, for messages.
 
     Raises:
         UserError: the file needs an image and none is known, or it has one of its own and another was given.
     """
-    needed = _has(spec, STEPS_IMAGE)
-    if needed:
+    if STEPS_IMAGE in text:
         settings.require("image")
-        replaced: dict[str, Any] = _replaced(spec, STEPS_IMAGE, settings.image)
-        return replaced
+        return text.replace(STEPS_IMAGE, str(settings.image))
     if settings.origins.get("image") == "--image":
         raise UserError(
             f"{origin} was compiled with an image of its own.", "Leave --image out, or compile it again with it."
         )
-    return spec
-
-
-def _has(part: Any, text: str) -> bool:
-    if isinstance(part, dict):
-        return any(_has(value, text) for value in part.values())
-    if isinstance(part, list):
-        return any(_has(value, text) for value in part)
-    return bool(part == text)
-
-
-def _replaced(part: Any, text: str, by: Any) -> Any:
-    if isinstance(part, dict):
-        return {name: _replaced(value, text, by) for name, value in part.items()}
-    if isinstance(part, list):
-        return [_replaced(value, text, by) for value in part]
-    return by if part == text else part
+    return text

@@ -92,7 +92,6 @@ def pipeline_job(
     """
     job: dict[str, Any] = {
         "displayName": name_of(spec),
-        "pipelineSpec": dict(spec) if cache is None else _with_caching(spec, cache),
         "runtimeConfig": {
             "gcsOutputDirectory": settings.pipeline_root,
             "parameterValues": {name: value for name, value in arguments.items() if value is not None},
@@ -108,7 +107,8 @@ def pipeline_job(
         job["network"] = settings.network
     if settings.encryption_key:
         job["encryptionSpec"] = {"kmsKeyName": settings.encryption_key}
-    return job
+    # Last, because it is a thousand lines in what a dry run prints.
+    return {**job, "pipelineSpec": dict(spec) if cache is None else _with_caching(spec, cache)}
 
 
 def _with_caching(spec: Mapping[str, Any], cache: bool) -> dict[str, Any]:
@@ -164,6 +164,8 @@ def submit(request: PipelineRequest, settings: ProjectSettings) -> str:
             if tries == 1:
                 raise
             return full_name(request.job_id, settings)
+        except KeyboardInterrupt:
+            raise UserError("Interrupted while the run was being submitted.", lost) from None
 
 
 def full_name(job: str, settings: ProjectSettings) -> str:

@@ -70,14 +70,16 @@ pull_image() {
     fail "$image cannot be pulled; the VM's service account needs roles/artifactregistry.reader there"
 }
 
-# What an earlier start has left in Cloud Storage.
+# What an earlier start has left in Cloud Storage. The user of the image need not be root.
 fetch_synced_directory() {
   [[ -n $sync_directory ]] || return 0
   mkdir -p "$state_directory/synced"
-  gcloud storage ls "$output_directory/checkpoints/" >/dev/null 2>&1 || return 0
-  say "fetching $output_directory/checkpoints"
-  quietly gcloud storage rsync --recursive "$output_directory/checkpoints" "$state_directory/synced" ||
-    fail "$output_directory/checkpoints cannot be read; the VM's service account needs roles/storage.objectUser there"
+  if gcloud storage ls "$output_directory/checkpoints/" >/dev/null 2>&1; then
+    say "fetching $output_directory/checkpoints"
+    quietly gcloud storage rsync --recursive "$output_directory/checkpoints" "$state_directory/synced" ||
+      fail "$output_directory/checkpoints cannot be read; the VM's service account needs roles/storage.objectUser there"
+  fi
+  chmod -R a+rwX "$state_directory/synced"
 }
 
 # One copy at a time: the last one begins when that of the helper has ended.

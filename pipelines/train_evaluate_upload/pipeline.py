@@ -204,7 +204,9 @@ def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
     found = []
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     source, registry = prepare.source, evaluation.registry
-    if not source.startswith("sample:") and not _in_mounted_bucket(source):
+    if source.startswith("gs://"):
+        found.append(f"The source {source} is read through the mount of its bucket. Give {_MOUNTED}{source[5:]}.")
+    elif not source.startswith("sample:") and not _in_mounted_bucket(source):
         found.append(
             f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give "
             f"{_MOUNTED}BUCKET/FOLDER, where the containers see it."

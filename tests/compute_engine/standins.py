@@ -65,6 +65,7 @@ class Vm:
     gpus: list[str] = field(default_factory=lambda: ["NVIDIA L4"] * 2)
     training: str = "echo trained"
     environment: dict[str, str] = field(default_factory=dict)
+    programs: dict[str, str] = field(default_factory=dict)
     settings: StartupSettings = field(
         default_factory=lambda: StartupSettings(
             "train-l4-2", "us-central1-a", 2, Container("us-docker.pkg.dev/p/r/t:1"), driver_seconds=0
@@ -88,7 +89,7 @@ class Vm:
 
     def start(self) -> subprocess.Popen[str]:
         """Starts the script, as a start of the VM does."""
-        programs = {**PROGRAMS, "training": self.training}
+        programs = {**PROGRAMS, **self.programs, "training": self.training}
         for name, text in programs.items():
             path = self.folder / name
             path.write_text((NOTE if name in PROGRAMS else "#!/bin/bash\n") + text + "\n")

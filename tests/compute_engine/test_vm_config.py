@@ -230,6 +230,7 @@ def test_terraform_has_what_the_command_has() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.terraform
 def test_terraform_reads_the_file_and_the_script_in_it_as_it_is(tmp_path: Path) -> None:
     """The real terraform, without the provider, which checks the arguments and which cannot be had offline."""
     odd = ["${HOME}", "$${x}", "$$${x}", "%{ if true }", "%%{x}", "$", "100%", "\\", "é\n"]

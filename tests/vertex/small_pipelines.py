@@ -20,3 +20,33 @@ def compiled_sum(folder: Path) -> Path:
     """The compiled file of `sum_of_three`: its tasks are add and add-2."""
     compiler.Compiler().compile(sum_of_three, str(folder / "sum.yaml"))
     return folder / "sum.yaml"
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def wait_for_the_end(seconds: int, place: str):
+    import signal
+    import sys
+    import time
+
+    def save(*_):
+        print("saved", flush=True)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    print(f"waiting in {place}", flush=True)
+    time.sleep(seconds)
+
+
+def compiled_wait(folder: Path) -> Path:
+    """The compiled file of one step on an L4, which waits until it is stopped: its task is wait-for-the-end."""
+    from gpu_pipelines.accelerators import plan
+    from gpu_pipelines.targets.vertex_target import VertexTarget
+
+    placed = VertexTarget().place(wait_for_the_end, plan("l4:1"))
+
+    @dsl.pipeline(name="wait")
+    def wait(seconds: int = 60):
+        placed(seconds=seconds, place=f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/here")
+
+    compiler.Compiler().compile(wait, str(folder / "wait.yaml"))
+    return folder / "wait.yaml"

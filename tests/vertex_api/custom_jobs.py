@@ -20,6 +20,7 @@ ENDED = (STATES.JOB_STATE_SUCCEEDED, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_C
 
 
 def now() -> datetime:
+    """The time, as the API's messages have it."""
     return datetime.now(timezone.utc)
 
 

@@ -54,11 +54,6 @@ class Faults:
         with self._lock:
             self._faults.append(fault)
 
-    def clear(self) -> None:
-        """Calls off what has not happened yet."""
-        with self._lock:
-            self._faults.clear()
-
     def take(self, call: str) -> Fault | None:
         """The failure for a request, if one is ordered; it is used up by that."""
         with self._lock:

@@ -19,7 +19,7 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:?\
 _SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
-def test_of(text: str) -> Test:
+def predicate(text: str) -> Test:
     """What a filter lets through.
 
     Raises:
@@ -32,9 +32,6 @@ def test_of(text: str) -> Test:
     if reader.tokens:
         raise reader.error()
     return found
-
-
-test_of.__test__ = False  # type: ignore[attr-defined]
 
 
 class _Reader:

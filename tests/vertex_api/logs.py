@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from vertex_api.api_error import ApiError
-from vertex_api.filters import test_of
+from vertex_api.filters import predicate
 
 _FIELDS = {"resourceNames": list, "projectIds": list, "filter": str, "orderBy": str, "pageSize": int, "pageToken": str}
 _MOST = 1000
@@ -28,8 +28,6 @@ class Logs:
         labels: Mapping[str, str],
         message: str,
         severity: str = "INFO",
-        log: str = "",
-        at: datetime | None = None,
     ) -> None:
         """Adds an entry.
 
@@ -39,18 +37,16 @@ class Logs:
             labels: labels of that resource.
             message: the line.
             severity: INFO, ERROR and so on.
-            log: name of the log; empty for that of the task.
-            at: when it was written; None for now.
         """
         with self._lock:
-            moment = at or datetime.now(timezone.utc)
+            moment = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
             self._entries.append(
                 {
                     "insertId": f"entry{len(self._entries):09}",
-                    "logName": f"projects/{project}/logs/{log or labels.get('task_name', 'service')}",
+                    "logName": f"projects/{project}/logs/{labels['task_name']}",
                     "resource": {"type": resource, "labels": {"project_id": project, **labels}},
-                    "timestamp": moment.isoformat(timespec="microseconds").replace("+00:00", "Z"),
-                    "receiveTimestamp": moment.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+                    "timestamp": moment,
+                    "receiveTimestamp": moment,
                     "severity": severity,
                     "jsonPayload": {"message": message},
                 }
@@ -83,7 +79,7 @@ class Logs:
         order = request.get("orderBy", "timestamp asc")
         if order not in ("timestamp asc", "timestamp desc", "timestamp"):
             raise ApiError(400, f"Unsupported order_by: {order}.")
-        test = test_of(request.get("filter", ""))
+        test = predicate(request.get("filter", ""))
         with self._lock:
             found = [
                 entry

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vertex_api.api_error import ApiError
-from vertex_api.filters import test_of
+from vertex_api.filters import predicate
 from vertex_api.transcoding import as_json
 
 
@@ -54,7 +54,7 @@ def region_of(name: str) -> str:
 
 def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tuple[list[Any], str]:
     """Those resources of a parent that a list request asks for, the newest first, and the token of the next page."""
-    test = test_of(getattr(request, "filter", ""))
+    test = predicate(getattr(request, "filter", ""))
     found = [item for item in resources if item.name.startswith(f"{parent}/") and test(as_json(item))]
     found.sort(key=lambda item: item.create_time, reverse=not str(getattr(request, "order_by", "")).endswith("time"))
     start = int(request.page_token or 0)

@@ -132,6 +132,7 @@ class PipelineJobs:
                 region = custom_job.split("/")[3]
                 uri = f"https://{region}-aiplatform.googleapis.com/v1/{custom_job}"
                 resources = {"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]}
+                # google-cloud-aiplatform reads it there, in model_evaluation_job.py.
                 detail.execution = {"metadata": {"output:gcp_resources": json.dumps(resources)}}
 
     def end(self, name: str, state: str, error: str = "") -> None:
@@ -178,7 +179,7 @@ class PipelineJobs:
 
     def _task(self, job: Any, name: str) -> Any:
         # The first is the pipeline's own, which may have the name of one of its tasks.
-        return next(detail for detail in job.job_detail.task_details[1:] if detail.task_name == name)
+        return next(detail for detail in list(job.job_detail.task_details)[1:] if detail.task_name == name)
 
     def _copy(self, job: Any) -> Any:
         with self._lock:

@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from google.cloud import cloudquotas_v1
+
 from vertex_api.api_error import ApiError
 from vertex_api.names import Names
+from vertex_api.transcoding import as_json
 
 SERVICES = (
     "aiplatform.googleapis.com",
@@ -30,6 +33,7 @@ class Project:
         service_accounts: e-mail addresses of those that exist.
         disabled_accounts: those of them that are disabled.
         bindings: members by role, of the project's IAM policy.
+        limits: GPUs by quota metric and region.
     """
 
     def __init__(self, names: Names) -> None:
@@ -38,6 +42,7 @@ class Project:
         self.service_accounts: set[str] = set()
         self.disabled_accounts: set[str] = set()
         self.bindings: dict[str, set[str]] = {}
+        self.limits: dict[str, dict[str, int]] = {}
         self._names = names
 
     def told(self, project: str, version: str) -> dict[str, Any]:
@@ -94,3 +99,20 @@ class Project:
             "uniqueId": "100000000000000000001",
             **disabled,
         }
+
+    def quotas(self) -> dict[str, Any]:
+        """The answer to quotaInfos.list of Cloud Quotas."""
+        infos = [
+            cloudquotas_v1.QuotaInfo(
+                metric=metric,
+                quota_id=metric.rpartition("/")[2],
+                dimensions_infos=[
+                    cloudquotas_v1.DimensionsInfo(
+                        dimensions={"region": region}, details=cloudquotas_v1.QuotaDetails(value=limit)
+                    )
+                    for region, limit in limits.items()
+                ],
+            )
+            for metric, limits in self.limits.items()
+        ]
+        return as_json(cloudquotas_v1.ListQuotaInfosResponse(quota_infos=infos))

@@ -25,7 +25,9 @@ from vertex_api.logs import Logs
 from vertex_api.names import Names
 from vertex_api.transcoding import as_json
 
+#: What a container has of this machine's variables.
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+#: In the image's address of a pool that this server has only a stand-in for.
 _REDUCTION_SERVER = "reductionserver"
 #: How long replicas have to end after SIGTERM, seconds; and those besides the primary one after it has ended.
 _GRACE_S = 30.0
@@ -78,17 +80,15 @@ class Replicas:
 
     Attributes:
         environment: further variables of every replica, such as those for a rehearsal without GPUs.
-        entrypoint: what to run where a container has no command of its own.
+        prefix: what to put before the command of every replica.
         restarts: how often a replica that has failed is started again before the job fails.
-        queue_s: how long a job waits for machines, seconds.
         folder: working directory of the replicas.
     """
 
     def __init__(self, jobs: CustomJobs, logs: Logs, names: Names) -> None:
         self.environment: dict[str, str] = {}
-        self.entrypoint: list[str] = []
+        self.prefix: list[str] = []
         self.restarts = 0
-        self.queue_s = 0.0
         self.folder: Path | None = None
         self._jobs, self._logs, self._names = jobs, logs, names
         self._runs: dict[str, _Run] = {}
@@ -109,10 +109,6 @@ class Replicas:
         """Ends all that runs."""
         for run in self._runs.values():
             run.kill()
-
-    def replicas(self, name: str) -> list[Replica]:
-        """The replicas of a job."""
-        return self._runs[self._names.number(name)].replicas
 
     def _start(self, job: Any) -> None:
         self._runs[job.name] = _Run(self, job, self._jobs, self._logs, self._names.project(job.name))
@@ -151,11 +147,10 @@ class _Run:
     def _run(self) -> None:
         error = ""
         try:
-            if not self.cancelled.wait(self._settings.queue_s):
-                self._jobs.set_state(self._job.name, "JOB_STATE_RUNNING")
-                for replica in self.replicas:
-                    self._launch(replica)
-                error = self._wait()
+            self._jobs.set_state(self._job.name, "JOB_STATE_RUNNING")
+            for replica in self.replicas:
+                self._launch(replica)
+            error = self._wait()
         except OSError as problem:
             error = f"The replica could not be started: {problem}"
         self._end(error)
@@ -219,13 +214,13 @@ class _Run:
 
     def _launch(self, replica: Replica) -> None:
         container = self._job.job_spec.worker_pool_specs[replica.pool].container_spec
-        command = [*(container.command or self._settings.entrypoint), *container.args]
+        command = [*container.command, *container.args]
         if self._is_reduction_server(replica):
             command = [sys.executable, "-c", "import signal; signal.pause()"]
         if not command:
             raise OSError(f"{replica.name} has no command, and this server runs no images.")
         replica.process = subprocess.Popen(
-            command,
+            [*self._settings.prefix, *command],
             env=self._environment(replica),
             cwd=self._settings.folder,
             stdin=subprocess.DEVNULL,
@@ -251,10 +246,10 @@ class _Run:
         self._logs.write(self._project, "ml_job", labels, line, severity)
 
     def _environment(self, replica: Replica) -> dict[str, str]:
-        own = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{own.get('PATH', '')}"
+        own = container_variables()
         spec, job_id = self._job.job_spec, self._job.name.rpartition("/")[2]
-        own |= {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": self._job.name.split("/")[1]}
+        _, number, _, region, *_ = self._job.name.split("/")
+        own |= {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": number, "CLOUD_ML_REGION": region}
         if prefix := spec.base_output_directory.output_uri_prefix:
             folders = {"MODEL_DIR": "model", "CHECKPOINT_DIR": "checkpoints", "TENSORBOARD_LOG_DIR": "logs"}
             own |= {f"AIP_{name}": f"{prefix.rstrip('/')}/{folder}/" for name, folder in folders.items()}
@@ -262,6 +257,12 @@ class _Run:
         own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment
         container = spec.worker_pool_specs[replica.pool].container_spec
         return own | {variable.name: variable.value for variable in container.env}
+
+
+def container_variables() -> dict[str, str]:
+    """What a container has of this machine's variables: few, and this Python first on the path."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
 
 
 def cluster_variables(replicas: list[Replica], own: Replica, spec: Mapping[str, Any]) -> dict[str, str]:

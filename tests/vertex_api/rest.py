@@ -61,6 +61,9 @@ class HttpRequest:
 
 Answer = dict[str, Any] | bytes
 
+#: Where a service account's key is exchanged for a token.
+TOKENS = "/token"
+
 
 def answer(state: State, request: HttpRequest) -> Answer:
     """The answer to a request.
@@ -138,8 +141,16 @@ def _batch_of_services(state: State, request: HttpRequest, project: str) -> Answ
     return state.project.batch_services(project, request.query.get("names", []))
 
 
+def _quotas(state: State, request: HttpRequest, project: str) -> Answer:
+    return state.project.quotas()
+
+
 def _service_account(state: State, request: HttpRequest, project: str, address: str) -> Answer:
     return state.project.service_account(project, address)
+
+
+def _token(state: State, request: HttpRequest) -> Answer:
+    return {"access_token": "token-of-a-test", "expires_in": 3600, "token_type": "Bearer"}
 
 
 def _bucket_permissions(state: State, request: HttpRequest, bucket: str) -> Answer:
@@ -165,9 +176,11 @@ _OTHERS: list[tuple[str, str, _Handler]] = [
     ("GET", rf"/v1/projects/{_PROJECT}/services/(?P<service>[^/]+)", _service),
     ("GET", rf"/v1/projects/{_PROJECT}/services", _services),
     ("GET", rf"/v1/projects/{_PROJECT}/services:batchGet", _batch_of_services),
+    ("GET", rf"/v1/projects/{_PROJECT}/locations/global/services/aiplatform\.googleapis\.com/quotaInfos", _quotas),
     ("GET", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+)", _service_account),
     ("POST", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+):testIamPermissions", _permissions),
     ("GET", r"/storage/v1/b/(?P<bucket>[^/]+)/iam/testPermissions", _bucket_permissions),
+    ("POST", TOKENS, _token),
     # A repository as KFP's client sees it: at its host's name, which here says no location.
     ("POST", rf"/{_PROJECT}/(?P<repository>[^/]+)/?", _upload),
     ("GET|POST|PATCH|DELETE", rf"/{_PROJECT}/(?P<repository>[^/]+)/(?P<path>packages(/.*)?)", _packages_here),

@@ -2,11 +2,15 @@
 
 Requests are parsed, and answers built, with the API's own protobuf types, and held to the rules of the service; see
 rules.py. It keeps what it is told, can be told to fail, and runs custom jobs as processes; see replicas.py.
+
+Clients reach it in two ways: at an address of its own, without encryption and without credentials; or, through a proxy,
+at Google's own addresses, with TLS and credentials, over REST or gRPC; see tunnel.py.
 """
 
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -16,12 +20,23 @@ from pathlib import Path
 from typing import Any
 
 from vertex_api.api_error import ApiError
+from vertex_api.certificates import Certificates, make_certificates
 from vertex_api.faults import MESSAGES, Fault, Faults
-from vertex_api.rest import Answer, HttpRequest, answer
+from vertex_api.grpc_face import start_grpc
+from vertex_api.rest import TOKENS, Answer, HttpRequest, answer
 from vertex_api.services import PROJECT, REGION, State
 from vertex_api.storage import Storage
+from vertex_api.tunnel import carry, stands_for
 
-_OVERRIDDEN = ("ARTIFACTREGISTRY", "CLOUDRESOURCEMANAGER", "IAM", "LOGGING", "SERVICEUSAGE")
+_OVERRIDDEN = (
+    "AIPLATFORM",
+    "ARTIFACTREGISTRY",
+    "CLOUDQUOTAS",
+    "CLOUDRESOURCEMANAGER",
+    "IAM",
+    "LOGGING",
+    "SERVICEUSAGE",
+)
 
 
 class VertexApi:
@@ -32,13 +47,17 @@ class VertexApi:
         state: what it knows.
         folder: an empty folder of its own; gcloud's configuration is looked for there.
         storage: Cloud Storage; there is a bucket `example-bucket`.
+        certificates: for Google's host names, from a throwaway authority.
+        grpc_port, tls_port: where the proxy finds gRPC and REST with TLS.
     """
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, certificates: Certificates) -> None:
         self.url = url
         self.state = State()
         self.folder = folder
         self.storage = Storage()
+        self.certificates = certificates
+        self.grpc_port = self.tls_port = 0
         self._faults = Faults()
         self.state.replicas.folder = folder
 
@@ -75,7 +94,7 @@ class VertexApi:
 
     def environment(self) -> dict[str, str]:
         """Variables with which gcloud, Google's libraries and this project speak to this server."""
-        overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{self.url}/" for name in (*_OVERRIDDEN, "AIPLATFORM")}
+        overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{self.url}/" for name in _OVERRIDDEN}
         return {
             **overrides,
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/v1/",
@@ -85,6 +104,19 @@ class VertexApi:
             "CLOUDSDK_CORE_PROJECT": PROJECT,
             "CLOUDSDK_AI_REGION": REGION,
             "STORAGE_EMULATOR_HOST": self.url,
+            **self.proxy_environment(),
+        }
+
+    def proxy_environment(self) -> dict[str, str]:
+        """Variables with which Google's libraries reach this server at Google's own addresses, with credentials."""
+        trusted = str(self.certificates.authority)
+        return {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self.certificates.service_account),
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted,
+            "REQUESTS_CA_BUNDLE": trusted,
+            "SSL_CERT_FILE": trusted,
+            "https_proxy": self.url,
+            "no_proxy": "127.0.0.1,localhost",
             # gcsfs asks for a bucket's type over gRPC first, which no emulator answers.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
             # There is no metadata server to ask for credentials.
@@ -100,6 +132,16 @@ class VertexApi:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     api: VertexApi
+    secure = False
+
+    def do_CONNECT(self) -> None:
+        if not stands_for(self.path):
+            self.send_error(403, f"There is no {self.path} here.")
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.close_connection = True
+        carry(self.connection, self.api.grpc_port, self.api.tls_port)
 
     def _handle(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -121,12 +163,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, request: HttpRequest) -> tuple[int, str, bytes]:
         try:
+            self._check_credentials(request)
             found: Answer = answer(self.api.state, request)
         except ApiError as error:
             return error.code, "application/json", json.dumps(error.body()).encode()
         if isinstance(found, bytes):
             return 200, "text/plain", found
         return 200, "application/json", json.dumps(found).encode()
+
+    def _check_credentials(self, request: HttpRequest) -> None:
+        sent = self.headers.get("Authorization", "").startswith("Bearer ")
+        if self.secure and not sent and request.path != TOKENS:
+            raise ApiError(401, "Request is missing required authentication credential.")
+        if sent and not self.secure:
+            raise ApiError(400, "Credentials were sent over a connection without encryption.")
 
     def _fail(self, fault: Fault) -> None:
         if not fault.status:
@@ -147,22 +197,34 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[VertexApi]:
-    """Serves on a free port.
+def serving(folder: Path, certificates: Certificates | None = None) -> Iterator[VertexApi]:
+    """Serves on free ports.
 
     Args:
         folder: an empty folder.
+        certificates: those to serve with; None makes some. A process that is itself a client over gRPC must take the
+            same for all servers: gRPC reads whom it trusts once.
     """
-    handler = type("Handler", (_Handler,), {})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    api = VertexApi(f"http://127.0.0.1:{server.server_port}", folder)
-    handler.api = api  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
+    plain = ThreadingHTTPServer(("127.0.0.1", 0), type("Plain", (_Handler,), {}))
+    held = certificates or make_certificates(folder, PROJECT)
+    api = VertexApi(f"http://127.0.0.1:{plain.server_port}", folder, held)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(api.certificates.chain, api.certificates.key)
+    encrypted = ThreadingHTTPServer(("127.0.0.1", 0), type("Encrypted", (_Handler,), {"secure": True}))
+    encrypted.socket = context.wrap_socket(encrypted.socket, server_side=True, do_handshake_on_connect=False)
+    api.tls_port = encrypted.server_port
+    grpc_server, api.grpc_port = start_grpc(api, api.certificates)
+    threads = []
+    for server in (plain, encrypted):
+        server.RequestHandlerClass.api = api  # type: ignore[attr-defined]
+        threads.append(threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True))
+        threads[-1].start()
     try:
         yield api
     finally:
         api.close()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        grpc_server.stop(None)
+        for server, thread in zip((plain, encrypted), threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()

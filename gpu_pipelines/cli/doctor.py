@@ -1,0 +1,80 @@
+"""`gpu-pipelines doctor`: what a project needs for training on Vertex AI, and what to run for what is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpu_pipelines.cli import job_options as options
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.vertex_doctor_checks import Check
+
+_WIDTH = 22
+
+
+def doctor(
+    accelerator: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="What is to be trained on, NAME:COUNT; its quota is looked at.")
+    ] = None,
+    nodes: options.Nodes = 1,
+    strategy: options.Strategy = None,
+    project: options.Project = None,
+    region: options.Region = None,
+    pipeline_root: options.PipelineRoot = None,
+    image: options.Image = None,
+    repository: Annotated[
+        str | None, typer.Option(metavar="URL", help="https://LOCATION-kfp.pkg.dev/PROJECT/REPOSITORY.")
+    ] = None,
+    service_account: options.ServiceAccount = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no service.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Check what training on Vertex AI needs; exits with 1 if something is missing."""
+    from gpu_pipelines.accelerators.request import PlanRequest
+    from gpu_pipelines.project_settings import load_project_settings
+    from gpu_pipelines.targets.vertex_doctor import examine
+    from gpu_pipelines.targets.vertex_doctor_checks import MISSING
+
+    given = {
+        "project": project,
+        "region": region,
+        "pipeline_root": pipeline_root,
+        "image": image,
+        "repository": repository,
+        "service_account": service_account,
+    }
+    settings = load_project_settings(given)
+    request = None
+    if accelerator is not None:
+        request = PlanRequest(accelerator, nodes, settings.region, strategy)
+    checks = examine(settings, request, offline=offline)
+    found = list(checks) if as_json else _shown(checks)
+    missing = [check for check in found if check.state == MISSING]
+    if as_json:
+        print(json.dumps({"ok": not missing, "checks": [vars(check) for check in found]}, indent=2, ensure_ascii=False))
+    else:
+        print(_summary(found, len(missing)))
+    if missing:
+        raise typer.Exit(1)
+
+
+def _shown(checks: Iterable[Check]) -> list[Check]:
+    """Prints each check as soon as it is made."""
+    found = []
+    for check in checks:
+        sign = {"ok": "✓", "missing": "✗"}.get(check.state, "–")
+        print(f"{sign} {check.subject:<{_WIDTH}} {check.message}", flush=True)
+        if check.remedy:
+            print(f"  {'':<{_WIDTH}} → {check.remedy}", flush=True)
+        found.append(check)
+    return found
+
+
+def _summary(found: list[Check], missing: int) -> str:
+    unknown = sum(check.state == "unknown" for check in found)
+    told = f"{missing} missing" if missing else "Nothing that was looked at is missing"
+    return f"{told}; {unknown} not looked at or not needed." if unknown else f"{told}."

@@ -1,0 +1,115 @@
+"""Looks at all that a training on Vertex AI needs, and says what to run for each thing that is missing.
+
+What needs no network is looked at first. Of the rest, each check asks its service once and gives up soon; where a
+service does not answer or may not be asked, the check says that it could not be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.plan import PlanError, plan_request
+from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex_doctor_access import (
+    AccessCheck,
+    find_credentials,
+    look_at_apis,
+    look_at_permissions,
+    look_at_project,
+    look_at_service_account,
+)
+from gpu_pipelines.targets.vertex_doctor_checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex_doctor_local import look_at_gcloud, look_at_settings, look_at_versions
+from gpu_pipelines.targets.vertex_doctor_places import look_at_bucket, look_at_image, look_at_repository
+from gpu_pipelines.targets.vertex_doctor_quota import look_at_quota
+from gpu_pipelines.targets.vertex_rest import Rest, UnreachableError
+
+#: Checks that ask a service, by their subject, in the order in which they are shown.
+_REMOTE: Sequence[tuple[str, Callable[[AccessCheck], list[Check]]]] = (
+    ("APIs", look_at_apis),
+    ("your permissions", look_at_permissions),
+    ("service account", look_at_service_account),
+    ("pipeline root", look_at_bucket),
+    ("image", look_at_image),
+    ("pipeline repository", look_at_repository),
+    ("quota", look_at_quota),
+)
+
+
+def examine(settings: ProjectSettings, request: PlanRequest | None, *, offline: bool) -> Iterator[Check]:
+    """Makes the checks.
+
+    Args:
+        settings: of the project.
+        request: the accelerator that is meant to be used; None if there is none yet.
+        offline: ask no service.
+
+    Yields:
+        What each check found, in the order of what builds on what.
+    """
+    yield look_at_versions()
+    yield look_at_gcloud()
+    yield from look_at_settings(settings)
+    plan, check = _planned(request)
+    yield check
+    credentials = find_credentials(offline=offline)
+    yield credentials.check
+    if settings.project is None:
+        yield from _not_made(settings, "there is no project to ask about")
+        return
+    if offline:
+        yield from _not_made(settings, "--offline")
+        return
+    if credentials.check.state == MISSING:
+        yield from _not_made(settings, "there are no credentials")
+        return
+    yield from _remote(AccessCheck(settings, plan, Rest(credentials.found), credentials.member))
+
+
+def _remote(access: AccessCheck) -> Iterator[Check]:
+    try:
+        project = look_at_project(access)
+    except UnreachableError as error:
+        # The others would wait for the same; one is enough to know.
+        yield Check("project exists", NOT_KNOWN, f"{access.settings.project}: {error}")
+        yield from _not_made(access.settings, "no network", begin=1)
+        return
+    yield project.check
+    access = access.of_number(project.number)
+    with ThreadPoolExecutor(len(_REMOTE)) as threads:
+        for found in [threads.submit(_made, subject, look, access) for subject, look in _REMOTE]:
+            yield from found.result()
+
+
+def _made(subject: str, look: Callable[[AccessCheck], list[Check]], access: AccessCheck) -> list[Check]:
+    try:
+        return look(access)
+    except UnreachableError as error:
+        return [Check(subject, NOT_KNOWN, str(error))]
+
+
+def _not_made(settings: ProjectSettings, why: str, begin: int = 0) -> Iterator[Check]:
+    # That these are not set has been said already.
+    by_name = {"pipeline_root": "pipeline root", "image": "image"}
+    not_set = {subject for name, subject in by_name.items() if getattr(settings, name) is None}
+    for subject in ["project exists", *(subject for subject, _ in _REMOTE)][begin:]:
+        if subject not in not_set:
+            yield Check(subject, NOT_KNOWN, f"not looked at: {why}")
+
+
+def _planned(request: PlanRequest | None) -> tuple[AcceleratorPlan | None, Check]:
+    if request is None:
+        return None, Check("accelerator", NOT_KNOWN, "none was named", "Give --accelerator NAME:COUNT, such as l4:1.")
+    try:
+        plan = plan_request(request)
+    except PlanError as error:
+        problems: list[Any] = [problem.message for problem in error.problems]
+        instead = [choice.command() for problem in error.problems for choice in problem.alternatives]
+        command = f"gpu-pipelines accelerators plan {instead[0]}" if instead else "gpu-pipelines accelerators list"
+        return None, Check("accelerator", MISSING, " ".join(problems), command)
+    where = f"in {plan.region}" if plan.region else f"in {len(plan.regions)} regions"
+    return plan, Check("accelerator", OK, f"{plan.total_gpus} × {plan.spec.partition(':')[0]} {where}")

@@ -1,0 +1,110 @@
+"""A job as the file that `gcloud ai custom-jobs create --config` takes, and the command that goes with it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.cost import CostEstimate, estimate_cost
+from gpu_pipelines.targets.vertex_job_request import PreparedJob
+
+#: Most regions that a comment names.
+_REGIONS_SHOWN = 6
+
+
+def config_document(prepared: PreparedJob) -> dict[str, Any]:
+    """The `CustomJobSpec` with the names that gcloud and REST have for its fields."""
+    document: dict[str, Any] = _camel_case(prepared.spec)
+    return document
+
+
+def job_document(prepared: PreparedJob) -> dict[str, Any]:
+    """The whole `CustomJob` as REST has it."""
+    document: dict[str, Any] = _camel_case({name: part for name, part in prepared.job.items() if name != "labels"})
+    # Keys of labels are the user's own.
+    return {**document, "labels": prepared.labels} if prepared.labels else document
+
+
+def config_text(prepared: PreparedJob, file: str) -> str:
+    """The file, with what it is for and what it costs as comments.
+
+    Args:
+        prepared: the job.
+        file: name of the file, for the command.
+    """
+    comments = [
+        *(line for plan in prepared.plans for line in (told_plan(plan), told_cost(plan))),
+        gcloud_command(prepared, file),
+    ]
+    if prepared.region is None:
+        comments.append(_told_regions(prepared.plans[0]))
+    head = "".join(f"# {line}\n" for line in comments)
+    return head + yaml.safe_dump(config_document(prepared), sort_keys=False, allow_unicode=True, width=4096)
+
+
+def gcloud_command(prepared: PreparedJob, file: str) -> str:
+    """The command that submits the file; what a `CustomJobSpec` has no place for is its flags."""
+    words = ["gcloud", "ai", "custom-jobs", "create"]
+    if prepared.project:
+        words.append(f"--project={prepared.project}")
+    words += [f"--region={prepared.region or 'REGION'}", f"--display-name={prepared.name}", f"--config={file}"]
+    if prepared.labels:
+        words.append("--labels=" + ",".join(f"{key}={value}" for key, value in prepared.labels.items()))
+    if prepared.encryption_key:
+        words.append(f"--kms-key={prepared.encryption_key}")
+    return shlex.join(words)
+
+
+def told_plan(plan: AcceleratorPlan) -> str:
+    """A plan on one line."""
+    machines = f"{plan.nodes} × {plan.machine_type}" if plan.nodes > 1 else str(plan.machine_type)
+    return f"{plan.spec} on {machines}: {plan.total_gpus} GPUs, {plan.strategy}"
+
+
+def told_cost(plan: AcceleratorPlan) -> str:
+    """What a plan costs, on one line, with the date of the price list."""
+    cost = estimate_cost(plan)
+    if cost is None or not (prices := [cost.here] if cost.here else list(cost.regions)):
+        return "no price is known"
+    price = prices[0]
+    per_hour, total = cost.per_hour(price), cost.total(price)
+    if per_hour is None:
+        return f"no {plan.strategy} price is known for {price.region}"
+    told = f"about {per_hour:,.2f} USD per hour in {price.region}"
+    if plan.region is None:
+        told += ", the cheapest region"
+    if plan.region and not cost.here:
+        told = f"no price is known for {plan.region}; {told}"
+    if total is not None:
+        told += f", {total:,.2f} USD for {cost.hours:g} h"
+    return f"{told} ({_told_list(cost)}; without fees, disks and traffic)"
+
+
+def _told_list(cost: CostEstimate) -> str:
+    kind = "spot" if cost.strategy == "spot" else "on-demand"
+    return f"{kind} list price of {cost.as_of or 'unknown date'}"
+
+
+def _told_regions(plan: AcceleratorPlan) -> str:
+    if not plan.regions:
+        return "REGION: where it can be had is not known"
+    more = f" and {len(plan.regions) - _REGIONS_SHOWN} more" if len(plan.regions) > _REGIONS_SHOWN else ""
+    return f"REGION: one of {', '.join(plan.regions[:_REGIONS_SHOWN])}{more}"
+
+
+def _camel_case(value: Any) -> Any:
+    """Mappings with JSON's names in the place of those of protocol buffers; a `CustomJobSpec` has no free keys."""
+    if isinstance(value, dict):
+        return {_camel(name): _camel_case(content) for name, content in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_camel_case(content) for content in value]
+    return value
+
+
+def _camel(name: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)

@@ -1,0 +1,332 @@
+"""A job from a file as `gcloud ai custom-jobs create --config` takes it: checked, and overruled by flags.
+
+A flag wins over the file, and the file over the project's settings. What neither flag nor rule touches stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.plan import plan_request
+from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.accelerators.together import share_zone
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings, flag_of
+from gpu_pipelines.targets.vertex_job_request import JobRequest, PreparedJob, checked_name, default_name
+from gpu_pipelines.targets.vertex_job_spec import (
+    environment_variables,
+    machine_spec,
+    max_wait,
+    no_reduction_server,
+    reduction_pool,
+    require_job,
+    timeout,
+)
+
+#: ON_DEMAND and LOW_COST are the deprecated names of STANDARD and SPOT.
+_STRATEGIES = {"SPOT": "spot", "LOW_COST": "spot", "FLEX_START": "flex-start"}
+#: Pools of a CustomJob by their place: the chief, the other machines, servers, evaluators.
+_TRAINING, _SERVERS, _MOST_POOLS = (0, 1), 2, 4
+_CONTAINERS = ("container_spec", "python_package_spec")
+_REDUCTION_SERVER = "/training/reductionserver"
+
+Pool = dict[str, Any]
+
+
+def prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings) -> PreparedJob:
+    """The job of a file, with what flags change.
+
+    Raises:
+        UserError: the file is not what gcloud takes, or something in it is wrong.
+        PlanError: its accelerator cannot be had like that.
+    """
+    spec = read_job_file(path)
+    effective = _settings_over(spec, settings)
+    pools: list[Pool] = spec["worker_pool_specs"]
+    _set_pools(pools, flags)
+    planned = {index: plan_request(request) for index, request in _requests(spec, flags, effective.region).items()}
+    if 0 not in planned:
+        raise UserError(
+            f"The first pool of {path} has no GPU, so there is nothing here to check.",
+            "Give --accelerator NAME:COUNT, or use gcloud itself.",
+        )
+    plan = planned[0]
+    require_job(plan, effective, flags.options())
+    if len(planned) > 1:
+        share_zone(list(planned.values()))
+    problems = _set_machines(pools, planned, flags)
+    problems += _set_scheduling(spec.setdefault("scheduling", {}), plan, flags)
+    problems += _set_containers(pools, flags, _flag_value(settings, "image"))
+    problems += _set_reduction_servers(pools, plan, flags)
+    problems += _mixed_flex_start(pools, plan)
+    if problems:
+        raise UserError.of_all(problems)
+    _set_rest(spec, effective, flags)
+    name = checked_name(flags.name or default_name(plan, _image_of(pools[0])))
+    return PreparedJob(_job(name, spec, settings), tuple(planned.values()), settings.project, plan.region)
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """A `CustomJobSpec`, with the names of the API's protobuf fields, each checked against the API's own types.
+
+    Raises:
+        UserError: the file cannot be read, or is no `CustomJobSpec`.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"The file {path} cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"The file {path} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a mapping, so it is no config of a custom job.")
+    if "jobSpec" in content or "job_spec" in content:
+        raise UserError(
+            f"{path} is a whole CustomJob; gcloud takes its jobSpec alone.",
+            "Move what is below jobSpec to the top, and give name and labels as flags.",
+        )
+    spec = _checked(content, path)
+    pools = spec.get("worker_pool_specs")
+    if not pools:
+        raise UserError(f"{path} has no workerPoolSpecs.", "gpu-pipelines job config writes a whole file.")
+    if len(pools) > _MOST_POOLS:
+        raise UserError(f"{path} has {len(pools)} pools; a job has at most {_MOST_POOLS}.")
+    if pools[0].get("replica_count", 1) != 1:
+        raise UserError(f"The first pool of {path} has {pools[0]['replica_count']} replicas; the chief is alone there.")
+    return spec
+
+
+def _checked(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    # These types alone take a second; the whole of google.cloud.aiplatform takes seven.
+    from google.cloud.aiplatform_v1.types import custom_job
+    from google.protobuf import json_format
+
+    message = custom_job.CustomJobSpec.pb()()
+    try:
+        json_format.ParseDict(content, message)
+    except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is no config of a custom job: {' '.join(str(error).split())[:600]}") from None
+    spec: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    for pool in spec.get("worker_pool_specs", []):
+        if "replica_count" in pool:
+            # JSON of protocol buffers has 64-bit numbers as texts.
+            pool["replica_count"] = int(pool["replica_count"])
+    return spec
+
+
+def _settings_over(spec: Mapping[str, Any], settings: ProjectSettings) -> ProjectSettings:
+    """The settings that hold: of a flag, else of the file, else of the project."""
+    of_file = {
+        name: spec[name]
+        for name in ("service_account", "network", "tensorboard")
+        if spec.get(name) and _flag_value(settings, name) is None
+    }
+    return replace(settings, **of_file)
+
+
+def _flag_value(settings: ProjectSettings, name: str) -> str | None:
+    """A setting that was given as a flag; None if it came from elsewhere."""
+    value: str | None = getattr(settings, name) if settings.origins.get(name) == flag_of(name) else None
+    return value
+
+
+def _set_pools(pools: list[Pool], flags: JobRequest) -> None:
+    """As many replicas in the second pool as `--nodes` says."""
+    if flags.nodes is None:
+        return
+    while len(pools) < 2:
+        pools.append({})
+    others = flags.nodes - 1
+    pools[1] = {**(pools[1] or pools[0]), "replica_count": others} if others > 0 else {}
+    while not pools[-1]:
+        pools.pop()
+
+
+def _requests(spec: Mapping[str, Any], flags: JobRequest, region: str | None) -> dict[int, PlanRequest]:
+    """What each pool with GPUs asks for, by its place; a pool like the first one is counted to that."""
+    scheduling = spec.get("scheduling", {})
+    requests: dict[int, PlanRequest] = {}
+    for index, pool in enumerate(spec["worker_pool_specs"]):
+        own = flags if index in _TRAINING else JobRequest(strategy=flags.strategy, hours=flags.hours)
+        request = _request(pool, scheduling, own, region) if pool else None
+        if request is None:
+            continue
+        if index == 1 and 0 in requests and replace(request, nodes=1) == requests[0]:
+            requests[0] = replace(request, nodes=request.nodes + 1)
+        else:
+            requests[index] = request
+    if flags.nodes is not None and flags.nodes < 1 and 0 in requests:
+        # Left to the plan, which says so.
+        requests[0] = replace(requests[0], nodes=flags.nodes)
+    return requests
+
+
+def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobRequest, region: str | None) -> PlanRequest | None:
+    machine = pool.get("machine_spec", {})
+    kind = machine.get("accelerator_type")
+    if flags.accelerator is None and not kind:
+        return None
+    strategy = flags.strategy or _strategy(machine, scheduling, flags)
+    named = machine.get("reservation_affinity", {}).get("values", [None])[0]
+    return PlanRequest(
+        spec=flags.accelerator or f"{kind}:{machine.get('accelerator_count', 1)}",
+        nodes=pool.get("replica_count", 1),
+        region=region,
+        strategy=strategy,
+        # Another accelerator comes with a machine of its own.
+        machine_type=flags.machine_type or (machine.get("machine_type") if flags.accelerator is None else None),
+        reservation=flags.reservation or (named if strategy == "reservation" else None),
+        hours=flags.hours if flags.hours is not None else _hours(scheduling.get("timeout")),
+    )
+
+
+def _strategy(machine: Mapping[str, Any], scheduling: Mapping[str, Any], flags: JobRequest) -> str:
+    affinity = machine.get("reservation_affinity", {}).get("reservation_affinity_type")
+    if flags.reservation or affinity in ("ANY_RESERVATION", "SPECIFIC_RESERVATION"):
+        return "reservation"
+    return _STRATEGIES.get(scheduling.get("strategy", ""), "standard")
+
+
+def _hours(duration: str | None) -> float | None:
+    """Hours of a duration as JSON has it, such as `3600s`."""
+    return float(duration.removesuffix("s")) / 3600 if duration else None
+
+
+def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], flags: JobRequest) -> list[str]:
+    problems = []
+    for index, pool in enumerate(pools):
+        plan = planned.get(index) or (
+            planned[0] if index == 1 and pool.get("machine_spec") and _has_gpu(pool) else None
+        )
+        if plan is None:
+            continue
+        pool["machine_spec"] = {**pool.get("machine_spec", {}), **machine_spec(plan)}
+        if plan.reservation_affinity is None:
+            pool["machine_spec"].pop("reservation_affinity", None)
+        pool.setdefault("replica_count", 1)
+        problems += _set_disk(pool, plan, flags)
+    return problems
+
+
+def _has_gpu(pool: Pool) -> bool:
+    return bool(pool["machine_spec"].get("accelerator_type"))
+
+
+def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
+    disk = pool.get("disk_spec", {})
+    changed = flags.accelerator is not None or flags.machine_type is not None
+    if not disk and flags.boot_disk_gb is None:
+        # The service's own default is right for every machine.
+        return []
+    kind = disk.get("boot_disk_type", plan.boot_disk_type)
+    fits = kind == plan.boot_disk_type or {kind, plan.boot_disk_type} == {"pd-ssd", "pd-standard"}
+    if not fits and not changed:
+        return [f"The boot disk is {kind}, and {plan.machine_type} starts from {plan.boot_disk_type}."]
+    size = flags.boot_disk_gb or disk.get("boot_disk_size_gb") or flags.options().boot_disk_gb
+    pool["disk_spec"] = {"boot_disk_type": kind if fits else plan.boot_disk_type, "boot_disk_size_gb": size}
+    return []
+
+
+def _set_scheduling(scheduling: dict[str, Any], plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
+    scheduling["strategy"] = plan.scheduling_strategy
+    if flags.hours is not None:
+        scheduling["timeout"] = timeout(plan)
+    if flags.max_wait_hours is not None:
+        scheduling["max_wait_duration"] = max_wait(flags.options())
+    elif plan.strategy != "flex-start" and scheduling.get("max_wait_duration"):
+        if flags.strategy is None:
+            return [f"maxWaitDuration is for FLEX_START; the strategy is {plan.scheduling_strategy}."]
+        del scheduling["max_wait_duration"]
+    return []
+
+
+def _set_containers(pools: list[Pool], flags: JobRequest, image: str | None) -> list[str]:
+    problems = []
+    for index in _TRAINING:
+        if index >= len(pools) or not pools[index]:
+            continue
+        # Pools may share what they were copied from.
+        pool = pools[index] = {**pools[index]}
+        if image:
+            before = pool.pop("python_package_spec", {})
+            kept = {name: value for name, value in before.items() if name in ("args", "env")}
+            pool["container_spec"] = {**kept, **pool.get("container_spec", {}), "image_uri": image}
+        kind = next((kind for kind in _CONTAINERS if pool.get(kind)), None)
+        if kind is None:
+            problems.append(f"Pool {index} has neither containerSpec nor pythonPackageSpec. Give --image.")
+            continue
+        if flags.command and kind == "python_package_spec":
+            problems.append(f"Pool {index} runs a Python package, which takes no --command. Give --image as well.")
+        pool[kind] = _container(pool[kind], flags)
+    return problems
+
+
+def _container(before: Mapping[str, Any], flags: JobRequest) -> dict[str, Any]:
+    container = dict(before)
+    if flags.command:
+        container["command"] = list(flags.command)
+    if flags.arguments:
+        container["args"] = list(flags.arguments)
+    if flags.environment:
+        variables = {each["name"]: each.get("value", "") for each in before.get("env", [])}
+        container["env"] = environment_variables({**variables, **flags.environment})
+    return container
+
+
+def _set_reduction_servers(pools: list[Pool], plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
+    """As many as the machines need; those of the file are left alone where no flag has changed the machines."""
+    before = pools[_SERVERS] if len(pools) > _SERVERS else {}
+    in_file = _REDUCTION_SERVER in _image_of(before)
+    machines_changed = any(flag is not None for flag in (flags.nodes, flags.accelerator, flags.machine_type))
+    if not flags.reduction_server and not (in_file and machines_changed):
+        return []
+    if before and not in_file:
+        return ["The file has another third pool, where reduction servers would be. Leave one of them out."]
+    if reason := no_reduction_server(plan):
+        return [f"The reduction servers of the file cannot stay: {reason}"]
+    pools[_SERVERS : _SERVERS + 1] = [reduction_pool(plan, _image_of(pools[0]))]
+    return []
+
+
+def _mixed_flex_start(pools: list[Pool], plan: AcceleratorPlan) -> list[str]:
+    if plan.strategy != "flex-start":
+        return []
+    others = {
+        machine
+        for pool in pools
+        if pool and (machine := pool.get("machine_spec", {}).get("machine_type")) != plan.machine_type
+    }
+    if not others:
+        return []
+    listed = ", ".join(sorted(map(str, others)))
+    return [f"flex-start takes the same machine in every pool; beside {plan.machine_type}, there is {listed}."]
+
+
+def _image_of(pool: Pool) -> str:
+    container = pool.get("container_spec", {})
+    return str(container.get("image_uri") or pool.get("python_package_spec", {}).get("executor_image_uri", ""))
+
+
+def _set_rest(spec: dict[str, Any], settings: ProjectSettings, flags: JobRequest) -> None:
+    for name in ("service_account", "network", "tensorboard"):
+        if value := getattr(settings, name):
+            spec[name] = value
+    if flags.output_directory:
+        spec["base_output_directory"] = {"output_uri_prefix": flags.output_directory}
+    if flags.web_access:
+        spec["enable_web_access"] = True
+
+
+def _job(name: str, spec: dict[str, Any], settings: ProjectSettings) -> dict[str, Any]:
+    job: dict[str, Any] = {"display_name": name, "job_spec": spec}
+    if settings.labels:
+        job["labels"] = dict(settings.labels)
+    if settings.encryption_key:
+        job["encryption_spec"] = {"kms_key_name": settings.encryption_key}
+    return job

@@ -1,0 +1,293 @@
+"""Sends a custom job once, and follows it to its end.
+
+`customJobs.create` takes no id from the client, so a request that is sent twice makes two jobs, and two bills. Each job
+gets a label of its own; when an answer is lost, the service is asked for a job with that label, and only when it knows
+of none, and the request was surely refused, is it sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex_connection import (
+    REQUEST_SECONDS,
+    answer_was_lost,
+    connect,
+    job_service,
+    location_of,
+    service_errors,
+    tried_again,
+)
+from gpu_pipelines.targets.vertex_job_request import PreparedJob
+from gpu_pipelines.targets.vertex_logs import JobLogs
+
+#: Whose value is another one for each job that is submitted.
+REQUEST_LABEL = "gpu_pipelines_request"
+#: Seconds before each further try of a request that was refused for there being too many.
+_WAITS = (1.0, 4.0, 16.0)
+#: Seconds before each look for a job whose answer was lost; a list may be behind.
+_LOOKS = (0.0, 2.0, 5.0)
+#: A quota of GPUs, unlike one of requests per minute, is not there again in a few seconds.
+_LASTING_QUOTA = "quota metrics exceed quota limits"
+
+#: States of a job that are its end, and what they are called here.
+_ENDS = {
+    "JOB_STATE_SUCCEEDED": "succeeded",
+    "JOB_STATE_FAILED": "failed",
+    "JOB_STATE_CANCELLED": "cancelled",
+    "JOB_STATE_EXPIRED": "expired",
+    "JOB_STATE_PARTIALLY_SUCCEEDED": "partially succeeded",
+}
+_READINGS_AFTER_THE_END = 3
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How far a job is.
+
+    Attributes:
+        name: full name of the job.
+        state: one of the ends, such as succeeded; otherwise the service's word for it, in lower case.
+        error: the service's message; empty if there is none.
+        ended: whether nothing will change any more.
+    """
+
+    name: str
+    state: str
+    error: str
+    ended: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The state as a JSON object."""
+        return {"name": self.name, "state": self.state, "error": self.error}
+
+
+def submit_job(prepared: PreparedJob, settings: ProjectSettings) -> str:
+    """Submits a job once, by `aiplatform.CustomJob`.
+
+    Args:
+        prepared: the job.
+        settings: project and region; a region that is open is an error.
+
+    Returns:
+        The full name of the job.
+
+    Raises:
+        UserError: the service refuses it, or it cannot be told whether it was created.
+    """
+    settings = replace(settings, project=prepared.project, region=prepared.region)
+    settings.require("project", "region")
+    if "experiment" in prepared.spec or "experiment_run" in prepared.spec:
+        raise UserError(
+            "aiplatform.CustomJob does not send the experiment of a file.", "Submit it with gcloud: job config."
+        )
+    label = secrets.token_hex(16)
+    create = _creation(prepared, settings, label)
+    lost = (
+        f"Whether it was created is not known. Look before you try again: gcloud ai custom-jobs list "
+        f"--project={settings.project} --region={settings.region} --filter=labels.{REQUEST_LABEL}={label}"
+    )
+    try:
+        with service_errors("Submitting the job", lost):
+            return _once(create, lambda: _look(settings, label))
+    except KeyboardInterrupt:
+        raise UserError("Interrupted while the job was being sent.", lost) from None
+
+
+def _once(create: Callable[[], str], look: Callable[[], str | None]) -> str:
+    """The name of the job that `create` made, at once, unseen, or at a later try."""
+    for wait in (*_WAITS, None):
+        try:
+            return create()
+        except Exception as error:
+            if _was_never_sent(error):
+                raise UserError(
+                    f"Vertex AI cannot be reached, so nothing was sent: {str(error)[:300]}", "Look at your network."
+                ) from error
+            if not (_was_refused_for_now(error) or answer_was_lost(error)):
+                raise
+            if found := look():
+                return found
+            if wait is None or not _was_refused_for_now(error):
+                raise
+            time.sleep(wait)
+    raise AssertionError("unreachable")
+
+
+def _was_refused_for_now(error: Exception) -> bool:
+    """Whether an error says that nothing was done, and that it may be done soon."""
+    import google.api_core.exceptions as api
+
+    return isinstance(error, api.TooManyRequests) and _LASTING_QUOTA not in str(error)
+
+
+def _was_never_sent(error: Exception) -> bool:
+    """Whether no connection was made, or no token was had to send with the request."""
+    import google.auth.exceptions as auth
+    import requests
+    import urllib3.exceptions
+
+    if isinstance(error, (requests.ConnectTimeout, auth.TransportError)):
+        return True
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    return isinstance(error, requests.ConnectionError) and isinstance(reason, urllib3.exceptions.NewConnectionError)
+
+
+def _creation(prepared: PreparedJob, settings: ProjectSettings, label: str) -> Callable[[], str]:
+    """What creates the job and returns its full name."""
+    aiplatform = connect(settings)
+    # The SDK prints to stdout, which belongs to what is asked for with --json.
+    logging.getLogger("google.cloud.aiplatform").setLevel(logging.WARNING)
+    logging.getLogger("google.cloud.aiplatform.jobs").setLevel(logging.WARNING)
+    spec = dict(prepared.spec)
+
+    def create() -> str:
+        job = aiplatform.CustomJob(
+            display_name=prepared.name,
+            worker_pool_specs=spec["worker_pool_specs"],
+            labels={**prepared.labels, REQUEST_LABEL: label},
+            encryption_spec_key_name=prepared.encryption_key,
+            # The SDK demands a bucket even where nothing is to be kept; the whole spec is set below.
+            staging_bucket=settings.pipeline_root or f"gs://{settings.project}",
+        )
+        _fill(job.job_spec, spec)
+        # Those not given here would be taken from the project's defaults.
+        job.submit(
+            service_account=spec.get("service_account"),
+            network=spec.get("network"),
+            create_request_timeout=REQUEST_SECONDS,
+        )
+        return str(job.resource_name)
+
+    return create
+
+
+def _fill(message: Any, spec: dict[str, Any]) -> None:
+    """Makes a `CustomJobSpec` exactly what was prepared, which the SDK's own arguments cannot say in full."""
+    from google.protobuf import json_format
+
+    inner = type(message).pb(message)
+    inner.Clear()
+    json_format.ParseDict(spec, inner)
+
+
+def _look(settings: ProjectSettings, label: str) -> str | None:
+    """The full name of the job with a label; None if there is none after a while."""
+    client = job_service(settings)
+    for wait in _LOOKS:
+        time.sleep(wait)
+        request = {"parent": location_of(settings), "filter": f'labels.{REQUEST_LABEL}="{label}"'}
+        listed = client.list_custom_jobs(request=request, timeout=REQUEST_SECONDS, retry=tried_again())
+        found = next((str(job.name) for job in listed if job.labels.get(REQUEST_LABEL) == label), None)
+        if found:
+            return found
+    return None
+
+
+def full_job_name(job: str, settings: ProjectSettings) -> str:
+    """The full name of a job, from its number or full name.
+
+    Raises:
+        UserError: it is neither.
+    """
+    parts = job.split("/")
+    if len(parts) == 6 and parts[4] == "customJobs":
+        return job
+    if not job.isdigit():
+        raise UserError(f"{job[:100]!r} is no custom job.", "Give its number or full name, as job submit printed it.")
+    settings.require("project", "region")
+    return f"{location_of(settings)}/customJobs/{job}"
+
+
+def job_state(name: str, settings: ProjectSettings) -> JobState:
+    """How far a job is now.
+
+    Raises:
+        UserError: there is no such job, or the service cannot be reached.
+    """
+    return _read(job_service(settings), name)
+
+
+def cancel_job(name: str, settings: ProjectSettings) -> None:
+    """Asks that a job be cancelled.
+
+    Raises:
+        UserError: there is no such job, or it has ended.
+    """
+    with service_errors(f"Cancelling {name.rpartition('/')[2]}"):
+        job_service(settings).cancel_custom_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+
+
+def follow_job(
+    name: str, settings: ProjectSettings, every: float, tell: Callable[[str], None], say: Callable[[str], None]
+) -> JobState:
+    """Waits for the end of a job.
+
+    Args:
+        name: full name of the job.
+        settings: project and region.
+        every: seconds between two looks.
+        tell: is told of each change of state, and once if the log cannot be read.
+        say: is told the lines of the log.
+
+    Raises:
+        UserError: there is no such job, or the service cannot be reached.
+    """
+    client = job_service(settings)
+    lines = _Lines(name, settings, tell)
+    before = ""
+    while True:
+        found = _read(client, name)
+        if found.state != before and not found.ended:
+            tell(found.state)
+            before = found.state
+        lines.read(say)
+        if found.ended:
+            break
+        time.sleep(every)
+    # Lines arrive late.
+    for _ in range(_READINGS_AFTER_THE_END):
+        time.sleep(min(every, 5.0))
+        if not lines.read(say):
+            break
+    tell(found.state)
+    return found
+
+
+class _Lines:
+    """The log of a job, until it cannot be read."""
+
+    def __init__(self, name: str, settings: ProjectSettings, tell: Callable[[str], None]) -> None:
+        self._job = name.rpartition("/")[2]
+        self._logs: JobLogs | None = JobLogs(str(settings.project))
+        self._tell = tell
+
+    def read(self, say: Callable[[str], None]) -> bool:
+        """Says the new lines, and returns whether there were any."""
+        if self._logs is None:
+            return False
+        try:
+            with service_errors("Reading the log"):
+                found = self._logs.new_lines([self._job])
+        except UserError as error:
+            self._logs = None
+            self._tell(f"{error.problem} The job is followed without its lines.")
+            return False
+        for line in found:
+            say(line.shown)
+        return bool(found)
+
+
+def _read(client: Any, name: str) -> JobState:
+    with service_errors(f"Looking at {name.rpartition('/')[2]}", "The job goes on; try again later."):
+        job = client.get_custom_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+    state = job.state.name
+    told = _ENDS.get(state, state.removeprefix("JOB_STATE_").lower())
+    return JobState(str(job.name), told, str(job.error.message), state in _ENDS)

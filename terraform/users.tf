@@ -1,0 +1,42 @@
+# What people need to run, upload, schedule and follow. Files and repositories are granted on the resource.
+locals {
+  # serviceUsageViewer is for `gpu-pipelines doctor`, which looks whether the APIs are on.
+  roles_of_users = [
+    "roles/aiplatform.user",
+    "roles/logging.viewer",
+    "roles/serviceusage.serviceUsageViewer",
+  ]
+  # legacyBucketReader is for storage.buckets.get, as in runner.tf.
+  roles_of_users_on_bucket = ["roles/storage.objectUser", "roles/storage.legacyBucketReader"]
+}
+
+resource "google_project_iam_member" "users" {
+  for_each = { for pair in setproduct(var.users, local.roles_of_users) : "${pair[0]} ${pair[1]}" => pair }
+  project  = var.project
+  role     = each.value[1]
+  member   = each.value[0]
+
+  depends_on = [google_project_service.needed]
+}
+
+resource "google_service_account_iam_member" "users_act_as_runner" {
+  for_each           = var.users
+  service_account_id = google_service_account.runner.name
+  role               = "roles/iam.serviceAccountUser"
+  member             = each.value
+}
+
+resource "google_storage_bucket_iam_member" "users_use_files" {
+  for_each = { for pair in setproduct(var.users, local.roles_of_users_on_bucket) : "${pair[0]} ${pair[1]}" => pair }
+  bucket   = google_storage_bucket.files.name
+  role     = each.value[1]
+  member   = each.value[0]
+}
+
+resource "google_artifact_registry_repository_iam_member" "users_upload_pipelines" {
+  for_each   = var.users
+  location   = var.region
+  repository = google_artifact_registry_repository.pipelines.name
+  role       = "roles/artifactregistry.writer"
+  member     = each.value
+}

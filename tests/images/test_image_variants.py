@@ -1,0 +1,138 @@
+"""The variants of the image: the table in docs/images.md, the Dockerfile, Cloud Build and Terraform say the same."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_pipelines import __version__
+from gpu_pipelines.accelerators.catalog import load_catalog
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "images/steps/Dockerfile").read_text()
+BUILD_ARGUMENTS = ("BASE_IMAGE", "TORCH_INDEX_URL")
+
+
+def table() -> dict[str, dict[str, str]]:
+    """The variants of docs/images.md by name, each with the cells of its row by the title of the column."""
+    lines = re.search(r"^\|.*?\n\n", (ROOT / "docs/images.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert lines
+    titles, _, *rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[0].split("\n")[:-2]]
+    return {row[0]: dict(zip(titles, row, strict=True)) for row in rows}
+
+
+@pytest.mark.parametrize("variant", ["cu126", "cu130"])
+def test_a_variant_serves_the_gpus_that_its_pytorch_is_built_for(variant: str) -> None:
+    row = table()[variant]
+    built_for = [tuple(map(int, sm.split("."))) for sm in row["built for"].split()]
+
+    def runs(capability: str) -> bool:
+        """Machine code runs on GPUs of the same generation that are as new or newer."""
+        major, minor = map(int, capability.split("."))
+        return any(major == built_major and minor >= built_minor for built_major, built_minor in built_for)
+
+    served = {name for name, gpu in load_catalog().gpus.items() if runs(gpu.compute_capability)}
+    assert set(row["GPUs"].replace("`", "").split()) == served
+    needed = {name for name, gpu in load_catalog().gpus.items() if gpu.pytorch_build == variant}
+    assert needed <= served
+
+
+def test_the_dockerfile_builds_the_default_variant_by_itself() -> None:
+    defaults = dict(re.findall(r"^ARG (\w+)=(\S+)", DOCKERFILE, re.MULTILINE))
+    assert [defaults[name] for name in BUILD_ARGUMENTS] == [table()["cu126"][name] for name in BUILD_ARGUMENTS]
+
+
+def test_the_last_user_is_not_root() -> None:
+    assert re.findall(r"^USER (.*)", DOCKERFILE, re.MULTILINE)[-1] == "${USER_ID}"
+    assert int(re.findall(r"^ARG USER_ID=(\d+)", DOCKERFILE, re.MULTILINE)[0]) > 0
+
+
+def test_the_image_has_what_steps_import() -> None:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    printed = subprocess.run(
+        [sys.executable, ROOT / "images/steps/requirements.py", ROOT / "setup.cfg"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    wanted = set(parser["options.extras_require"]["steps"].split("\n")) - {""}
+    found = set(printed.stdout.splitlines())
+    assert wanted <= found
+    assert not [line for line in found if line.startswith(("kfp", "google-cloud-pipeline-components"))]
+
+
+@contextmanager
+def cloud_build() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A server that takes builds, as (its address, the builds that it was sent)."""
+    builds: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            builds.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            build = {
+                "id": "1",
+                "projectId": "p-123456",
+                "status": "QUEUED",
+                "logUrl": "https://example.com",
+                **builds[-1],
+            }
+            body = json.dumps({"name": "operations/build/p-123456/1", "metadata": {"build": build}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: Any) -> None:
+            """Prints nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", builds
+        server.shutdown()
+
+
+def test_gcloud_takes_the_cloud_build_file_and_each_variant_is_built_as_documented(tmp_path: Path) -> None:
+    """The real gcloud refuses a file with a field that Cloud Build does not have."""
+    with cloud_build() as (address, builds):
+        done = subprocess.run(
+            [
+                *("gcloud", "builds", "submit", "--no-source", "--async", f"--config={ROOT / 'cloudbuild.yaml'}"),
+                *("--region=us-central1", "--project=p-123456", "--substitutions=_REVISION=abc"),
+                "--service-account=projects/p-123456/serviceAccounts/b@p-123456.iam.gserviceaccount.com",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={
+                **os.environ,
+                "CLOUDSDK_CONFIG": str(tmp_path),
+                "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD": address,
+                "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            },
+        )
+    assert done.returncode == 0, done.stderr
+    (build,) = builds
+    assert build["substitutions"]["_VERSION"] == __version__
+    assert {step["id"] for step in build["steps"]} == set(table())
+    for step in build["steps"]:
+        row = table()[step["id"]]
+        given = dict(re.fullmatch(r"(\w+)=(.*)", part[12:]).groups() for part in step["args"] if "--build-arg" in part)
+        assert {name: given[name] for name in BUILD_ARGUMENTS} == {name: row[name] for name in BUILD_ARGUMENTS}
+    assert [f"--tag={image}" for image in build["images"]] == [
+        part for step in build["steps"] for part in step["args"] if part.startswith("--tag=")
+    ]

@@ -1,0 +1,48 @@
+"""A script without a pipeline, started on a node; on several, tests/vertex/test_job_submit.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULE = "gpu_pipelines.components.training.script_launch"
+
+
+def launched(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", MODULE, *words],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_module_gets_its_arguments_and_keeps_the_variables_of_the_platform(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("import os, sys; print(sys.argv[1:], os.environ['AIP_MODEL_DIR'])")
+    done = launched(tmp_path, "--launcher", "plain", "--", "-m", "task", "--x", "a b", AIP_MODEL_DIR="gs://b/model/")
+    assert done.returncode == 0, done.stderr
+    assert "['--x', 'a b'] gs://b/model/" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), 2, "there is no script"),
+        (("--launcher", "ray", "--", "x.py"), 2, "invalid choice"),
+        (("--", "x.py"), 1, "error: There is no script x.py"),
+        (("--", "train.sh"), 1, "give a .py file, or -m and a module"),
+        (("--processes", "-1", "--", "here.py"), 1, "processes_per_node is -1"),
+        (("--launcher", "plain", "here.py"), 1, "ended with exit status 4"),
+    ],
+)
+def test_what_is_wrong_is_told(words: tuple[str, ...], status: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text("import sys; sys.exit(4)")
+    done = launched(tmp_path, *words)
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert "Traceback" not in done.stderr

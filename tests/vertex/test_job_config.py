@@ -1,0 +1,286 @@
+"""`job config`: files that the real gcloud takes, and files of the user's own, which flags win over."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from commands import command
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+IMAGE = "us-docker.pkg.dev/p/r/trainer:1"
+L4 = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
+    monkeypatch.chdir(tmp_path)
+
+
+def pool(machine: dict[str, Any] = L4, replicas: int = 1, **more: Any) -> dict[str, Any]:
+    return {"machineSpec": machine, "replicaCount": replicas, "containerSpec": {"imageUri": IMAGE}, **more}
+
+
+def written(path: Path, *pools: dict[str, Any], **spec: Any) -> str:
+    path.write_text(yaml.safe_dump({"workerPoolSpecs": list(pools), **spec}))
+    return str(path)
+
+
+def config(*arguments: str) -> dict[str, Any]:
+    """The file that `job config` prints."""
+    done = command("job", "config", *arguments)
+    assert done.status == 0, done.err
+    document: dict[str, Any] = yaml.safe_load(done.out)
+    return document
+
+
+def refusal(*arguments: str) -> str:
+    done = command("job", "config", *arguments)
+    assert done.status == 2
+    assert done.out == ""
+    return done.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--accelerator", "h200:8", "--nodes", "4", "--strategy", "flex-start", "--max-wait", "0"),
+        ("--accelerator", "a100:8", "--nodes", "4", "--reduction-server"),
+        ("--accelerator", "b200:8", "--reservation", "projects/p/zones/us-central1-b/reservations/r"),
+    ],
+    ids=lambda options: " ".join(options[1:]),
+)
+def test_gcloud_takes_the_file_and_sends_what_the_plan_says(
+    options: tuple[str, ...], vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    done = command(
+        *("job", "config", *options, "--project", "example-project", "--region", "us-central1", "--image", IMAGE),
+        *("--label", "team=a", "--env", "A=1", "-o", str(file), "--", "--epochs", "3"),
+    )
+    assert done.status == 0, done.err
+    # The command is run as it was printed.
+    printed = shlex.split(done.out.splitlines()[-1])
+    sent = subprocess.run(
+        printed, env={**os.environ, **vertex_api.environment()}, capture_output=True, text=True, timeout=120
+    )
+    assert sent.returncode == 0, sent.stderr
+    from google.cloud.aiplatform_v1.types import CustomJobSpec
+    from google.protobuf import json_format
+
+    (request,) = vertex_api.state.requests_of("CreateCustomJob")
+    wanted = json_format.ParseDict(yaml.safe_load(file.read_text()), CustomJobSpec.pb()())
+    assert CustomJobSpec.pb(request.custom_job.job_spec) == wanted
+    assert dict(request.custom_job.labels) == {"team": "a"}
+
+
+def test_the_file_says_what_it_costs_and_how_it_is_submitted() -> None:
+    done = command(
+        "job", "config", "--accelerator", "h100:8", "--nodes", "2", "--region", "us-central1", "--image", IMAGE
+    )
+    comments = [line for line in done.out.splitlines() if line.startswith("#")]
+    assert comments[0] == "# h100:8 on 2 × a3-highgpu-8g: 16 GPUs, standard"
+    assert "USD per hour in us-central1" in comments[1]
+    assert "list price of 20" in comments[1]
+    assert comments[2].startswith("# gcloud ai custom-jobs create --region=us-central1 --display-name=trainer-h100-8x2")
+
+
+def test_an_open_region_is_left_to_fill_in_with_those_that_have_it() -> None:
+    done = command("job", "config", "--accelerator", "h200:8", "--image", IMAGE)
+    assert "--region=REGION" in done.out
+    assert "# REGION: one of " in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "--accelerator"),
+        (("--accelerator", "l4:2"), "No image is known"),
+        (("--accelerator", "h100:3", "--image", IMAGE), "1, 2, 4 or 8"),
+        (("--accelerator", "cpu:2", "--image", IMAGE), "Vertex AI has no such machine"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--nodes", "0"), "nodes"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--max-wait", "3"), "Only flex-start waits"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--boot-disk-gb", "50"), "100 to 64000"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--output-dir", "out"), "gs://"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--env", "A"), "NAME=VALUE"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--env", "A="), "empty"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--name", "x" * 129), "128"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--command", "python 'x"), "cannot be split"),
+        (("--accelerator", "l4:2", "--image", IMAGE, "--reduction-server"), "one machine"),
+        (("--accelerator", "h100:8", "--nodes", "2", "--image", IMAGE, "--reduction-server"), "GPUDirect"),
+    ],
+    ids=lambda value: " ".join(value)[-40:] if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_refused_with_its_reason(options: tuple[str, ...], said: str) -> None:
+    assert said in refusal(*options)
+
+
+def test_without_flags_a_file_stays_as_it_is(tmp_path: Path) -> None:
+    spec = {
+        "workerPoolSpecs": [pool(diskSpec={"bootDiskType": "pd-standard", "bootDiskSizeGb": 500}), pool(replicas=3)],
+        "scheduling": {"strategy": "SPOT", "timeout": "3600s", "disableRetries": True},
+        "serviceAccount": "me@p.iam.gserviceaccount.com",
+        "reservedIpRanges": ["range"],
+    }
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(spec))
+    assert config("--config", str(file)) == spec
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text(
+        "service_account: settings@p.iam.gserviceaccount.com\nimage: i\nnetwork: projects/1/global/networks/s\n"
+    )
+    container = {"imageUri": "of-file", "args": ["--old"], "env": [{"name": "A", "value": "1"}, {"name": "B"}]}
+    file = written(
+        tmp_path / "job.yaml",
+        pool(containerSpec=container, diskSpec={"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100}),
+        scheduling={"strategy": "FLEX_START", "timeout": "3600s", "maxWaitDuration": "60s"},
+        serviceAccount="file@p.iam.gserviceaccount.com",
+    )
+    plain = config("--config", file)
+    assert plain["workerPoolSpecs"][0]["containerSpec"]["imageUri"] == "of-file"
+    assert plain["serviceAccount"] == "file@p.iam.gserviceaccount.com"
+    assert plain["network"] == "projects/1/global/networks/s", "where the file is silent, the settings speak"
+    changed = config(
+        *("--config", file, "--accelerator", "h200:8", "--nodes", "3", "--strategy", "spot", "--hours", "2"),
+        *("--image", "of-flag", "--env", "B=2", "--env", "C=3", "--service-account", "flag@p.iam.gserviceaccount.com"),
+        *("--command", "python -m t", "--", "--new", "x y"),
+    )
+    chief, others = changed["workerPoolSpecs"]
+    assert chief["machineSpec"] == {
+        "machineType": "a3-ultragpu-8g",
+        "acceleratorType": "NVIDIA_H200_141GB",
+        "acceleratorCount": 8,
+    }
+    assert chief["diskSpec"] == {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 100}
+    assert chief["containerSpec"] == {
+        "imageUri": "of-flag",
+        "command": ["python", "-m", "t"],
+        "args": ["--new", "x y"],
+        "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "C", "value": "3"}],
+    }
+    assert others == {**chief, "replicaCount": 2}
+    assert changed["scheduling"] == {"strategy": "SPOT", "timeout": "7200s"}
+    assert changed["serviceAccount"] == "flag@p.iam.gserviceaccount.com"
+
+
+def test_fewer_nodes_take_the_second_pool_away_and_keep_the_evaluators_in_their_place(tmp_path: Path) -> None:
+    server = pool({"machineType": "n1-standard-8"})
+    file = written(tmp_path / "job.yaml", pool(), pool(replicas=3), server)
+    assert config("--config", file, "--nodes", "1")["workerPoolSpecs"][1:] == [{}, server]
+    file = written(tmp_path / "job.yaml", pool(), pool(replicas=3))
+    assert len(config("--config", file, "--nodes", "1")["workerPoolSpecs"]) == 1
+
+
+def test_a_reservation_wins_over_the_strategy_of_the_file_and_goes_with_another(tmp_path: Path) -> None:
+    name = "projects/p/zones/us-central1-a/reservations/r"
+    file = written(tmp_path / "job.yaml", pool(), scheduling={"strategy": "SPOT"})
+    reserved = config("--config", file, "--reservation", name)
+    assert reserved["scheduling"]["strategy"] == "STANDARD"
+    affinity = reserved["workerPoolSpecs"][0]["machineSpec"]["reservationAffinity"]
+    assert affinity["values"] == [name]
+    again = written(tmp_path / "reserved.yaml", *reserved["workerPoolSpecs"])
+    assert config("--config", again)["workerPoolSpecs"] == reserved["workerPoolSpecs"]
+    spot = config("--config", again, "--strategy", "spot")
+    assert "reservationAffinity" not in spot["workerPoolSpecs"][0]["machineSpec"]
+
+
+def test_an_image_takes_the_place_of_a_python_package_and_keeps_its_arguments(tmp_path: Path) -> None:
+    package = {"executorImageUri": "e", "packageUris": ["gs://b/p.tar.gz"], "pythonModule": "m", "args": ["--a"]}
+    file = written(tmp_path / "job.yaml", {"machineSpec": L4, "replicaCount": 1, "pythonPackageSpec": package})
+    assert config("--config", file, "--", "--b")["workerPoolSpecs"][0]["pythonPackageSpec"]["args"] == ["--b"]
+    (changed,) = config("--config", file, "--image", IMAGE)["workerPoolSpecs"]
+    assert changed["containerSpec"] == {"args": ["--a"], "imageUri": IMAGE}
+    assert "pythonPackageSpec" not in changed
+    assert "takes no --command" in refusal("--config", file, "--command", "python")
+
+
+def test_reduction_servers_are_added_to_a_file(tmp_path: Path) -> None:
+    a100 = {"machineType": "a2-megagpu-16g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}
+    file = written(tmp_path / "job.yaml", pool(a100), pool(a100, replicas=7))
+    servers = config("--config", file, "--reduction-server")["workerPoolSpecs"][2]
+    assert servers["replicaCount"] == 25
+    with_servers = written(tmp_path / "with.yaml", *config("--config", file, "--reduction-server")["workerPoolSpecs"])
+    assert config("--config", with_servers)["workerPoolSpecs"][2]["replicaCount"] == 25
+    assert config("--config", with_servers, "--nodes", "16")["workerPoolSpecs"][2]["replicaCount"] == 50
+    assert "there is one machine" in refusal("--config", with_servers, "--nodes", "1")
+    assert "the same machine in every pool" in refusal("--config", with_servers, "--strategy", "flex-start")
+    other = written(tmp_path / "other.yaml", pool(a100), pool(a100), pool({"machineType": "n1-standard-8"}))
+    assert "another third pool" in refusal("--config", other, "--reduction-server")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a: [", "not YAML"),
+        ("just text", "not a mapping"),
+        ("jobSpec: {}", "jobSpec alone"),
+        ("workerPoolSpecs: []", "has no workerPoolSpecs"),
+        ("workerPoolSpec: []", 'no field named "workerPoolSpec"'),
+        ("workerPoolSpecs: [{replicaCount: many}]", "replicaCount"),
+        ("workerPoolSpecs: [{machineSpec: {acceleratorType: NVIDIA_RTX_4090}}]", "NVIDIA_RTX_4090"),
+        (json.dumps({"workerPoolSpecs": [pool(replicas=2)]}), "the chief is alone"),
+        (json.dumps({"workerPoolSpecs": [pool({"machineType": "n1-standard-8"})]}), "has no GPU"),
+        (json.dumps({"workerPoolSpecs": [pool({**L4, "acceleratorCount": 3})]}), "g2-standard-24"),
+        (json.dumps({"workerPoolSpecs": [pool({**L4, "machineType": "n1-standard-8"})]}), "n1-standard-8"),
+        (json.dumps({"workerPoolSpecs": [{"machineSpec": L4}]}), "Give --image"),
+        (json.dumps({"workerPoolSpecs": [pool()], "scheduling": {"maxWaitDuration": "9s"}}), "FLEX_START"),
+        (
+            json.dumps(
+                {
+                    "workerPoolSpecs": [
+                        pool(
+                            {
+                                "machineType": "a3-ultragpu-8g",
+                                "acceleratorType": "NVIDIA_H200_141GB",
+                                "acceleratorCount": 8,
+                            },
+                            diskSpec={"bootDiskType": "pd-ssd"},
+                        )
+                    ]
+                }
+            ),
+            "starts from hyperdisk-balanced",
+        ),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_a_file_that_the_service_would_refuse_is_refused_here(content: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(content)
+    assert said in refusal("--config", str(file))
+
+
+def test_pools_of_several_gpus_are_planned_each_and_must_share_a_zone(tmp_path: Path) -> None:
+    a100 = {"machineType": "a2-highgpu-1g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 1}
+    file = written(tmp_path / "job.yaml", pool(), pool(a100, replicas=2))
+    done = command("job", "config", "--config", file, "--region", "us-central1")
+    assert "# l4:2 on g2-standard-24" in done.out
+    assert "# a100:1 on 2 × a2-highgpu-1g" in done.out
+    h100 = {"machineType": "a3-highgpu-8g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 8}
+    t4 = {"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}
+    file = written(tmp_path / "job.yaml", pool(h100), pool(t4), scheduling={"strategy": "FLEX_START"})
+    assert "flex-start" in refusal("--config", file)
+
+
+def test_what_the_document_shows_is_what_is_printed(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"```yaml\n# job.yaml\n(.*?)```", document, re.DOTALL)
+    (tmp_path / "job.yaml").write_text(file)
+    shown = re.findall(r"```console\n\$ gpu-pipelines (job config .*?)\n(.*?)```", document, re.DOTALL)
+    assert len(shown) == 2
+    for line, printed in shown:
+        assert command(*shlex.split(line)).out == printed

@@ -1,0 +1,223 @@
+"""`job submit`, `follow` and `cancel` through the real SDK, and that no failure makes a second job."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from commands import command
+from conftest import GPU_PIPELINES
+
+from gpu_pipelines.targets import vertex_jobs
+from gpu_pipelines.targets.vertex_jobs import REQUEST_LABEL
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+JOB = ("--accelerator", "l4:2", "--image", "us-docker.pkg.dev/p/r/trainer:1", "--name", "try")
+CREATE = r"POST .*/customJobs$"
+
+
+@pytest.fixture
+def api(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VertexApi:
+    """The server, with what leads to it in the environment; waits are short."""
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(vertex_jobs, "_WAITS", (0.01, 0.02))
+    monkeypatch.setattr(vertex_jobs, "_LOOKS", (0.0, 0.01))
+    return vertex_api
+
+
+def test_what_is_sent_is_what_the_config_says(api: VertexApi, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    options = (
+        *("--accelerator", "h100:8", "--nodes", "3", "--strategy", "flex-start", "--max-wait", "2", "--hours", "5"),
+        *("--image", "us-docker.pkg.dev/p/r/trainer:1", "--env", "A=1", "--output-dir", "gs://b/out", "--label", "a=b"),
+        *(
+            "--service-account",
+            "me@p.iam.gserviceaccount.com",
+            "--tensorboard",
+            "projects/p/locations/l/tensorboards/7",
+        ),
+        *("--network", "projects/1/global/networks/n", "--web-access", "--command", "python -m trainer"),
+        *("--encryption-key", "projects/p/locations/l/keyRings/r/cryptoKeys/k"),
+    )
+    written = command("job", "config", *options, "-o", str(file), "--", "--epochs", "3")
+    assert written.status == 0, written.err
+    done = command("job", "submit", *options, "--json", "--", "--epochs", "3")
+    assert done.status == 0, done.err
+    told = json.loads(done.out)
+    assert told["console"].startswith("https://console.cloud.google.com/")
+    assert "USD per hour" in done.err
+    from google.cloud.aiplatform_v1.types import CustomJobSpec
+    from google.protobuf import json_format
+
+    wanted = json_format.ParseDict(yaml.safe_load(file.read_text()), CustomJobSpec.pb()())
+    job = api.state.custom_jobs.jobs[told["name"]]
+    assert CustomJobSpec.pb(job.job_spec) == wanted
+    assert job.display_name == told["display_name"] == "trainer-h100-8x3"
+    assert job.labels["a"] == "b"
+    assert job.encryption_spec.kms_key_name.endswith("/cryptoKeys/k")
+
+
+def test_a_dry_run_prints_the_request_and_sends_nothing(api: VertexApi) -> None:
+    done = command("job", "submit", *JOB, "--dry-run")
+    request = json.loads(done.out)
+    assert request["path"] == "/v1/projects/example-project/locations/us-central1/customJobs"
+    assert request["body"]["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["acceleratorCount"] == 2
+    assert api.state.requests == []
+
+
+def test_a_job_without_a_place_for_its_outputs_gets_none(api: VertexApi) -> None:
+    assert command("job", "submit", *JOB).status == 0
+    (sent,) = api.state.requests_of("CreateCustomJob")
+    assert not sent.custom_job.job_spec.base_output_directory.output_uri_prefix
+
+
+@pytest.mark.parametrize("status", [0, 500, 503, 504])
+def test_a_job_whose_answer_is_lost_is_found_and_not_sent_again(api: VertexApi, status: int) -> None:
+    api.fail_next(CREATE, status, took_effect=True)
+    done = command("job", "submit", *JOB, "--json")
+    assert done.status == 0, done.err
+    assert list(api.state.custom_jobs.jobs) == [json.loads(done.out)["name"]]
+
+
+@pytest.mark.parametrize("status", [0, 500, 503])
+def test_a_job_that_was_perhaps_created_is_never_sent_again(api: VertexApi, status: int) -> None:
+    api.fail_next(CREATE, status)
+    done = command("job", "submit", *JOB)
+    assert done.status == 2
+    assert "Whether it was created is not known" in done.err
+    assert f"--filter=labels.{REQUEST_LABEL}=" in done.err
+    assert api.state.requests_of("CreateCustomJob") == []
+
+
+def test_a_request_too_many_is_sent_again_after_a_look(api: VertexApi) -> None:
+    api.fail_next(CREATE, 429, times=2, message="Quota exceeded for requests per minute.")
+    assert command("job", "submit", *JOB).status == 0
+    methods = [name for name, _ in api.state.requests]
+    assert methods == ["ListCustomJobs"] * 4 + ["CreateCustomJob"]
+
+
+def test_a_quota_of_gpus_is_told_with_googles_message_and_what_to_do(api: VertexApi) -> None:
+    api.fail_next(CREATE, 429)
+    done = command("job", "submit", *JOB)
+    assert done.status == 2
+    assert "custom_model_training_nvidia_l4_gpus" in done.err
+    assert "gpu-pipelines accelerators plan" in done.err
+    assert api.state.requests_of("CreateCustomJob") == []
+
+
+def test_a_missing_permission_is_told_with_googles_message_and_what_to_do(api: VertexApi) -> None:
+    api.fail_next(CREATE, 403)
+    done = command("job", "submit", *JOB)
+    assert done.status == 2
+    assert "Permission 'aiplatform.customJobs.create' denied" in done.err
+    assert "gpu-pipelines doctor" in done.err
+
+
+def test_a_server_that_is_not_there_is_told(api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM", "http://127.0.0.1:9/")
+    done = command("job", "submit", *JOB)
+    assert done.status == 2
+    assert "nothing was sent" in done.err
+
+
+def test_a_job_is_followed_with_its_lines_to_its_end(api: VertexApi) -> None:
+    api.state.replicas.run_jobs()
+    done = command(
+        *("job", "submit", *JOB, "--nodes", "2", "--follow", "--interval", "0.1"),
+        *(
+            "--command",
+            "python -c",
+            "--",
+            "import os, json; print('I am', json.loads(os.environ['CLUSTER_SPEC'])['task']['type'])",
+        ),
+    )
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
+    assert "  I am workerpool0" in lines
+    assert "  [workerpool1-0] I am workerpool1" in lines
+    assert lines[-1].endswith("succeeded"), "the lines of the job come before its end"
+
+
+def test_a_job_that_fails_ends_the_command_with_1(api: VertexApi) -> None:
+    api.state.replicas.run_jobs()
+    done = command(
+        *("job", "submit", *JOB, "--follow", "--interval", "0.1", "--json"),
+        *("--command", "python -c", "--", "import sys; sys.exit(3)"),
+    )
+    assert done.status == 1
+    assert json.loads(done.out)["state"] == "failed"
+    assert "non-zero status of 3" in done.err
+
+
+def test_a_job_is_followed_and_cancelled_by_its_number(api: VertexApi) -> None:
+    name = json.loads(command("job", "submit", *JOB, "--json").out)["name"]
+    timer = threading.Timer(0.5, command, ("job", "cancel", name.rpartition("/")[2]))
+    timer.start()
+    done = command("job", "follow", name, "--interval", "0.1")
+    timer.join()
+    assert done.status == 1
+    assert "cancelled" in done.out
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(api: VertexApi) -> None:
+    name = json.loads(command("job", "submit", *JOB, "--json").out)["name"]
+    following = subprocess.Popen(
+        [str(GPU_PIPELINES), "job", "follow", name, "--interval", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout
+    assert following.stdout.readline().endswith(" pending\n")
+    following.send_signal(signal.SIGINT)
+    _, told = following.communicate(timeout=30)
+    assert following.returncode == 130
+    assert f"cancel: gpu-pipelines job cancel {name}" in told
+    assert api.state.custom_jobs.state(name) == "JOB_STATE_PENDING"
+
+
+def test_a_log_that_may_not_be_read_does_not_end_the_following(api: VertexApi) -> None:
+    api.state.replicas.run_jobs()
+    api.fail_next(r"POST /v2/entries:list", 403, times=99, message="Permission denied for all log views")
+    done = command(
+        "job", "submit", *JOB, "--follow", "--interval", "0.1", "--command", "python -c", "--", "print('unseen')"
+    )
+    assert done.status == 0, done.err
+    assert "Permission denied for all log views" in done.out
+    assert "unseen" not in done.out
+
+
+SUM = """
+import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+if dist.get_rank() == 0:
+    print(f"sum {total.item():g} of {dist.get_world_size()}, {sys.argv[1:]}, {os.environ['AIP_MODEL_DIR']}")
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_of_ones_own_runs_on_all_replicas_with_torchrun(api: VertexApi, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SUM)
+    api.state.replicas.run_jobs()
+    done = command(
+        *("job", "submit", *JOB, "--nodes", "2", "--follow", "--interval", "0.5", "--output-dir", "gs://b/out"),
+        *("--command", "python -m gpu_pipelines.components.training.script_launch --processes 1"),
+        *("--", str(script), "--epochs", "3"),
+    )
+    assert done.status == 0, done.out
+    assert "  sum 3 of 2, ['--epochs', '3'], gs://b/out/model/" in done.out.splitlines()

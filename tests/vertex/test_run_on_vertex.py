@@ -1,0 +1,406 @@
+"""`run --target vertex`, `follow` and `cancel` against the server: one job for one request, and its end is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import GPU_PIPELINES
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import aiplatform_v1 as api
+from small_pipelines import compiled_sum
+from vertex_commands import PROJECT_FILE, command
+
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex_pipelines import parsed_spec, pipeline_job
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+REGISTRY = "registry=vertex://"
+CREATE = "POST .*/pipelineJobs$"
+LINE = "error: the images are not there"
+
+
+def jobs(api: VertexApi) -> list[Any]:
+    return list(api.state.pipeline_jobs.jobs.values())
+
+
+@contextmanager
+def a_run_that(api: VertexApi, tells: Callable[[str], None]) -> Iterator[None]:
+    """Lets the next run begin as soon as it is submitted, and what it does then be told by the test."""
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def watch() -> None:
+        while not jobs(api):
+            if over.wait(0.02):
+                return
+        name = jobs(api)[0].name
+        api.state.pipeline_jobs.begin(name)
+        try:
+            tells(name)
+        except BaseException as error:
+            failures.append(error)
+            # So that whoever follows it comes to an end.
+            api.state.pipeline_jobs.end(name, "CANCELLED")
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert not failures, failures
+
+
+def test_a_pipeline_is_compiled_checked_priced_and_submitted(vertex_api: VertexApi, tmp_path: Path) -> None:
+    given = ("--accelerator", "l4:4", "-p", REGISTRY, "-p", "epochs=2", "--label", "team=vision")
+    done = command(vertex_api, tmp_path, "run", "train_evaluate_upload", "--target", "vertex", *given)
+    assert done.status == 0, done.err
+    [job] = jobs(vertex_api)
+    job_id = job.name.rpartition("/")[2]
+    assert done.out.splitlines() == [
+        f"submitted {job_id}",
+        f"console: https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/{job_id}"
+        "?project=123456789012",
+        f"follow: gpu-pipelines follow {job_id}",
+        f"cancel: gpu-pipelines cancel {job_id}",
+    ]
+    assert "train-model: 1 × g2-standard-48 with 4 × NVIDIA_L4, about $" in done.err
+    assert "list prices of 2026-" in done.err
+    assert dict(job.labels) == {"team": "vision"}
+    assert job.runtime_config.gcs_output_directory == "gs://example-bucket/runs"
+    values = job.runtime_config.parameter_values
+    assert (values["epochs"], values["seed"], values["registry"]) == (2.0, 0.0, "vertex://")
+    # Each step keeps its own setting of the cache.
+    tasks = job.pipeline_spec["root"]["dag"]["tasks"]
+    assert dict(tasks["prepare-data"]["cachingOptions"]) == {"enableCache": True}
+    assert not dict(tasks["train-model"]["cachingOptions"]).get("enableCache")
+
+
+def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(vertex_api: VertexApi, tmp_path: Path) -> None:
+    file = compiled_sum(tmp_path)
+    given = ("--dry-run", "-p", "a=2", "--no-cache", "--service-account", "runner@example.com")
+    done = command(vertex_api, tmp_path, "run", str(file), "--target", "vertex", *given)
+    assert (done.status, done.err) == (0, "")
+    assert not jobs(vertex_api)
+    sent = json.loads(done.out)
+    assert sent["method"] == "POST"
+    assert sent["url"].startswith(
+        f"{vertex_api.url}/v1/projects/example-project/locations/us-central1/pipelineJobs?pipelineJobId=sum-"
+    )
+    assert sent["body"]["runtimeConfig"]["parameterValues"] == {"a": 2, "note": "none"}
+    assert sent["body"]["serviceAccount"] == "runner@example.com"
+    tasks = sent["body"]["pipelineSpec"]["root"]["dag"]["tasks"]
+    assert [task["cachingOptions"] for task in tasks.values()] == [{"enableCache": False}] * 2
+
+
+@pytest.mark.parametrize("cache", [None, True, False])
+def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool | None) -> None:
+    from google.cloud import aiplatform
+    from google.cloud.aiplatform_v1.types import PipelineJob
+    from google.protobuf import json_format
+
+    file, key = compiled_sum(tmp_path), "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
+    settings = ProjectSettings(
+        "example-project", "us-central1", "gs://b/root", encryption_key=key, labels={"team": "vision"}
+    )
+    of_sdk = aiplatform.PipelineJob(
+        "sum",
+        str(file),
+        pipeline_root="gs://b/root",
+        parameter_values={"a": 2, "note": "x"},
+        enable_caching=cache,
+        encryption_spec_key_name=key,
+        labels={"team": "vision"},
+        project="example-project",
+        location="us-central1",
+        credentials=AnonymousCredentials(),
+    )
+    spec = parsed_spec(file.read_text(), str(file))
+    ours = PipelineJob()
+    json_format.ParseDict(pipeline_job(spec, {"a": 2, "note": "x"}, settings, cache=cache), PipelineJob.pb(ours))
+    # What it is about to send has no public name.
+    assert ours == of_sdk._gca_resource
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (["train_evaluate_upload"], ["Give --accelerator"]),
+        (["train_evaluate_upload", "--accelerator", "l4:3"], ["No machine has 3 × l4"]),
+        (
+            ["train_evaluate_upload", "--accelerator", "b200:8", "--region", "europe-west9"],
+            ["europe-west9 has no b200"],
+        ),
+        (["train_evaluate_upload", "--accelerator", "cpu:2"], ["cpu:2"]),
+        (["train_evaluate_upload", "--accelerator", "l4:1", "-p", "epoch=1"], ["Did you mean 'epochs'?"]),
+        (["train_evaluate_upload", "--accelerator", "l4:1", "-p", "epochs=x"], ["epochs takes a number; got 'x'"]),
+        (["train_evaluate_upload", "--accelerator", "l4:1", "-p", REGISTRY, "-p", "model=x"], ["no model 'x'"]),
+        (["train_evaluate_upload", "--accelerator", "l4:1", "--reuse"], ["The target vertex has no --reuse"]),
+        (["train_evaluate_upload", "--accelerator", "l4:1", "--max-wait", "2"], ["Only flex-start waits"]),
+        (
+            [
+                "train_evaluate_upload",
+                "--accelerator",
+                "l4:1",
+                "-p",
+                "source=photos",
+                "-p",
+                "model=./net",
+                "-p",
+                "registry=./r",
+            ],
+            [
+                "The source photos is not where",
+                "The registry ./r would be",
+                "model is ./net, a directory of this",
+            ],
+        ),
+        (
+            ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "source=gs://b/x"],
+            ["mount of its bucket. Give /gcs/b/x"],
+        ),
+        (["sum.yaml", "-p", "a=1.5"], ["a takes a whole number"]),
+        (["sum.yaml"], ["The parameter a must be given"]),
+        (["sum.yaml", "-p", "a=1", "--nodes", "2"], ["compiled already; --nodes cannot change it"]),
+        (["sum.yaml", "-p", "a=1", "--image", "other:1"], ["was compiled with an image of its own"]),
+        (["none.yaml"], ["The file none.yaml cannot be read: No such file"]),
+        (["gpu-pipelines.yaml"], ["is no compiled pipeline"]),
+        (["two.yaml"], ["has 2 YAML documents; Vertex AI takes one"]),
+        (["sum.yaml", "-p", "a=1", "--pipeline-root", "my-bucket"], ["pipeline_root (from --pipeline-root) is"]),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_is_sent(
+    vertex_api: VertexApi, tmp_path: Path, arguments: list[str], messages: list[str]
+) -> None:
+    (tmp_path / "two.yaml").write_text(compiled_sum(tmp_path).read_text() + "---\nplatforms: {}\n")
+    done = command(vertex_api, tmp_path, "run", "--target", "vertex", *arguments)
+    assert done.status == 2
+    for message in messages:
+        assert message in done.err
+    assert not jobs(vertex_api)
+
+
+def test_an_uploaded_version_runs_by_its_address(vertex_api: VertexApi, tmp_path: Path) -> None:
+    command(vertex_api, tmp_path, "upload", str(compiled_sum(tmp_path)), "--tag", "stable")
+    address = f"{vertex_api.url}/example-project/pipelines/sum"
+    done = command(vertex_api, tmp_path, "run", f"{address}/stable", "--target", "vertex", "-p", "a=2")
+    assert done.status == 0, done.err
+    [job] = jobs(vertex_api)
+    [version] = vertex_api.state.repositories.packages["us-central1/pipelines/sum"].versions
+    assert job.template_uri == f"{address}/{version}"
+
+
+def test_a_published_file_takes_the_image_of_the_project(vertex_api: VertexApi, tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/h100-8-4-nodes.yaml"
+    given = ("--dry-run", "--target", "vertex", "-p", REGISTRY)
+    done = command(vertex_api, tmp_path, "run", str(file), *given)
+    train, evaluate = done.err.splitlines()[:2]
+    assert train.startswith("train-model: 4 × a3-highgpu-8g with 8 × NVIDIA_H100_80GB, about $")
+    assert evaluate.startswith("evaluate-checkpoints: ")
+    assert "gpu-pipelines/steps" not in done.out
+    # The compiled file holds every number with a point.
+    assert '"seed": 0,' in done.out
+    assert "us-docker.pkg.dev/example-project/images/steps:0.1.0" in done.out
+    (tmp_path / "gpu-pipelines.yaml").write_text("pipeline_root: gs://example-bucket/runs\n")
+    done = command(vertex_api, tmp_path, "run", str(file), *given)
+    assert done.status == 2
+    assert "No image is known" in done.err
+
+
+@pytest.mark.parametrize(
+    "spoilt", [{"status": 503}, {"status": 0, "took_effect": True}, {"status": 429, "message": "Slow"}]
+)
+def test_a_request_that_is_sent_again_makes_one_job(
+    vertex_api: VertexApi, tmp_path: Path, spoilt: dict[str, Any]
+) -> None:
+    vertex_api.fail_next(CREATE, **spoilt)
+    file = compiled_sum(tmp_path)
+    done = command(vertex_api, tmp_path, "run", str(file), "--target", "vertex", "-p", "a=2")
+    assert done.status == 0, done.err
+    [job] = jobs(vertex_api)
+    assert f"submitted {job.name.rpartition('/')[2]}" in done.out
+    assert done.err.startswith("trying again: ")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "remedy"),
+    [
+        (403, "Permission 'aiplatform.pipelineJobs.create' denied on resource", "gpu-pipelines doctor names the role"),
+        (403, "You do not have permission to act as iam.serviceAccounts.actAs", "Service Account User"),
+        (
+            429,
+            "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_x",
+            "Ask for more of the quota",
+        ),
+    ],
+)
+def test_a_refusal_is_told_in_googles_words_with_what_to_do(
+    vertex_api: VertexApi, tmp_path: Path, status: int, message: str, remedy: str
+) -> None:
+    vertex_api.fail_next(CREATE, status, message=message)
+    done = command(vertex_api, tmp_path, "run", str(compiled_sum(tmp_path)), "--target", "vertex", "-p", "a=2")
+    assert done.status == 2
+    assert done.err.startswith(f"error: Submitting the pipeline failed: {message}")
+    assert remedy in done.err
+    assert "http" not in done.err
+    assert not jobs(vertex_api)
+
+
+def test_a_run_is_followed_to_its_end(vertex_api: VertexApi, tmp_path: Path) -> None:
+    state = vertex_api.state.pipeline_jobs
+
+    def succeed(name: str) -> None:
+        state.set_task(name, "add", "RUNNING")
+        state.say(name, "add", ["[KFP Executor 2026-11-21 INFO]: begin", "two", "three"])
+        time.sleep(0.3)
+        state.set_task(name, "add", "SUCCEEDED")
+        state.set_task(name, "add-2", "SKIPPED")
+        state.end(name, "SUCCEEDED")
+        # Lines arrive late.
+        time.sleep(0.6)
+        state.say(name, "add", ["four"])
+
+    file = compiled_sum(tmp_path)
+    with a_run_that(vertex_api, succeed):
+        done = command(
+            vertex_api, tmp_path, "run", str(file), "--target", "vertex", "-p", "a=2", "--follow", "--interval", "0.5"
+        )
+    assert done.status == 0, done.err
+    shown = done.out.splitlines()[4:]
+    assert shown[:3] == ["add: started", "add: two", "add: three"]
+    assert [line for line in shown if "four" in line] == ["add: four"]
+    assert [line for line in shown if line.startswith("add: succeeded after")]
+    assert "add-2: reused" in shown
+    assert shown[-1].startswith("succeeded; its reports and metrics: https://console.cloud.google.com/")
+
+
+def test_a_failed_run_is_told_with_its_step_its_error_and_its_last_lines(vertex_api: VertexApi, tmp_path: Path) -> None:
+    state = vertex_api.state.pipeline_jobs
+
+    def fail(name: str) -> None:
+        job = name.replace("pipelineJobs", "customJobs").rpartition("/")[0] + "/77"
+        state.set_task(name, "add", "RUNNING", custom_job=job)
+        labels = {"job_id": "77", "task_name": "workerpool1-0"}
+        vertex_api.state.logs.write("example-project", "ml_job", labels, "from another node")
+        state.say(name, "add", [*(f"line {number}" for number in range(30)), LINE, "  give others"])
+        state.set_task(name, "add", "FAILED", error="The replica workerpool0-0 exited with a non-zero status of 1.")
+        state.end(name, "FAILED", "Job failed.")
+
+    file = compiled_sum(tmp_path)
+    with a_run_that(vertex_api, fail):
+        done = command(
+            vertex_api, tmp_path, "run", str(file), "--target", "vertex", "-p", "a=2", "--follow", "--interval", "0.1"
+        )
+    assert done.status == 1
+    lines = done.err.splitlines()
+    assert lines[:2] == ["error: add failed: the images are not there", "  give others"]
+    assert lines[2].startswith("Vertex AI says: The replica workerpool0-0 exited with a non-zero status of 1.")
+    assert "  line 29" in lines
+    assert "  line 3" not in lines
+    assert "add: [workerpool1-0] from another node" in done.out
+    assert any(line.startswith("job: https://console.cloud.google.com/") and "/77?" in line for line in lines)
+
+
+def test_lines_of_a_custom_job_are_shown_while_it_runs(vertex_api: VertexApi, tmp_path: Path) -> None:
+    state = vertex_api.state.pipeline_jobs
+    label = {"vertex-ai-pipelines-run-billing-id": "77"}
+
+    def train(name: str) -> None:
+        state.job(name).labels.update(label)
+        state.set_task(name, "train-model", "RUNNING")
+        parent, spec = (
+            "projects/example-project/locations/us-central1",
+            {"machine_spec": {"machine_type": "n1-standard-8"}},
+        )
+        spec |= {"replica_count": 1, "container_spec": {"image_uri": "i"}}
+        job = {"display_name": "train-model", "job_spec": {"worker_pool_specs": [spec]}, "labels": label}
+        made = vertex_api.state.custom_jobs.create(api.CreateCustomJobRequest(parent=parent, custom_job=job))
+        labels = {"job_id": made.name.rpartition("/")[2], "task_name": "workerpool0-0"}
+        vertex_api.state.logs.write("example-project", "ml_job", labels, "step 1")
+        time.sleep(0.6)
+        # That the step tells of its job comes later still.
+        state.set_task(name, "train-model", "SUCCEEDED")
+        state.end(name, "SUCCEEDED")
+
+    given = ("--target", "vertex", "--accelerator", "l4:1", "--follow", "--interval", "0.1")
+    with a_run_that(vertex_api, train):
+        done = command(vertex_api, tmp_path, "run", "train_evaluate_upload", *given)
+    assert done.status == 0, done.err
+    shown = done.out.splitlines()[4:]
+    assert shown[:2] == ["train-model: started", "train-model: step 1"]
+    assert [line for line in shown if "step 1" in line] == ["train-model: step 1"]
+
+
+def test_a_run_is_followed_without_its_log_where_that_may_not_be_read(vertex_api: VertexApi, tmp_path: Path) -> None:
+    state = vertex_api.state.pipeline_jobs
+    vertex_api.fail_next("entries:list", 403, times=99, message="Permission 'logging.logEntries.list' denied.")
+    file = compiled_sum(tmp_path)
+    command(vertex_api, tmp_path, "run", str(file), "--target", "vertex", "-p", "a=2")
+    [job] = jobs(vertex_api)
+    state.begin(job.name)
+    state.set_task(job.name, "add", "SUCCEEDED")
+    state.end(job.name, "SUCCEEDED")
+    vertex_api.fail_next("GET .*/pipelineJobs/", 503)
+    done = command(vertex_api, tmp_path, "follow", job.name, "--interval", "0.1", "--json")
+    assert done.status == 0
+    assert done.err.count("warning:") == 1
+    assert "'logging.logEntries.list' denied" in done.err
+    told = json.loads(done.out)
+    assert (told["state"], [step["state"] for step in told["steps"]]) == ("succeeded", ["succeeded", "waiting"])
+
+
+def test_a_run_is_cancelled(vertex_api: VertexApi, tmp_path: Path) -> None:
+    command(vertex_api, tmp_path, "run", str(compiled_sum(tmp_path)), "--target", "vertex", "-p", "a=2")
+    [job] = jobs(vertex_api)
+    done = command(vertex_api, tmp_path, "cancel", job.name.rpartition("/")[2])
+    assert done.status == 0, done.err
+    assert done.out.startswith("asked to cancel sum-")
+    done = command(vertex_api, tmp_path, "follow", job.name.rpartition("/")[2], "--interval", "0.1")
+    assert done.status == 1
+    assert "was cancelled" in done.err
+    done = command(vertex_api, tmp_path, "cancel", "another")
+    assert done.status == 2
+    assert "is not found" in done.err
+
+
+def test_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(vertex_api: VertexApi, tmp_path: Path) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text(PROJECT_FILE.format(url=vertex_api.url))
+    file = compiled_sum(tmp_path)
+    given = ("--target", "vertex", "-p", "a=2", "--follow", "--interval", "0.1")
+    process = subprocess.Popen(
+        [str(GPU_PIPELINES), "run", str(file), *given],
+        cwd=tmp_path,
+        env={**os.environ, **vertex_api.environment()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    said = [process.stdout.readline() for _ in range(4)]
+    [job] = jobs(vertex_api)
+    vertex_api.state.pipeline_jobs.begin(job.name)
+    vertex_api.state.pipeline_jobs.set_task(job.name, "add", "RUNNING")
+    assert process.stdout.readline() == "add: started\n"
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    job_id = job.name.rpartition("/")[2]
+    assert f"{job_id} goes on without being followed" in told
+    assert f"follow: gpu-pipelines follow {job_id}" in told
+    assert f"cancel: gpu-pipelines cancel {job_id}" in told
+    assert "Traceback" not in told
+    assert said[0] == f"submitted {job_id}\n"
+    assert job.state.name == "PIPELINE_STATE_RUNNING"

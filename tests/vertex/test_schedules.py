@@ -1,0 +1,227 @@
+"""`schedule` against the server: what is there afterwards is what was asked for, once."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import Finished
+from small_pipelines import compiled_sum
+from vertex_commands import command
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.cron import next_times, parse_cron, parse_time, shown_time
+from gpu_pipelines.targets.vertex_schedules import differences
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+DAILY = ("--cron", "0 3 * * *", "--time-zone", "Europe/Paris")
+
+
+def schedules(api: VertexApi) -> list[Any]:
+    return list(api.state.schedules.schedules.values())
+
+
+def create(api: VertexApi, folder: Path, *arguments: str, name: str = "nightly") -> Finished:
+    """Uploads the small pipeline and makes a schedule of it."""
+    command(api, folder, "upload", str(compiled_sum(folder)))
+    return command(api, folder, "schedule", "create", "sum", "--name", name, "-p", "a=2", *arguments)
+
+
+def test_a_schedule_is_made_of_the_version_that_a_tag_names(vertex_api: VertexApi, tmp_path: Path) -> None:
+    limits = ("--start", "2098-01-01", "--end", "2099-01-01T12:00Z", "--max-runs", "5", "--max-concurrent", "2")
+    done = create(vertex_api, tmp_path, *DAILY, *limits, "--queue", "--label", "team=vision")
+    assert done.status == 0, done.err
+    [made] = schedules(vertex_api)
+    assert (made.display_name, made.cron) == ("nightly", "TZ=Europe/Paris 0 3 * * *")
+    # Midnight in Paris.
+    assert made.start_time == datetime(2097, 12, 31, 23, tzinfo=timezone.utc)
+    assert made.end_time == datetime(2099, 1, 1, 12, tzinfo=timezone.utc)
+    assert (made.max_run_count, made.max_concurrent_run_count, made.allow_queueing) == (5, 2, True)
+    job = made.create_pipeline_job_request.pipeline_job
+    [version] = vertex_api.state.repositories.packages["us-central1/pipelines/sum"].versions
+    assert job.template_uri == f"{vertex_api.url}/example-project/pipelines/sum/{version}"
+    assert job.runtime_config.parameter_values["a"] == 2
+    assert dict(job.labels) == {"team": "vision"}
+    assert f"created   nightly ({made.name.rpartition('/')[2]})" in done.out
+    assert "next runs 2098-01-01 03:00 CET (2098-01-01 02:00 UTC)" in done.out
+    assert "runs      0 so far of at most 5, 2 at the same time; one that is due meanwhile waits" in done.out
+
+
+def test_a_dry_run_prints_what_would_be_sent(vertex_api: VertexApi, tmp_path: Path) -> None:
+    sent = json.loads(create(vertex_api, tmp_path, *DAILY, "--dry-run").out)
+    assert sent["url"] == f"{vertex_api.url}/v1/projects/example-project/locations/us-central1/schedules"
+    assert sent["body"]["maxConcurrentRunCount"] == "1"
+    assert not schedules(vertex_api)
+
+
+def test_a_schedule_is_listed_shown_paused_resumed_and_deleted(vertex_api: VertexApi, tmp_path: Path) -> None:
+    create(vertex_api, tmp_path, *DAILY)
+    create(vertex_api, tmp_path, "--cron", "TZ=UTC 0 4 * * 1", name="weekly")
+    listed = command(vertex_api, tmp_path, "schedule", "list").out
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["weekly", "nightly"]
+    made = next(schedule for schedule in schedules(vertex_api) if schedule.display_name == "nightly")
+    shown = command(vertex_api, tmp_path, "schedule", "describe", "nightly").out
+    assert "cron      TZ=Europe/Paris 0 3 * * *" in shown
+    assert 'with      a = 2\n          note = "none"' in shown
+    for words, state in ((["pause"], "PAUSED"), (["pause"], "PAUSED"), (["resume", "--catch-up"], "ACTIVE")):
+        done = command(vertex_api, tmp_path, "schedule", *words, made.name.rpartition("/")[2])
+        assert (done.status, made.state.name) == (0, state), done.err
+    assert made.catch_up
+    assert command(vertex_api, tmp_path, "schedule", "delete", made.name).status == 0
+    assert [schedule.display_name for schedule in schedules(vertex_api)] == ["weekly"]
+    done = command(vertex_api, tmp_path, "schedule", "describe", "nightly")
+    assert done.status == 2
+    assert "There is no schedule 'nightly' in us-central1" in done.err
+
+
+def test_a_schedule_is_changed_and_keeps_the_rest(vertex_api: VertexApi, tmp_path: Path) -> None:
+    create(vertex_api, tmp_path, *DAILY, "--max-runs", "5")
+    before = schedules(vertex_api)[0].create_pipeline_job_request.pipeline_job.template_uri
+    file = compiled_sum(tmp_path)
+    file.write_text(file.read_text().replace("defaultValue: none", "defaultValue: some"))
+    command(vertex_api, tmp_path, "upload", str(file), "--tag", "next")
+    given = ("--cron", "30 4 * * 1-5", "--pipeline", "sum/next", "-p", "note=new", "--max-concurrent", "3")
+    done = command(vertex_api, tmp_path, "schedule", "update", "nightly", *given)
+    assert done.status == 0, done.err
+    [changed] = schedules(vertex_api)
+    assert (changed.cron, changed.max_run_count, changed.max_concurrent_run_count) == (
+        "TZ=Europe/Paris 30 4 * * 1-5",
+        5,
+        3,
+    )
+    job = changed.create_pipeline_job_request.pipeline_job
+    assert job.template_uri != before
+    assert dict(job.runtime_config.parameter_values) == {"a": 2, "note": "new"}
+    done = command(vertex_api, tmp_path, "schedule", "update", "nightly", "--time-zone", "Asia/Tokyo")
+    assert schedules(vertex_api)[0].cron == "TZ=Asia/Tokyo 30 4 * * 1-5"
+    done = command(vertex_api, tmp_path, "schedule", "update", "nightly", "-p", "a=x")
+    assert (done.status, "a takes a whole number" in done.err) == (2, True)
+    done = command(vertex_api, tmp_path, "schedule", "update", "nightly")
+    assert (done.status, "Nothing is to be changed" in done.err) == (2, True)
+
+
+def test_a_second_schedule_of_a_name_is_refused(vertex_api: VertexApi, tmp_path: Path) -> None:
+    create(vertex_api, tmp_path, *DAILY)
+    done = create(vertex_api, tmp_path, *DAILY)
+    assert done.status == 2
+    assert "There is a schedule 'nightly' already" in done.err
+    assert len(schedules(vertex_api)) == 1
+
+
+def test_a_schedule_whose_answer_is_lost_is_found_not_made_again(vertex_api: VertexApi, tmp_path: Path) -> None:
+    vertex_api.fail_next("POST .*/schedules$", 0, took_effect=True)
+    done = create(vertex_api, tmp_path, *DAILY)
+    assert done.status == 0, done.err
+    assert len(schedules(vertex_api)) == 1
+
+
+def test_a_schedule_that_may_come_yet_is_not_asked_for_twice(vertex_api: VertexApi, tmp_path: Path) -> None:
+    vertex_api.fail_next("POST .*/schedules$", 503)
+    done = create(vertex_api, tmp_path, *DAILY)
+    assert done.status == 2
+    assert "The service is currently unavailable." in done.err
+    assert "Look again with gpu-pipelines schedule list" in done.err
+    assert not schedules(vertex_api)
+
+
+@pytest.mark.parametrize("words", [["pause"], ["delete"], ["update", "--max-runs", "7"]])
+def test_a_change_whose_answer_is_lost_is_made_again(vertex_api: VertexApi, tmp_path: Path, words: list[str]) -> None:
+    create(vertex_api, tmp_path, *DAILY)
+    vertex_api.fail_next("(POST|PATCH|DELETE) .*/schedules/", 0, took_effect=True)
+    done = command(vertex_api, tmp_path, "schedule", words[0], "nightly", *words[1:])
+    assert done.status == 0, done.err
+    found = [(schedule.state.name, schedule.max_run_count) for schedule in schedules(vertex_api)]
+    assert found == {"pause": [("PAUSED", 0)], "delete": [], "update": [("ACTIVE", 7)]}[words[0]]
+
+
+def test_what_the_service_made_of_it_is_compared_field_by_field() -> None:
+    asked = {
+        "displayName": "nightly",
+        "maxRunCount": "5",
+        "startTime": "2098-01-01T00:00:00Z",
+        "createPipelineJobRequest": {
+            "parent": "projects/example-project/locations/us-central1",
+            "pipelineJob": {
+                "runtimeConfig": {"gcsOutputDirectory": "gs://b/r", "parameterValues": {"a": 2, "b": [1]}},
+                "templateUri": "https://us-kfp.pkg.dev/p/r/sum/sha256:1",
+                "pipelineSpec": {"root": {"dag": {}}},
+            },
+        },
+    }
+    found = json.loads(json.dumps(asked))
+    # What the service adds, and writes in its own way, is no difference.
+    found |= {"name": "projects/1/locations/us-central1/schedules/2", "state": "ACTIVE", "maxRunCount": 5}
+    found["createPipelineJobRequest"]["parent"] = "projects/1/locations/us-central1"
+    job = found["createPipelineJobRequest"]["pipelineJob"]
+    job["runtimeConfig"]["parameterValues"]["a"] = 2.0
+    del job["pipelineSpec"]
+    assert differences(asked, found) == []
+    job["runtimeConfig"]["parameterValues"]["a"] = 3
+    job["templateUri"] = "https://us-kfp.pkg.dev/p/r/sum/sha256:2"
+    del found["startTime"]
+    place = "createPipelineJobRequest.pipelineJob"
+    assert sorted(differences(asked, found)) == [
+        f'{place}.pipelineSpec is missing, not {{"root": {{"dag": {{}}}}}}',
+        f"{place}.runtimeConfig.parameterValues.a is 3.0, not 2.0",
+        f'{place}.templateUri is "https://us-kfp.pkg.dev/p/r/sum/sha256:2", not "https://us-kfp.pkg.dev/p/r/sum/sha256:1"',
+        'startTime is missing, not "2098-01-01T00:00:00Z"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--cron", "0 3 * *"], "has 4 fields; a cron expression has five"),
+        (["--cron", "0 24 * * *"], "cannot fall due: [0 24 * * *] is not acceptable, out of range"),
+        (["--cron", "@daily"], "has 1 fields"),
+        (["--cron", "0 0 31 2 *"], "cannot fall due"),
+        (["--cron", "0 0 L * *"], "'L' is no day of the month"),
+        (["--cron", "0 5-1 * * *"], "'5-1' is no hour"),
+        (["--cron", "*/0 * * * *"], "'*/0' is no minute"),
+        ([*DAILY[:2], "--time-zone", "Europe/Pariss"], "There is no time zone 'Europe/Pariss'"),
+        ([*DAILY[:2], "--time-zone", "../UTC"], "There is no time zone '../UTC'"),
+        (
+            ["--cron", "TZ=UTC 0 3 * * *", "--time-zone", "Asia/Tokyo"],
+            "the time zone UTC, and Asia/Tokyo was given",
+        ),
+        ([*DAILY, "--start", "soon"], "--start is 'soon', which is no time"),
+        ([*DAILY, "--start", "2098-01-02", "--end", "2098-01-01"], "is not after --start"),
+        ([*DAILY, "--end", "2020-01-01"], "nothing would ever run"),
+        ([*DAILY, "-p", "b=1"], "There is no parameter 'b'"),
+        ([*DAILY, "-p", "a=x"], "a takes a whole number"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(vertex_api: VertexApi, tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = create(vertex_api, tmp_path, *arguments)
+    assert done.status == 2
+    assert message in done.err
+    assert not schedules(vertex_api)
+
+
+def test_a_pipeline_that_is_not_there_is_refused(vertex_api: VertexApi, tmp_path: Path) -> None:
+    for what, message in (
+        ("sum", "Package sum is not found"),
+        ("sum/Tag", "names no pipeline of a repository"),
+        ("https://us-kfp.pkg.dev/p", "is not the address of a pipeline"),
+    ):
+        done = command(vertex_api, tmp_path, "schedule", "create", what, "--name", "n", *DAILY)
+        assert done.status == 2
+        assert message in done.err
+
+
+def test_times_are_those_of_the_zone_over_the_change_of_clocks() -> None:
+    cron = parse_cron("30 3 * * 0", "Europe/Paris")
+    start = parse_time("2098-03-28", cron.zone, "--start")
+    assert [shown_time(time) for time in next_times(cron, start, None, 2)] == [
+        "2098-03-30 03:30 CEST (2098-03-30 01:30 UTC)",
+        "2098-04-06 03:30 CEST (2098-04-06 01:30 UTC)",
+    ]
+    assert next_times(cron, start, start + timedelta(days=1)) == []
+    assert parse_time("2098-03-28T10:00Z", cron.zone, "--start").utcoffset() == timedelta(0)
+    with pytest.raises(UserError, match="no time"):
+        parse_time("28.3.2098", cron.zone, "--start")

@@ -1,0 +1,198 @@
+"""What Vertex AI Pipelines makes of a task before its container starts: its inputs and its resolved placeholders.
+
+https://www.kubeflow.org/docs/components/pipelines/reference/component-spec and the placeholders of kfp.dsl.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: A compiled file, or what is in it.
+Pipeline = Path | Mapping[str, Any]
+
+_NUMBER = "NUMBER_INTEGER"
+_EMPTY = {"STRUCT": {}, "LIST": [], "STRING": "", "BOOLEAN": False}
+_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+_OUTPUT_FILE = re.compile(r"\{\{\$\.outputs\.parameters\['([^']+)'\]\.output_file\}\}")
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """The run of a pipeline that a task is of.
+
+    Attributes:
+        root: where it leaves its artifacts.
+        files: local directory in place of the mount of the bucket: output parameters and `executor_output.json`.
+        parameters: values of the pipeline's parameters; those left out have their defaults.
+        job_id: id of the pipeline job.
+        project: id of the project.
+        location: region.
+    """
+
+    root: str
+    files: Path
+    parameters: Mapping[str, Any]
+    job_id: str = "train-20260101"
+    project: str = "example-project"
+    location: str = "us-central1"
+
+    def placeholders(self, task: str) -> dict[str, str]:
+        """Values of the placeholders that are the same for all containers of a task."""
+        name = f"projects/{self.project}/locations/{self.location}/pipelineJobs/{self.job_id}"
+        return {
+            "{{$.pipeline_root}}": self.root,
+            "{{$.pipeline_job_name}}": self.job_id,
+            "{{$.pipeline_job_uuid}}": "4611686018427387904",
+            "{{$.pipeline_job_resource_name}}": name,
+            "{{$.pipeline_task_name}}": task,
+            "{{$.pipeline_task_uuid}}": "2305843009213693952",
+            "{{$.pipeline_google_cloud_project_id}}": self.project,
+            "{{$.pipeline_google_cloud_location}}": self.location,
+            "{{$.pipeline_persistent_resource_id}}": "",
+        }
+
+
+def executor_input_of(
+    pipeline: Pipeline,
+    task: str,
+    run: PipelineRun,
+    artifacts: Mapping[str, str | Mapping[str, Any]],
+    values: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The executor input of a task.
+
+    Args:
+        pipeline: a compiled pipeline.
+        task: name of the task.
+        run: the run that it is in.
+        artifacts: the input artifacts by name, each whole or by its URI.
+        values: parameters that are outputs of other tasks, by the name of the input.
+    """
+    spec = _spec(pipeline)
+    placed, component = _task_and_component(spec, task)
+    inputs, outputs = component["inputDefinitions"], component.get("outputDefinitions", {})
+    place = f"{run.root}/{run.job_id}/{task}"
+    return {
+        "inputs": {
+            "parameterValues": {
+                **_parameters(spec, placed, inputs.get("parameters", {}), run, task),
+                **(values or {}),
+            },
+            "artifacts": {
+                name: {"artifacts": [_artifact(name, artifacts[name], definition)]}
+                for name, definition in inputs.get("artifacts", {}).items()
+            },
+        },
+        "outputs": {
+            "parameters": {
+                name: {"outputFile": str(run.files / task / name)} for name in outputs.get("parameters", {})
+            },
+            "artifacts": {
+                name: {"artifacts": [_artifact(name, f"{place}/{name}", definition)]}
+                for name, definition in outputs.get("artifacts", {}).items()
+            },
+            "outputFile": str(run.files / task / "executor_output.json"),
+        },
+    }
+
+
+def container_command(pipeline: Pipeline, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> list[str]:
+    """Command and arguments of a task's container, with every placeholder resolved."""
+    spec = _spec(pipeline)
+    component = _task_and_component(spec, task)[1]
+    container = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]
+    kinds = {name: held["parameterType"] for name, held in component["inputDefinitions"].get("parameters", {}).items()}
+    return [_resolved(text, kinds, run, task, executor_input) for text in [*container["command"], *container["args"]]]
+
+
+def payload_of(pipeline: Pipeline, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> str:
+    """The CustomJob that the launcher of a task is given, as JSON."""
+    arguments = container_command(pipeline, task, run, executor_input)
+    return arguments[arguments.index("--payload") + 1]
+
+
+def _spec(pipeline: Pipeline) -> Mapping[str, Any]:
+    return _loaded(pipeline) if isinstance(pipeline, Path) else pipeline
+
+
+@lru_cache(maxsize=4)
+def _loaded(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.load(file.read_bytes(), yaml.CSafeLoader)
+    return loaded
+
+
+def _task_and_component(spec: Mapping[str, Any], task: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    placed = spec["root"]["dag"]["tasks"][task]
+    return placed, spec["components"][placed["componentRef"]["name"]]
+
+
+def _parameters(
+    spec: Mapping[str, Any], task: Mapping[str, Any], wanted: Mapping[str, Any], run: PipelineRun, name: str
+) -> dict[str, Any]:
+    pipeline = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    found = {}
+    for parameter, definition in wanted.items():
+        given = task.get("inputs", {}).get("parameters", {}).get(parameter, {})
+        if "componentInputParameter" in given:
+            outer = given["componentInputParameter"]
+            value = run.parameters.get(outer, pipeline[outer].get("defaultValue"))
+        elif "runtimeValue" in given:
+            value = given["runtimeValue"]["constant"]
+        else:
+            value = definition.get("defaultValue", _EMPTY.get(definition["parameterType"]))
+        if isinstance(value, str):
+            for placeholder, text in run.placeholders(name).items():
+                value = value.replace(placeholder, text)
+        found[parameter] = int(value) if definition["parameterType"] == _NUMBER else value
+    return found
+
+
+def _artifact(name: str, given: str | Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(given, str):
+        return {**given, "name": name}
+    return {"name": name, "type": definition["artifactType"], "uri": given, "metadata": {}}
+
+
+def _resolved(
+    text: str, kinds: Mapping[str, str], run: PipelineRun, task: str, executor_input: Mapping[str, Any]
+) -> str:
+    values = executor_input["inputs"]["parameterValues"]
+
+    def parameter(match: re.Match[str]) -> str:
+        value = values[match[1]]
+        return value if kinds[match[1]] == "STRING" else _json(value)
+
+    text = _PARAMETER.sub(parameter, text)
+    text = _OUTPUT_FILE.sub(lambda match: executor_input["outputs"]["parameters"][match[1]]["outputFile"], text)
+    for placeholder, value in run.placeholders(task).items():
+        text = text.replace(placeholder, value)
+    # The fields of the job are the launcher's; the component inside knows its own inputs alone.
+    inner = _json(_without_the_job(executor_input))
+    return text.replace("{{$.json_escape[1]}}", json.dumps(inner)[1:-1]).replace("{{$}}", inner)
+
+
+def _without_the_job(executor_input: Mapping[str, Any]) -> dict[str, Any]:
+    inputs = executor_input["inputs"]
+    values = {name: value for name, value in inputs["parameterValues"].items() if name != "worker_pool_specs"}
+    return {**executor_input, "inputs": {**inputs, "parameterValues": values}}
+
+
+def _json(value: Any) -> str:
+    """JSON as protobuf writes it: its numbers are doubles, and a whole one is written without a fraction."""
+
+    def plain(held: Any) -> Any:
+        if isinstance(held, dict):
+            return {key: plain(each) for key, each in held.items()}
+        if isinstance(held, list):
+            return [plain(each) for each in held]
+        return int(held) if isinstance(held, float) and held.is_integer() else held
+
+    return json.dumps(plain(value))
