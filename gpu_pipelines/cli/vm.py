@@ -147,12 +147,11 @@ def create(
     as_json: options.AsJson = False,
 ) -> None:
     """Create the VM with gcloud. What it costs is shown before."""
-    from gpu_pipelines.cli.vertex_request import cost_lines
-    from gpu_pipelines.targets.vertex_machines import StepMachines
+    from gpu_pipelines.targets.vertex_job_config import told_cost, told_plan
     from gpu_pipelines.targets.vm_create import CreationError, create_vm
 
     vm, plan = _requested(locals())
-    print("\n".join(cost_lines([StepMachines(vm.name, plan)], plan.region)), file=sys.stderr)
+    print(f"{told_plan(plan)}\n{told_cost(plan)}", file=sys.stderr)
     _warn(vm, plan)
     try:
         created = create_vm(vm, lambda line: print(line, file=sys.stderr, flush=True))
