@@ -134,6 +134,7 @@ def test_what_compute_engine_refuses_is_told_and_no_other_zone_is_tried(compute_
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_flex_start_is_asked_for_or_a_gcloud_from_before_it_is_found_out(compute_api: ComputeApi) -> None:
     done = vm_command("create", "--accelerator", "l4:1", "--strategy", "flex-start", "--zone", "us-central1-a", *HERE)
     if done.status == 0:
