@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, job, models, schedule
+from gpu_pipelines.cli import accelerators, job, models, schedule, vm
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.follow import cancel, follow
@@ -39,6 +39,7 @@ app.add_typer(schedule.app, name="schedule")
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
 app.add_typer(job.app, name="job")
+app.add_typer(vm.app, name="vm")
 
 
 def _show_version(wanted: bool) -> None:
