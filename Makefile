@@ -29,11 +29,11 @@ image:
 		--build-arg REVISION=$(shell git rev-parse HEAD) .
 
 test-images: $(VENV)/.dev image
-	IMAGE=$(IMAGE) $(BIN)/python -m pytest tests/images -m images
+	IMAGE=$(IMAGE) $(BIN)/python -m pytest tests/images tests/compute_engine -m images
 
 test-terraform: $(VENV)/.dev
 	terraform fmt -check -recursive -diff terraform
-	$(BIN)/python -m pytest tests/terraform -m terraform
+	$(BIN)/python -m pytest tests/terraform tests/compute_engine -m terraform
 
 # mypy does not follow editable installs that map folders to packages, so a plain copy is installed and checked.
 lint: $(VENV)/.dev

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, job, models, schedule
+from gpu_pipelines.cli import accelerators, job, models, schedule, vm
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.follow import cancel, follow
+from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.run import run
 from gpu_pipelines.cli.upload import upload
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
@@ -32,11 +33,13 @@ app.command("compile")(compile_pipelines)
 app.command()(doctor)
 app.command()(follow)
 app.command()(cancel)
+app.command(cls=JobCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(migrate)
 app.command()(upload)
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")
 app.add_typer(job.app, name="job")
+app.add_typer(vm.app, name="vm")
 
 
 def _show_version(wanted: bool) -> None:

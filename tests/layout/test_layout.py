@@ -91,10 +91,11 @@ def test_every_package_and_every_data_file_is_installed() -> None:
     mapped = {p if p.startswith("gpu_pipelines") else f"gpu_pipelines/{p}" for p in packages}
     assert listed == {name.replace("/", ".") for name in mapped}
     data = dict(setup["options.package_data"])
-    for path in (file for folder in ("components", "gpu_pipelines") for file in (ROOT / folder).rglob("*.html")):
+    files = [file for folder in ("components", "gpu_pipelines") for file in (ROOT / folder).rglob("*")]
+    for path in (file for file in files if file.suffix in (".html", ".sh")):
         package = relative(path.parent).replace("/", ".")
         full = package if package.startswith("gpu_pipelines") else f"gpu_pipelines.{package}"
-        assert data.get(full) == "*.html", relative(path)
+        assert data.get(full) == f"*{path.suffix}", relative(path)
 
 
 def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from vertex_api.project import Project
 from vertex_api.replicas import Replicas
 from vertex_api.schedules import Schedules
 from vertex_api.transcoding import Method, method
+from vertex_api.tuning_jobs import TuningJobs
 
 PROJECT = "example-project"
 NUMBER = "123456789012"
@@ -32,7 +33,7 @@ class State:
     """What the server knows.
 
     Attributes:
-        custom_jobs, pipeline_jobs, schedules, models: the resources of Vertex AI.
+        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models: the resources of Vertex AI.
         replicas: runs custom jobs as processes, once `run_jobs` is called.
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
@@ -45,6 +46,7 @@ class State:
         self.names, self.operations = names, operations
         self.logs = Logs()
         self.custom_jobs = CustomJobs(names, PAGE_SIZE)
+        self.tuning_jobs = TuningJobs(names)
         self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE)
         self.schedules = Schedules(names, operations, PAGE_SIZE)
         self.models = Models(names, operations, PAGE_SIZE)
@@ -72,6 +74,7 @@ class State:
                 "GetCustomJob": self.custom_jobs.get,
                 "ListCustomJobs": self.custom_jobs.list,
                 "CancelCustomJob": self.custom_jobs.cancel,
+                "CreateHyperparameterTuningJob": self.tuning_jobs.create,
             },
             "PipelineService": {
                 "CreatePipelineJob": self.pipeline_jobs.create,

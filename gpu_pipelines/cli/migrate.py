@@ -1,0 +1,99 @@
+"""`gpu-pipelines migrate`: a training job of AI Platform Training as one of Vertex AI."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.migration import Migration
+
+#: What the config is called in commands when it is printed.
+_FILE = "vertex.yaml"
+_USER_ARGS = "gpu_pipelines.cli.migrate.user_args"
+
+
+class JobCommand(TyperCommand):
+    """A command that takes what stands behind `--` for itself, as gcloud does: the application's own arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts those arguments aside before the rest is read."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_USER_ARGS] = args[place + 1 :]
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+def migrate(
+    context: typer.Context,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; printed if not given.")
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="Runs a job of Python packages; Google's own image if not given and there is one."),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Refuse GPUs that are gone (K80, P100) instead of replacing them.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Bring a job of AI Platform Training to Vertex AI: gpu-pipelines migrate FILE [GCLOUD FLAG…] [-- ARGUMENT…]
+
+    FILE is the config.yaml of the job. The flags are those of gcloud ai-platform jobs submit training, and win over the
+    file; a whole command line can be given as it was. What was changed is said on stderr.
+    """
+    from gpu_pipelines.migration import MigrationOptions, migrate
+    from gpu_pipelines.migration.gcloud_flags import parse_command
+    from gpu_pipelines.migration.job_file import read_job_file
+    from gpu_pipelines.project_settings import load_project_settings
+
+    command = parse_command(context.args, context.meta.get(_USER_ARGS))
+    if output is not None and command.file is not None and output.resolve() == command.file.resolve():
+        raise UserError(f"--output is {output}, the old job itself.", "Give another file.")
+    job = read_job_file(command.file) if command.file else {}
+    migrated = migrate(job, command, load_project_settings(), MigrationOptions(keep=keep, image=image))
+    file = str(output or _FILE)
+    if output is not None:
+        _write(output, migrated.config_text(_origin(command.file), file))
+    if as_json:
+        print(json.dumps(migrated.to_json(file), indent=2, ensure_ascii=False))
+        return
+    if output is None:
+        print(migrated.config_text(_origin(command.file), file), end="")
+    _tell(migrated, file)
+
+
+def _origin(file: Path | None) -> str:
+    return file.name if file else "a gcloud command"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
+
+
+def _tell(migrated: Migration, file: str) -> None:
+    """What is for the reader, not for what reads stdout."""
+    lines = [f"{note.kind + ':':<9} {note.field}: {note.text}" for note in migrated.notes]
+    if migrated.region is None and migrated.regions:
+        lines.append(f"{'regions:':<9} {', '.join(migrated.regions)}")
+    own = migrated.own_command(file)
+    if migrated.upload:
+        lines += ["bring the packages to Cloud Storage:", *(f"  {command}" for command in migrated.upload)]
+    when = ", when what is to do is done" if any(note.kind == "to do" for note in migrated.notes) else ""
+    lines.append(f"submit it{when}:" if own is None else f"submit it{when}, with one of:")
+    lines += [f"  {command}" for command in (own, migrated.gcloud_command(file)) if command]
+    print("\n".join(lines), file=sys.stderr)

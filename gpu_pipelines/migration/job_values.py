@@ -1,0 +1,120 @@
+"""Values of a job's fields, from the texts that stand in a file or after a flag."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_pipelines.errors import nearest
+from gpu_pipelines.migration.job_fields import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Choice,
+    Kind,
+    ListOf,
+    Message,
+    TextByName,
+    Unread,
+)
+
+#: How YAML writes that there is no value.
+_NOTHING = ("", "~", "null", "Null", "NULL")
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+#: Whole numbers of the API have at most 64 bits.
+_LARGEST = 2**63 - 1
+_SHOWN = 60
+
+
+def value_of(kind: Kind, given: Any, where: str, problems: list[str]) -> Any:
+    """The value of a field; None where there is none.
+
+    Args:
+        kind: what the field is.
+        given: a text, or lists and mappings of texts.
+        where: what the field is called in messages.
+        problems: is given all that is wrong.
+    """
+    if isinstance(kind, Unread):
+        return given
+    if given is None or (isinstance(given, str) and given in _NOTHING):
+        return None
+    if isinstance(kind, Message):
+        return _message(kind, given, where, problems)
+    if isinstance(kind, ListOf):
+        if not isinstance(given, list):
+            problems.append(f"{where} takes a list, not {shown(given)}.")
+            return None
+        found = [value_of(kind.item, item, f"{where}[{number}]", problems) for number, item in enumerate(given)]
+        return [("" if item is None and kind.item == TEXT else item) for item in found]
+    if isinstance(kind, TextByName):
+        return _texts_by_name(given, where, problems)
+    if not isinstance(given, str):
+        problems.append(f"{where} takes one value, not {shown(given)}.")
+        return None
+    return _scalar(kind, given.strip(), where, problems)
+
+
+def shown(value: Any) -> str:
+    """A user's value as a message may show it: on one line, short."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _message(kind: Message, given: Any, where: str, problems: list[str]) -> dict[str, Any] | None:
+    if not isinstance(given, dict):
+        problems.append(f"{where} takes fields with values, not {shown(given)}.")
+        return None
+    prefix = f"{where}." if where else ""
+    found = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or name not in kind.fields:
+            hint = nearest(str(name), kind.fields, otherwise="")
+            problems.append(f"There is no field {prefix}{str(name)[:_SHOWN]}. {hint}".rstrip())
+            continue
+        read = value_of(kind.fields[name], value, f"{prefix}{name}", problems)
+        if read is not None:
+            found[name] = read
+    return found
+
+
+def _texts_by_name(given: Any, where: str, problems: list[str]) -> dict[str, str] | None:
+    if not isinstance(given, Mapping) or not all(isinstance(part, str) for pair in given.items() for part in pair):
+        problems.append(f"{where} takes names with texts, not {shown(given)}.")
+        return None
+    return dict(given)
+
+
+def _scalar(kind: Kind, text: str, where: str, problems: list[str]) -> Any:
+    if kind == TEXT:
+        return text
+    if isinstance(kind, Choice):
+        return _choice(kind.values, text, where, problems)
+    if kind == TRUTH and text.lower() in _TRUTHS:
+        return _TRUTHS[text.lower()]
+    if kind == WHOLE and re.fullmatch(r"[+-]?[0-9]{1,19}", text, re.ASCII) and abs(int(text)) <= _LARGEST:
+        return int(text)
+    if kind == NUMBER and (number := _number(text)) is not None:
+        return number
+    problems.append(f"{where} takes {kind}, not {shown(text)}.")
+    return None
+
+
+def _choice(values: Sequence[str], text: str, where: str, problems: list[str]) -> str | None:
+    # gcloud writes the same values in lower case with dashes.
+    name = text.upper().replace("-", "_")
+    if name in values:
+        return name
+    problems.append(f"{where} is {shown(text)}. {nearest(name, values)}")
+    return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in text else None

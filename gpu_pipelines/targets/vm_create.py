@@ -1,0 +1,105 @@
+"""Makes a VM by running gcloud, in the first zone that has a machine left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.vm_command import create_command
+from gpu_pipelines.targets.vm_spec import VirtualMachine
+
+#: How Compute Engine says that a zone has no such machine left.
+_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "does not have enough resources", "STOCKOUT")
+#: How a gcloud from before Flex-start VMs says that it does not know them.
+_UNKNOWN_FLAGS = ("unrecognized arguments: --request-valid-for-duration", "Invalid choice: 'FLEX_START'")
+
+
+class CreationError(Exception):
+    """Compute Engine did not make the VM; the request itself was none that is refused here."""
+
+
+@dataclass(frozen=True)
+class CreatedVm:
+    """A VM that was made.
+
+    Attributes:
+        vm: as it was asked for, with the zone that it is in.
+        status: of Compute Engine, `RUNNING` as a rule.
+    """
+
+    vm: VirtualMachine
+    status: str
+
+
+def create_vm(vm: VirtualMachine, tell: Callable[[str], None]) -> CreatedVm:
+    """Makes the VM and waits until it starts.
+
+    Args:
+        vm: what to make; if its zone has no machine left, its other zones are tried in order.
+        tell: gets a line for every zone that is tried.
+
+    Raises:
+        UserError: there is no gcloud, or it is too old.
+        CreationError: Compute Engine refuses, or no zone has a machine left.
+    """
+    if shutil.which("gcloud") is None:
+        raise UserError(
+            "There is no gcloud on this machine.",
+            "Install it (https://cloud.google.com/sdk/docs/install), or take vm config --format terraform.",
+        )
+    zones = (vm.zone, *vm.other_zones)
+    for number, zone in enumerate(zones, 1):
+        here = vm.in_zone(zone)
+        tell(f"creating {vm.name} in {zone}")
+        done = _run(here)
+        if done.returncode == 0:
+            return CreatedVm(here, _status(done.stdout))
+        if any(sign in done.stderr for sign in _UNKNOWN_FLAGS):
+            raise UserError(
+                "This gcloud does not know Flex-start VMs.",
+                "Bring it up to date (gcloud components update), or take --strategy spot.",
+            )
+        if not any(sign in done.stderr for sign in _STOCKOUT):
+            raise CreationError(f"gcloud did not create {vm.name} in {zone}:\n{done.stderr.strip()}")
+        if number == len(zones):
+            raise CreationError(
+                f"No machine of type {vm.machine_type} is left in {', '.join(zones)}:\n{done.stderr.strip()}\n"
+                "  Try again later, in another region, or with --strategy flex-start, which waits for one."
+            )
+        tell(f"{zone} has none left")
+    raise AssertionError("there is at least one zone")
+
+
+def _run(vm: VirtualMachine) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-") as folder:
+        script = Path(folder) / "startup.sh"
+        script.write_text(vm.script, encoding="utf-8")
+        command = [*create_command(vm, str(script)), "--quiet", "--format=json"]
+        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+
+
+def _status(answer: str) -> str:
+    try:
+        instances: Any = json.loads(answer)
+        return str(instances[0]["status"])
+    except (ValueError, LookupError, TypeError):
+        return "unknown"
+
+
+def ways_to_it(vm: VirtualMachine) -> dict[str, list[str]]:
+    """The commands that show, enter, continue and remove a VM, by what they do."""
+    place = [vm.name, f"--zone={vm.zone}", f"--project={vm.project}"]
+    tunnel = [] if vm.external_ip else ["--tunnel-through-iap"]
+    return {
+        "follow": ["gcloud", "compute", "instances", "tail-serial-port-output", *place],
+        "ssh": ["gcloud", "compute", "ssh", *place, *tunnel],
+        "start again": ["gcloud", "compute", "instances", "start", *place],
+        "delete": ["gcloud", "compute", "instances", "delete", *place],
+    }

@@ -1,0 +1,126 @@
+"""The start-up script of a training VM: `vm_startup.sh` with what one VM needs filled in."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.vertex_job_spec import Container
+
+#: What becomes of the VM when the training has ended or failed.
+AT_END = ("stop", "delete", "keep")
+#: Most bytes of one value of the metadata: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata.
+MAX_SCRIPT_BYTES = 256 * 1024
+
+_SETTINGS = "#@settings@\n"
+_ARTIFACT_REGISTRY = "-docker.pkg.dev"
+#: Compute Engine stops a Spot VM 30 seconds after it has said so; copying a directory takes a part of them.
+_GRACE_SECONDS, _GRACE_SECONDS_WITH_COPY = 28, 20
+
+
+@dataclass(frozen=True)
+class StartupSettings:
+    """What the start-up script is told.
+
+    Attributes:
+        vm_name: name of the VM.
+        zone: its zone.
+        gpu_count: number of GPUs that it must find.
+        container: what it runs.
+        environment: variables of the container, by name.
+        output_directory: `gs://…`, from which the container is told AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and
+            AIP_TENSORBOARD_LOG_DIR, as Vertex AI does; it gets the log too. None for none.
+        sync_directory: directory in the container that is copied to `checkpoints/` of the output directory while the
+            training runs, and from there before it; None for none.
+        at_end: one of `AT_END`.
+        driver_seconds: how long to wait for the driver of the GPUs.
+        sync_seconds: time between two copies.
+        state_directory: where the script keeps its log, what is copied, and that the training has ended.
+    """
+
+    vm_name: str
+    zone: str
+    gpu_count: int
+    container: Container
+    environment: Mapping[str, str] = field(default_factory=dict)
+    output_directory: str | None = None
+    sync_directory: str | None = None
+    at_end: str = "stop"
+    driver_seconds: int = 600
+    sync_seconds: float = 60
+    state_directory: str = "/var/lib/gpu-pipelines"
+
+
+def startup_script(settings: StartupSettings) -> str:
+    """The script as text for bash; every value is quoted, none is run.
+
+    Raises:
+        UserError: it is longer than Compute Engine takes, or holds what no text can.
+    """
+    template = resources.files("gpu_pipelines.targets").joinpath("vm_startup.sh").read_text(encoding="utf-8")
+    script = template.replace(_SETTINGS, "".join(f"{line}\n" for line in _assignments(settings)), 1)
+    try:
+        size = len(script.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise UserError("An argument or a variable is not UTF-8, which the metadata of a VM takes alone.") from None
+    if size > MAX_SCRIPT_BYTES:
+        raise UserError(
+            f"The start-up script has {size:,} bytes with these arguments; Compute Engine takes {MAX_SCRIPT_BYTES:,}.",
+            "Put them into a file in Cloud Storage or in the image.",
+        )
+    return script
+
+
+def _assignments(settings: StartupSettings) -> list[str]:
+    output = (settings.output_directory or "").rstrip("/")
+    scalars = {
+        "vm_name": settings.vm_name,
+        "zone": settings.zone,
+        "gpu_count": str(settings.gpu_count),
+        "image": settings.container.image,
+        "registry": artifact_registry(settings.container.image) or "",
+        "output_directory": output,
+        "sync_directory": settings.sync_directory or "",
+        "at_end": settings.at_end,
+        "grace_seconds": str(_GRACE_SECONDS_WITH_COPY if settings.sync_directory else _GRACE_SECONDS),
+        "driver_seconds": str(settings.driver_seconds),
+        "sync_seconds": str(settings.sync_seconds),
+        "state_directory": settings.state_directory,
+    }
+    command = list(settings.container.command)
+    words = [*command[1:], *settings.container.arguments]
+    return [
+        *(f"readonly {name}={shlex.quote(value)}" for name, value in scalars.items()),
+        f"readonly docker_options=({shlex.join(_docker_options(settings, output))})",
+        f"readonly words=({shlex.join(words)})",
+    ]
+
+
+def _docker_options(settings: StartupSettings, output: str) -> Sequence[str]:
+    variables = {**_variables_of_the_output(output), **settings.environment}
+    options = [f"--env={name}={value}" for name, value in variables.items()]
+    if settings.sync_directory:
+        options.append(f"--volume={settings.state_directory}/synced:{settings.sync_directory}")
+    if settings.container.command:
+        options.append(f"--entrypoint={settings.container.command[0]}")
+    return options
+
+
+def _variables_of_the_output(output: str) -> dict[str, str]:
+    """What Vertex AI sets for a job's base output directory."""
+    if not output:
+        return {}
+    return {
+        "AIP_MODEL_DIR": f"{output}/model/",
+        "AIP_CHECKPOINT_DIR": f"{output}/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": f"{output}/logs/",
+    }
+
+
+def artifact_registry(image: str) -> str | None:
+    """The host of an image in Artifact Registry, which docker must be given access to; None for other registries."""
+    host = image.partition("/")[0]
+    return host if host.endswith(_ARTIFACT_REGISTRY) else None

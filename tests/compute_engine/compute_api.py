@@ -1,0 +1,124 @@
+"""A local server in place of Compute Engine, as far as `gcloud compute instances create` talks to it.
+
+The body of a request is parsed with google-cloud-compute's own types: a field or a value that the API does not have is
+a 400, as it would be there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from google.cloud import compute_v1
+from google.protobuf import json_format
+
+_ZONE = r"/compute/(?P<version>v1|beta|alpha)/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)"
+
+
+class ComputeApi:
+    """What the server was sent.
+
+    Attributes:
+        address: where it listens.
+        instances: the instances that were made, in order, as the API's own type.
+        exhausted: zones that have no machine left.
+        refusal: a message to answer every creation with, status 403; empty for none.
+    """
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.instances: list[compute_v1.Instance] = []
+        self.exhausted: set[str] = set()
+        self.refusal = ""
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Status and body."""
+        if match := re.fullmatch(rf"{_ZONE}/instances", path):
+            return self._insert(match["project"], match["zone"], body)
+        if match := re.fullmatch(rf"{_ZONE}/operations/(?P<name>[^/]+)(/wait)?", path):
+            return 200, self._operation(match["project"], match["zone"], match["name"])
+        if match := re.fullmatch(rf"{_ZONE}/instances/(?P<name>[^/]+)", path):
+            return 200, self._instance(match["project"], match["zone"], match["name"])
+        if match := re.fullmatch(_ZONE, path):
+            return 200, {"kind": "compute#zone", "name": match["zone"], "status": "UP"}
+        return 404, _error(404, f"There is no {method} {path}.")
+
+    def _insert(self, project: str, zone: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if self.refusal:
+            return 403, _error(403, self.refusal)
+        instance = compute_v1.Instance()
+        try:
+            json_format.ParseDict(body, compute_v1.Instance.pb(instance))
+        except json_format.ParseError as error:
+            return 400, _error(400, str(error))
+        if zone not in self.exhausted:
+            instance.zone = zone
+            self.instances.append(instance)
+        return 200, self._operation(project, zone, f"insert-{instance.name}")
+
+    def _operation(self, project: str, zone: str, name: str) -> dict[str, Any]:
+        place = f"{self.address}/compute/v1/projects/{project}/zones/{zone}"
+        operation = {
+            "kind": "compute#operation",
+            "name": name,
+            "operationType": "insert",
+            "status": "DONE",
+            "progress": 100,
+            "zone": place,
+            "selfLink": f"{place}/operations/{name}",
+            "targetLink": f"{place}/instances/{name.removeprefix('insert-')}",
+        }
+        if zone in self.exhausted:
+            message = f"The zone 'projects/{project}/zones/{zone}' does not have enough resources available."
+            operation["error"] = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": message}]}
+        return operation
+
+    def _instance(self, project: str, zone: str, name: str) -> dict[str, Any]:
+        instance = next(each for each in reversed(self.instances) if each.name == name)
+        document: dict[str, Any] = json_format.MessageToDict(compute_v1.Instance.pb(instance))
+        place = f"{self.address}/compute/v1/projects/{project}/zones/{zone}"
+        return {**document, "status": "RUNNING", "zone": place, "selfLink": f"{place}/instances/{name}"}
+
+
+def _error(code: int, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "errors": [{"message": message, "reason": "forbidden"}]}}
+
+
+@contextmanager
+def serving() -> Iterator[ComputeApi]:
+    """Serves one on a free port."""
+    api = ComputeApi()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length) or b"{}")
+            status, document = api.answer(self.command, urlsplit(self.path).path, body)
+            content = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = _answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    api.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield api
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,169 @@
+"""`vm create`: the real gcloud, and a server that parses what it sends with the Compute API's own types."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from compute_api import ComputeApi, serving
+from google.cloud import compute_v1
+from google.protobuf import json_format
+from vm_command_line import vm_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HERE = ("--project", "my-project", "--image", "us-docker.pkg.dev/p/r/t:1")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def compute_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ComputeApi]:
+    """A server of the test's own, which gcloud talks to meanwhile."""
+    with serving() as api:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
+        monkeypatch.setenv("CLOUDSDK_AUTH_DISABLE_CREDENTIALS", "true")
+        yield api
+
+
+def as_json(instance: compute_v1.Instance) -> dict[str, Any]:
+    document: dict[str, Any] = json_format.MessageToDict(compute_v1.Instance.pb(instance))
+    return document
+
+
+def metadata(instance: compute_v1.Instance) -> dict[str, str]:
+    return {item.key: item.value for item in instance.metadata.items}
+
+
+def test_a_gpu_on_n1_is_attached_in_the_next_zone_where_the_first_has_none_left(compute_api: ComputeApi) -> None:
+    compute_api.exhausted = {"us-central1-a"}
+    done = vm_command(
+        *("create", "--accelerator", "t4:2", "--region", "us-central1", "--json", "--label", "team=vision", *HERE),
+        *("--output-dir", "gs://bucket/run", "--", "--name", "it's"),
+    )
+    assert done.status == 0, done.err
+    answer = json.loads(done.out)
+    assert answer["status"] == "RUNNING"
+    assert answer["zone"] != "us-central1-a"
+    (instance,) = compute_api.instances
+    assert instance.zone == answer["zone"]
+    assert "us-central1-a has none left" in done.err
+    (gpus,) = instance.guest_accelerators
+    assert gpus.accelerator_type.endswith("/nvidia-tesla-t4")
+    assert gpus.accelerator_count == 2
+    assert "/machineTypes/n1-" in instance.machine_type
+    assert instance.scheduling.on_host_maintenance == "TERMINATE"
+    assert instance.labels == {"created-by": "gpu-pipelines", "team": "vision"}
+    (disk,) = instance.disks
+    assert disk.initialize_params.source_image.endswith(
+        "/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
+    )
+    assert disk.initialize_params.disk_type.endswith("/pd-ssd")
+    script = metadata(instance)["startup-script"]
+    assert f"readonly zone={answer['zone']}\n" in script
+    assert """readonly words=(--name 'it'"'"'s')\n""" in script
+    (account,) = instance.service_accounts
+    assert {scope.rpartition("/")[2] for scope in account.scopes} == {
+        "devstorage.read_write",
+        "logging.write",
+        "monitoring.write",
+    }
+
+
+def test_a_spot_vm_without_an_external_address_and_with_a_time_limit(compute_api: ComputeApi) -> None:
+    account = "trainer@my-project.iam.gserviceaccount.com"
+    done = vm_command(
+        *("create", "--accelerator", "h100:2", "--strategy", "spot", "--zone", "us-central1-a", "--hours", "5"),
+        *("--network", "net", "--subnet", "sub", "--no-external-ip", "--service-account", account, *HERE),
+    )
+    assert done.status == 0, done.err
+    (instance,) = compute_api.instances
+    assert instance.machine_type.endswith("/a3-highgpu-2g")
+    assert not instance.guest_accelerators, "they are part of the machine type"
+    assert as_json(instance)["scheduling"] == {
+        "provisioningModel": "SPOT",
+        "preemptible": True,
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": False,
+        "instanceTerminationAction": "STOP",
+        "maxRunDuration": {"seconds": "18000"},
+        "onInstanceStopAction": {"discardLocalSsd": True},
+    }
+    (interface,) = instance.network_interfaces
+    assert not interface.access_configs
+    assert interface.nic_type == "GVNIC"
+    assert interface.subnetwork.endswith("/regions/us-central1/subnetworks/sub")
+    assert instance.service_accounts[0].email == account
+    assert "--tunnel-through-iap" in done.out
+
+
+def test_a_vm_from_a_shared_reservation_that_deletes_itself_may_call_compute_engine(compute_api: ComputeApi) -> None:
+    done = vm_command(
+        *("create", "--accelerator", "h200:8", "--at-end", "delete", *HERE),
+        *("--reservation", "projects/owner/zones/us-central1-b/reservations/mine"),
+    )
+    assert done.status == 0, done.err
+    (instance,) = compute_api.instances
+    assert instance.zone == "us-central1-b"
+    assert as_json(instance)["reservationAffinity"] == {
+        "consumeReservationType": "SPECIFIC_RESERVATION",
+        "key": "compute.googleapis.com/reservation-name",
+        "values": ["projects/owner/reservations/mine"],
+    }
+    assert instance.disks[0].initialize_params.disk_type.endswith("/hyperdisk-balanced")
+    assert "https://www.googleapis.com/auth/compute" in instance.service_accounts[0].scopes
+
+
+def test_what_compute_engine_refuses_is_told_and_no_other_zone_is_tried(compute_api: ComputeApi) -> None:
+    compute_api.refusal = "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 0.0 globally."
+    done = vm_command("create", "--accelerator", "l4:1", "--region", "us-central1", *HERE)
+    assert done.status == 1
+    assert compute_api.refusal in done.err
+    assert done.err.count("creating train-l4-1") == 1
+    assert done.out == ""
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.slow
+def test_flex_start_is_asked_for_or_a_gcloud_from_before_it_is_found_out(compute_api: ComputeApi) -> None:
+    done = vm_command("create", "--accelerator", "l4:1", "--strategy", "flex-start", "--zone", "us-central1-a", *HERE)
+    if done.status == 0:
+        (instance,) = compute_api.instances
+        assert as_json(instance)["params"] == {"requestValidForDuration": {"seconds": "7200"}}
+        return
+    assert done.status == 2
+    assert "gcloud components update" in done.err
+    assert compute_api.instances == []
+
+
+@pytest.mark.slow
+def test_a_flex_start_vm_as_far_as_alpha_of_an_old_gcloud_knows_it(compute_api: ComputeApi, tmp_path: Path) -> None:
+    place = ("--strategy", "flex-start", "--zone", "us-central1-a", "-o", ".")
+    assert vm_command("config", "--accelerator", "l4:1", *place, *HERE).status == 0
+    text = (tmp_path / "create.sh").read_text()
+    assert "  --request-valid-for-duration=7200s \\\n" in text
+    text = text.replace("  --request-valid-for-duration=7200s \\\n", "").replace("gcloud", "gcloud alpha", 1)
+    subprocess.run(["bash", "-c", text], check=True, capture_output=True)
+    (instance,) = compute_api.instances
+    scheduling = as_json(instance)["scheduling"]
+    assert scheduling["provisioningModel"] == "FLEX_START"
+    assert scheduling["instanceTerminationAction"] == "STOP"
+    assert scheduling["maxRunDuration"] == {"seconds": str(7 * 24 * 3600)}
+    assert instance.reservation_affinity.consume_reservation_type == "NO_RESERVATION"
+
+
+def test_without_gcloud_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = vm_command("create", "--accelerator", "l4:1", "--zone", "us-central1-a", *HERE)
+    assert done.status == 2
+    assert "--format terraform" in done.err

@@ -1,0 +1,37 @@
+"""Hyperparameter tuning jobs: created, and held to the rules of their trials' custom jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+
+from vertex_api.api_error import ApiError
+from vertex_api.names import Names, region_of
+from vertex_api.rules import check_custom_job
+
+
+class TuningJobs:
+    """The hyperparameter tuning jobs of all projects.
+
+    Attributes:
+        jobs: by name.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.jobs: dict[str, Any] = {}
+        self._names = names
+
+    def create(self, request: Any) -> Any:
+        """CreateHyperparameterTuningJob."""
+        parent, asked = self._names.number(request.parent), request.hyperparameter_tuning_job
+        trial = api.CustomJob(display_name=asked.display_name, job_spec=asked.trial_job_spec, labels=dict(asked.labels))
+        check_custom_job(trial, region_of(parent))
+        if not (asked.study_spec.metrics and asked.study_spec.parameters):
+            raise ApiError(400, "A study needs metrics and parameters.")
+        if asked.max_trial_count < 1 or asked.parallel_trial_count < 1:
+            raise ApiError(400, "There is at least one trial.")
+        name = self._names.new(parent, "hyperparameterTuningJobs")
+        job = api.HyperparameterTuningJob(asked, name=name, state=api.JobState.JOB_STATE_PENDING)
+        self.jobs[name] = job
+        return job
