@@ -148,4 +148,4 @@ class DirectoryRegistry:
         info = read_document(path / VERSION, "model version")
         info.pop("format_version")
         named = tuple(sorted(alias for alias, version in aliases.items() if version == number))
-        return RegisteredVersion(name, number, str(path), named, info, f"{name}/versions/{number}")
+        return RegisteredVersion(name, number, str(path.resolve()), named, info, f"{name}/versions/{number}")

@@ -22,6 +22,3 @@ def test_the_last_line_of_the_benchmark_is_its_result() -> None:
         "an empty typer command",
         "python -c pass",
     }
-    # The aim is 0.2 s and 0.3 s; this only notices an import that does not belong there, on whatever machine it runs.
-    assert result["ratios"]["python -c 'import kfp' / accelerators --help"] > 1.5
-    assert result["ratios"]["python -c 'import kfp' / accelerators plan h100:8"] > 1

@@ -163,16 +163,16 @@ def test_a_worker_that_breaks_down_while_another_node_stops_is_no_failure(networ
 
 
 def test_a_node_that_does_not_come_is_named(network: Network) -> None:
-    chief = network.start(0, ["node.py", "worker.py", "1"], {**vertex(0), "GPU_PIPELINES_JOIN_TIMEOUT": "5"})
+    chief = network.start(0, ["node.py", "worker.py", "1"], {**vertex(0), "GPU_PIPELINES_JOIN_TIMEOUT": "12"})
     other = network.start(
-        1, ["node.py", "worker.py", "1"], {**vertex(0), "CLUSTER_SPEC": "", "GPU_PIPELINES_JOIN_TIMEOUT": "5"}
+        1, ["node.py", "worker.py", "1"], {**vertex(0), "CLUSTER_SPEC": "", "GPU_PIPELINES_JOIN_TIMEOUT": "12"}
         | {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.77.0.7", "MASTER_PORT": "2222"}
     )  # fmt: skip
-    assert chief.wait(40) == 1
+    assert chief.wait(60) == 1
     assert "waiting for node 1 (10.77.0.2), " in chief.output
-    assert "error: Waited 5 s for node 1 (10.77.0.2)." in chief.output
-    assert other.wait(40) == 1
-    assert "error: Waited 5 s for the chief at 10.77.0.7:2222." in other.output
+    assert "error: Waited 12 s for node 1 (10.77.0.2)." in chief.output
+    assert other.wait(60) == 1
+    assert "error: Waited 12 s for the chief at 10.77.0.7:2222." in other.output
 
 
 def on_this_machine(programs: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
