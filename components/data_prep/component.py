@@ -12,6 +12,7 @@ def prepare_data(
     report: Output[HTML],
     statistics: Output[Metrics],
     source: str = "sample:digits",
+    source_format: str = "auto",
     task: str = "image_classification",
     image_column: str = "image",
     label_column: str = "label",
@@ -29,10 +30,13 @@ def prepare_data(
     """Reads a data set, checks every row, and writes train, val and test splits that can be mapped into memory.
 
     Args:
-        source: A folder with one sub-folder of images per class; a table (.csv, .jsonl, .parquet) with a column of
-            image paths or bytes and a column of labels; or sample:digits, the UCI handwritten digits. For texts a
-            table (.csv, .jsonl, .parquet), for causal_lm also a .txt file with blank lines between the documents;
-            or sample:docstrings for text_classification and sample:documentation for causal_lm, from Python itself.
+        source: A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of
+            images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of
+            labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines
+            between the documents. Or a sample: sample:digits, the UCI handwritten digits; sample:docstrings for
+            text_classification and sample:documentation for causal_lm, from Python itself.
+        source_format: csv, jsonl, parquet, arrow, text, tar, images, or auto to tell it by the suffix; gzip and
+            Zstandard are recognised by the content.
         task: What the rows are for: image_classification, text_classification or causal_lm.
         image_column: Of a table, the column with the image: a path relative to the table, or its bytes.
         label_column: Of a table, the column with the class name.

@@ -20,8 +20,10 @@ from gpu_pipelines.components.data_prep.image_features import (
     choose_geometry,
     decode,
 )
-from gpu_pipelines.components.data_prep.image_sources import Record, image_records, shown_path
+from gpu_pipelines.components.data_prep.image_sources import Record, image_records, image_source
+from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.source_files import shown_path
 from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
 from gpu_pipelines.errors import UserError
 
@@ -58,7 +60,8 @@ def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
 
 
 def _prepare_images(settings: PrepareSettings, directory: Path, scratch: Path) -> Manifest:
-    records = image_records(settings, scratch)
+    source = image_source(settings, scratch)
+    records = list(image_records(source, settings, Meter(source)))
     labels = require_labels(records, settings)
     geometry = choose_geometry(_spread_out(records), settings.image_size, settings.color_mode, EXAMPLES_FOR_GEOMETRY)
     if geometry is None:
@@ -96,7 +99,7 @@ def _write_rows(
     def load(record: Record) -> tuple[str, np.ndarray] | tuple[str, str]:
         """Split and pixels of a usable record, reason and detail of another."""
         if record.problem:
-            return "malformed row", record.problem
+            return record.problem
         if not record.label:
             return "no label", ""
         try:

@@ -11,8 +11,9 @@ import numpy as np
 from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature, Manifest
 from gpu_pipelines.components.data_prep.content_split import split_of
 from gpu_pipelines.components.data_prep.packing import PackedRow, Packer, packed_features
+from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.text_sources import TextRecord, text_records
+from gpu_pipelines.components.data_prep.text_sources import TextRecord, text_records, text_source
 from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.text_encoding import CannotEncodeError, Encoded, TextEncoder, texts_of
@@ -34,7 +35,8 @@ def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path) -> M
     Raises:
         UserError: the source has no usable rows, the tokenizer cannot be had, or a split or class would be empty.
     """
-    records = text_records(settings, scratch)
+    source = text_source(settings, scratch)
+    records = list(text_records(source, settings, Meter(source)))
     labels = require_labels(records, settings) if settings.task == "text_classification" else []
     splits = [
         split_of(record.content, settings.val_fraction, settings.test_fraction, settings.split_seed)
@@ -77,7 +79,7 @@ class Packing:
 def _encoder(settings: PrepareSettings, training: list[TextRecord]) -> TextEncoder:
     if settings.tokenizer != "train":
         return TextEncoder.load(settings.tokenizer)
-    texts = texts_of(record.text for record in training if not record.problem[0])
+    texts = texts_of(record.text for record in training if not record.problem)
     if not texts:
         raise UserError(f"No row of {settings.source} is left for training a tokenizer.", "Add rows.")
     print(f"training a tokenizer on {len(texts):,} texts", flush=True)
@@ -90,7 +92,7 @@ def _classified_features(length: int) -> dict[str, Feature]:
 
 def _usable(records: list[TextRecord], splits: list[str], writer: DatasetWriter) -> Iterator[tuple[TextRecord, str]]:
     for record, split in zip(records, splits, strict=True):
-        if record.problem[0]:
+        if record.problem:
             writer.reject(record.source, *record.problem)
         else:
             yield record, split

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.components.data_prep.source_files import FORMATS, FORMATS_OF_TASK, class_folders, find_source
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import task_problems
 
@@ -13,7 +16,6 @@ SAMPLES = {
     "text_classification": ("docstrings",),
     "causal_lm": ("documentation",),
 }
-TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 COLOR_MODES = ("auto", "L", "RGB")
 MAX_IMAGE_SIZE = 1024
 # A byte-level vocabulary has 256 bytes and three special tokens at least.
@@ -27,6 +29,7 @@ class PrepareSettings:
     """The parameters of `prepare_data`; see the component for what each means."""
 
     source: str = "sample:digits"
+    source_format: str = "auto"
     task: str = "image_classification"
     image_column: str = "image"
     label_column: str = "label"
@@ -45,12 +48,15 @@ class PrepareSettings:
         """Everything that is wrong with the values, each with what to do."""
         found = task_problems(self.task)
         if not self.source:
-            found.append("source is empty. Give a folder, a table (.csv, .jsonl, .parquet) or sample:digits.")
+            found.append("source is empty. Give files, a folder, a pattern, gs://… or sample:digits.")
         elif self.source.startswith("sample:"):
             samples = SAMPLES.get(self.task, tuple(name for names in SAMPLES.values() for name in names))
             if self.source.removeprefix("sample:") not in samples:
                 names = ", ".join(f"sample:{name}" for name in samples)
                 found.append(f"There is no {self.source!r} for {self.task}. Samples: {names}.")
+        read = ("auto", *FORMATS_OF_TASK.get(self.task, FORMATS))
+        if self.source_format not in read:
+            found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
         found += self._text_problems()
         if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
@@ -86,50 +92,22 @@ class PrepareSettings:
         return found
 
     def problems_here(self) -> list[str]:
-        """What is wrong with the source as seen from this machine, from its name and first level alone."""
+        """What is wrong with the source as seen from this machine, from the names of its files alone."""
         if not self.source or self.source.startswith("sample:"):
             return []
-        if "://" in self.source:
-            return [
-                f"The source {self.source} is not on this machine. Copy it into a folder first; sources in "
-                "Cloud Storage and BigQuery are not supported yet."
-            ]
+        try:
+            # All files of a folder by class can take a minute to list; its sub-folders do not.
+            if not self._is_folder_by_class():
+                find_source(self)
+        except UserError as error:
+            return [f"{error.problem} {error.remedy}".strip()]
+        return []
+
+    def _is_folder_by_class(self) -> bool:
+        if self.task != "image_classification" or self.source_format != "auto" or is_remote(self.source):
+            return False
         try:
             path = Path(self.source).expanduser()
-            if self.task == "image_classification":
-                return _path_problems(self.source, path)
-            return _text_path_problems(self.source, path, self.task)
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            return [f"The source {self.source[:200]} cannot be read: {reason}."]
-
-
-def class_folders(folder: Path) -> list[Path]:
-    """The sub-folders that name the classes, sorted; hidden ones are none."""
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _path_problems(source: str, path: Path) -> list[str]:
-    if path.is_dir():
-        if class_folders(path):
-            return []
-        what = "has no sub-folders" if any(path.iterdir()) else "is empty"
-        return [f"The folder {source} {what}. Put the images of each class into a sub-folder of its name."]
-    if not path.exists():
-        return [
-            f"The source {source} does not exist. Give a folder with one sub-folder per class, a table "
-            f"({', '.join(TABLE_SUFFIXES)}), or sample:digits."
-        ]
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        return [f"The source {source} is neither a folder nor a table ({', '.join(TABLE_SUFFIXES)})."]
-    return []
-
-
-def _text_path_problems(source: str, path: Path, task: str) -> list[str]:
-    suffixes = (*TABLE_SUFFIXES, ".txt") if task == "causal_lm" else TABLE_SUFFIXES
-    samples = ", ".join(f"sample:{name}" for name in SAMPLES[task])
-    if not path.exists():
-        return [f"The source {source} does not exist. Give a file ({', '.join(suffixes)}), or {samples}."]
-    if path.is_dir() or path.suffix.lower() not in suffixes:
-        return [f"The source {source} is no file of texts that {task} reads ({', '.join(suffixes)})."]
-    return []
+            return path.is_dir() and bool(class_folders(path))
+        except (OSError, RuntimeError, ValueError):
+            return False

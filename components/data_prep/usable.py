@@ -21,7 +21,7 @@ def require_labels(records: Sequence[Any], settings: PrepareSettings) -> list[st
     Raises:
         UserError: there are fewer than two.
     """
-    labels = _sorted_labels({record.label for record in records if record.label and not any(record.problem)})
+    labels = _sorted_labels({record.label for record in records if record.label and not record.problem})
     if len(labels) < 2:
         only = f"a single class, {labels[0]!r}" if labels else "no labelled rows"
         where = "sub-folders or the label column" if settings.task == "image_classification" else "label column"
