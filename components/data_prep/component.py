@@ -26,6 +26,9 @@ def prepare_data(
     val_fraction: float = 0.1,
     test_fraction: float = 0.1,
     split_seed: int = 0,
+    remove_duplicates: bool = True,
+    max_rejected: str = "",
+    shard_megabytes: int = 0,
 ) -> None:
     """Reads a data set, checks every row, and writes train, val and test splits that can be mapped into memory.
 
@@ -54,12 +57,16 @@ def prepare_data(
         test_fraction: Share of the rows that the best checkpoint alone is scored on, between 0 and 1.
         split_seed: Another seed gives another split. Leave it as it is for retraining, or the new model is tested on
             rows that the champion was trained on.
+        remove_duplicates: Whether a record that was there before, with the same content and label, is left out.
+        max_rejected: Rejected rows above which the step fails: a share such as 5%, or a number; empty for no limit.
+        shard_megabytes: Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.
 
     Returns:
         dataset: The splits as Arrow files, dataset.json, the tokenizer of texts, and rejected.jsonl with each
             rejected row and the reason.
-        report: Rows, rejected rows by reason, class balance or lengths, and examples.
-        statistics: Numbers of rows read, kept and rejected, of classes, and of rows in each split.
+        report: Rows, duplicates, rejected rows by reason, class balance or lengths, and examples.
+        statistics: Numbers of rows read, kept, left out as duplicates and rejected, of classes, and of rows in each
+            split.
     """
     from gpu_pipelines.components.data_prep.step import run
 

@@ -23,12 +23,14 @@ class Record:
         label: class name; empty if the source has none for it.
         read: returns the encoded image; raises OSError or ValueError if it cannot be read.
         problem: why the record is unusable before it is read (a malformed line), or None.
+        held: bytes of the image that are in memory before it is read.
     """
 
     source: str
     label: str
     read: Callable[[], bytes]
     problem: Problem | None = None
+    held: int = 0
 
 
 def image_source(settings: PrepareSettings, scratch: Path) -> Source:
@@ -111,7 +113,7 @@ def _table_record(file: SourceFile, where: str, row: dict[str, Any] | Problem, i
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
         encoded = value
-        return Record(where, name, lambda: encoded)
+        return Record(where, name, lambda: encoded, held=len(encoded))
     if isinstance(value, str) and value.strip():
         path = value.strip()
         return Record(f"{where} {shown_path(path)}", name, lambda: file.beside(path).read())

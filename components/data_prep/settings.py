@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.data_prep.source_files import FORMATS, FORMATS_OF_TASK, class_folders, find_source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import task_problems
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Feature
 
 SAMPLES = {
     "image_classification": ("digits",),
@@ -22,6 +29,7 @@ MAX_IMAGE_SIZE = 1024
 MIN_VOCABULARY_SIZE = 259
 MAX_VOCABULARY_SIZE = 1_000_000
 MAX_SEQUENCE_LENGTH = 131_072
+MAX_SHARD_MEGABYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,9 @@ class PrepareSettings:
     val_fraction: float = 0.1
     test_fraction: float = 0.1
     split_seed: int = 0
+    remove_duplicates: bool = True
+    max_rejected: str = ""
+    shard_megabytes: int = 0
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
@@ -64,6 +75,14 @@ class PrepareSettings:
             found.append(f"image_size is {self.image_size}; give 8 to {MAX_IMAGE_SIZE} pixels, or 0 to choose it.")
         if self.color_mode not in COLOR_MODES:
             found.append(f"color_mode is {self.color_mode!r}; give one of {', '.join(COLOR_MODES)}.")
+        try:
+            limit_of(self.max_rejected)
+        except ValueError:
+            found.append(f"max_rejected is {self.max_rejected!r}; give a share such as 5%, or a number of rows.")
+        if not 0 <= self.shard_megabytes <= MAX_SHARD_MEGABYTES:
+            found.append(
+                f"shard_megabytes is {self.shard_megabytes}; give 1 to {MAX_SHARD_MEGABYTES:,} MiB, or 0 to choose it."
+            )
         for name in ("val_fraction", "test_fraction"):
             value = getattr(self, name)
             if not 0 < value < 1:
@@ -103,6 +122,13 @@ class PrepareSettings:
             return [f"{error.problem} {error.remedy}".strip()]
         return []
 
+    def rows_per_shard(self, features: Mapping[str, Feature]) -> int | None:
+        """Rows of a shard of the size that was asked for; None where that is left open."""
+        # Compiling a pipeline needs this file, but none of the packages of the steps.
+        from gpu_pipelines.artifacts.dataset import rows_of_shard
+
+        return rows_of_shard(features, self.shard_megabytes << 20) if self.shard_megabytes else None
+
     def _is_folder_by_class(self) -> bool:
         if self.task != "image_classification" or self.source_format != "auto" or is_remote(self.source):
             return False
@@ -111,3 +137,17 @@ class PrepareSettings:
             return path.is_dir() and bool(class_folders(path))
         except (OSError, RuntimeError, ValueError):
             return False
+
+
+def limit_of(max_rejected: str) -> tuple[float, float]:
+    """The share and the number of rows that may be rejected; infinite where there is no limit.
+
+    Raises:
+        ValueError: it is neither a share such as `5%` nor a whole number.
+    """
+    text = max_rejected.strip()
+    if not text:
+        return math.inf, math.inf
+    if not re.fullmatch(r"[0-9]{1,15}|[0-9]{1,3}(\.[0-9]+)? ?%", text):
+        raise ValueError(text)
+    return (float(text[:-1]) / 100, math.inf) if text.endswith("%") else (math.inf, int(text))

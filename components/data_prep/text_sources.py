@@ -23,19 +23,23 @@ SHORTEST_DOCSTRING = 40
 LONGEST_SECTION = 2000
 
 
+#: A text, a (prompt, completion), or the messages of a chat, each with `role` and `content`.
+Text = str | tuple[str, str] | list[dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class TextRecord:
     """One text of the source.
 
     Attributes:
         source: where it is, for people.
-        text: the text, a (prompt, completion), or the messages of a chat, each with `role` and `content`.
+        text: the text.
         label: class name, where the task has classes.
         problem: why the record is unusable, or None.
     """
 
     source: str
-    text: str | tuple[str, str] | list[dict[str, Any]]
+    text: Text
     label: str = ""
     problem: Problem | None = None
 

@@ -72,6 +72,9 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         val_fraction: float = PrepareSettings.val_fraction,
         test_fraction: float = PrepareSettings.test_fraction,
         split_seed: int = PrepareSettings.split_seed,
+        remove_duplicates: bool = PrepareSettings.remove_duplicates,
+        max_rejected: str = PrepareSettings.max_rejected,
+        shard_megabytes: int = PrepareSettings.shard_megabytes,
         model: str = TrainingSettings.model,
         recipe: str = TrainingSettings.recipe,
         epochs: float = TrainingSettings.epochs,
@@ -126,6 +129,9 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             val_fraction=val_fraction,
             test_fraction=test_fraction,
             split_seed=split_seed,
+            remove_duplicates=remove_duplicates,
+            max_rejected=max_rejected,
+            shard_megabytes=shard_megabytes,
         )
         trained = train(
             dataset=prepared.outputs["dataset"],
