@@ -11,7 +11,7 @@ TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gpu_pipelines/__init__.py)
 IMAGE ?= gpu-pipelines/steps:$(VERSION)
 
-.PHONY: run test test-slow test-images test-terraform image lint bench bench-training compile docs clean
+.PHONY: run test test-slow test-images test-terraform image lint bench bench-training bench-data compile docs clean
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
@@ -43,7 +43,7 @@ lint: $(VENV)/.dev
 	$(PIP) --no-deps --no-build-isolation --target build/typecheck .
 	cd build/typecheck && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p gpu_pipelines
 
-bench: $(VENV)/.steps bench-training
+bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/local_pipeline.py
 	$(BIN)/python benchmarks/accelerators_cli.py
 	$(BIN)/python benchmarks/compile.py
@@ -54,6 +54,11 @@ bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training/checkpoint_cost.py
 	$(BIN)/python benchmarks/training/exact_resume.py --peer
 	$(BIN)/python benchmarks/training/gpu_mfu.py
+
+# Wants the machine for itself; docs/benchmarks.md says how to run less of it.
+bench-data: $(VENV)/.bench
+	$(BIN)/python benchmarks/data_prep/rates.py
+	$(BIN)/python benchmarks/data_prep/memory.py
 
 compile: $(VENV)/.steps
 	$(BIN)/gpu-pipelines compile --all

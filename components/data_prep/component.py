@@ -12,6 +12,7 @@ def prepare_data(
     report: Output[HTML],
     statistics: Output[Metrics],
     source: str = "sample:digits",
+    source_format: str = "auto",
     task: str = "image_classification",
     image_column: str = "image",
     label_column: str = "label",
@@ -25,14 +26,20 @@ def prepare_data(
     val_fraction: float = 0.1,
     test_fraction: float = 0.1,
     split_seed: int = 0,
+    remove_duplicates: bool = True,
+    max_rejected: str = "",
+    shard_megabytes: int = 0,
 ) -> None:
     """Reads a data set, checks every row, and writes train, val and test splits that can be mapped into memory.
 
     Args:
-        source: A folder with one sub-folder of images per class; a table (.csv, .jsonl, .parquet) with a column of
-            image paths or bytes and a column of labels; or sample:digits, the UCI handwritten digits. For texts a
-            table (.csv, .jsonl, .parquet), for causal_lm also a .txt file with blank lines between the documents;
-            or sample:docstrings for text_classification and sample:documentation for causal_lm, from Python itself.
+        source: A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of
+            images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of
+            labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines
+            between the documents. Or a sample: sample:digits, the UCI handwritten digits; sample:docstrings for
+            text_classification and sample:documentation for causal_lm, from Python itself.
+        source_format: csv, jsonl, parquet, arrow, text, tar, images, or auto to tell it by the suffix; gzip and
+            Zstandard are recognised by the content.
         task: What the rows are for: image_classification, text_classification or causal_lm.
         image_column: Of a table, the column with the image: a path relative to the table, or its bytes.
         label_column: Of a table, the column with the class name.
@@ -50,12 +57,16 @@ def prepare_data(
         test_fraction: Share of the rows that the best checkpoint alone is scored on, between 0 and 1.
         split_seed: Another seed gives another split. Leave it as it is for retraining, or the new model is tested on
             rows that the champion was trained on.
+        remove_duplicates: Whether a record that was there before, with the same content and label, is left out.
+        max_rejected: Rejected rows above which the step fails: a share such as 5%, or a number; empty for no limit.
+        shard_megabytes: Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.
 
     Returns:
         dataset: The splits as Arrow files, dataset.json, the tokenizer of texts, and rejected.jsonl with each
             rejected row and the reason.
-        report: Rows, rejected rows by reason, class balance or lengths, and examples.
-        statistics: Numbers of rows read, kept and rejected, of classes, and of rows in each split.
+        report: Rows, duplicates, rejected rows by reason, class balance or lengths, and examples.
+        statistics: Numbers of rows read, kept, left out as duplicates and rejected, of classes, and of rows in each
+            split.
     """
     from gpu_pipelines.components.data_prep.step import run
 

@@ -20,8 +20,18 @@ def split_of(content: bytes, val_fraction: float, test_fraction: float, seed: in
     Returns:
         `train`, `val` or `test`.
     """
+    return split_at(content_number(content, seed), val_fraction, test_fraction)
+
+
+def content_number(content: bytes, seed: int = 0) -> int:
+    """A number of 64 bits that is the same for equal content, and spread evenly for different one."""
     digest = hashlib.blake2b(content, digest_size=8, key=seed.to_bytes(8, "big", signed=True)).digest()
-    position = int.from_bytes(digest, "big") / 2**64
+    return int.from_bytes(digest, "big")
+
+
+def split_at(number: int, val_fraction: float, test_fraction: float) -> str:
+    """The split of the content with this `content_number`."""
+    position = number / 2**64
     if position < test_fraction:
         return "test"
     return "val" if position < test_fraction + val_fraction else "train"

@@ -1,15 +1,16 @@
-"""Where labelled images come from: a folder by class, a table, or a sample data set. Lists records, decodes nothing."""
+"""Labelled images: folders by class, tables, tar shards or a sample data set. Lists records, decodes nothing."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.components.data_prep.settings import PrepareSettings, class_folders
-from gpu_pipelines.components.data_prep.tables import table_rows
+from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
+from gpu_pipelines.components.data_prep.rows import rows_of
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, find_source, is_pattern, shown_path
 from gpu_pipelines.errors import UserError
 
 
@@ -21,37 +22,65 @@ class Record:
         source: where it is, for people: a path, or a table's name and row.
         label: class name; empty if the source has none for it.
         read: returns the encoded image; raises OSError or ValueError if it cannot be read.
-        problem: why the record is unusable before it is read (a malformed line), or empty.
+        problem: why the record is unusable before it is read (a malformed line), or None.
+        held: bytes of the image that are in memory before it is read.
     """
 
     source: str
     label: str
     read: Callable[[], bytes]
-    problem: str = ""
+    problem: Problem | None = None
+    held: int = 0
 
 
-def image_records(settings: PrepareSettings, scratch: Path) -> list[Record]:
-    """Lists the records of a source.
+def image_source(settings: PrepareSettings, scratch: Path) -> Source:
+    """Finds the files of a source.
 
     Args:
-        settings: `source` and the column names are read.
+        settings: `source` and `source_format` are read.
         scratch: an empty directory; a sample data set is written there and read back like any other.
 
     Raises:
-        UserError: the source does not exist, is empty, or does not have the columns.
+        UserError: the source does not exist or is empty.
     """
-    if settings.source.startswith("sample:"):
-        write_digits(scratch)
-        return _folder_records(scratch, settings.source)
-    if problems := settings.problems_here():
-        raise UserError.of_all(problems)
-    path = Path(settings.source).expanduser()
-    if path.is_dir():
-        return _folder_records(path, settings.source)
-    records = _table_records(path, settings)
-    if not records:
-        raise UserError(f"The table {settings.source} has no rows.")
-    return records
+    if not settings.source.startswith("sample:"):
+        return find_source(settings)
+    write_digits(scratch)
+    return find_source(replace(settings, source=str(scratch), source_format="images"))
+
+
+def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> Iterator[Record]:
+    """The records of a source in order.
+
+    Args:
+        source: the files.
+        settings: `source` is named in messages; the column names are read.
+        meter: is told how much has been read.
+
+    Raises:
+        UserError: a file cannot be read, lacks a column, or there are no rows.
+    """
+    if source.format == "images":
+        for file in source:
+            yield Record(file.name, _class_of(file, settings), file.read)
+            meter.finish_file()
+        return
+    image, label = settings.image_column, settings.label_column
+    remedy = "Name the columns with -p image_column=… and -p label_column=…."
+    empty = True
+    for file, (where, row) in rows_of(source, [image, label], remedy, meter):
+        empty = False
+        yield _table_record(file, where, row, image, label)
+    if empty:
+        raise UserError(f"The source {settings.source} has no rows.")
+
+
+def _class_of(file: SourceFile, settings: PrepareSettings) -> str:
+    """The folder below the source; of a pattern, which may leave that open, the folder that the file is in."""
+    folders = file.name.split("/")[:-1]
+    if is_pattern(settings.source):
+        return shown_path(file.place.split("/")[-2]) if "/" in file.place else ""
+    return folders[0]
 
 
 def write_digits(folder: Path) -> None:
@@ -71,66 +100,24 @@ def write_digits(folder: Path) -> None:
         Image.fromarray(image).save(path)
 
 
-def shown_path(path: str | os.PathLike[str]) -> str:
-    """A path as text; bytes of it that are not UTF-8 are shown as escapes."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _folder_records(folder: Path, source: str) -> list[Record]:
-    records = [
-        Record(shown_path(path.relative_to(folder)), shown_path(class_folder.name), path.read_bytes)
-        for class_folder in class_folders(folder)
-        for path in _files_below(class_folder)
-    ]
-    if not records:
-        raise UserError(f"The sub-folders of {source} hold no files.", "Put the images of each class into them.")
-    return records
-
-
-def _files_below(folder: Path) -> list[Path]:
-    def refuse(error: OSError) -> None:
-        raise UserError(f"The folder {error.filename} cannot be read: {error.strerror}.", "Mend its permissions.")
-
-    found = []
-    for place, folders, files in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in files if not name.startswith(".")]
-    return sorted(path for path in found if path.is_file())
-
-
-def _table_records(path: Path, settings: PrepareSettings) -> list[Record]:
-    image, label = settings.image_column, settings.label_column
-    remedy = "Name the columns with -p image_column=… and -p label_column=…."
-    rows = table_rows(path, [image, label], remedy)
-    return [_table_record(path, where, row, image, label) for where, row in rows]
-
-
-def _table_record(path: Path, where: str, row: dict[str, Any] | str, image: str, label: str) -> Record:
-    source = f"{path.name}:{where}"
-    if isinstance(row, str):
-        return Record(source, "", _no_image, problem=row)
+def _table_record(file: SourceFile, where: str, row: dict[str, Any] | Problem, image: str, label: str) -> Record:
+    if isinstance(row, Problem):
+        return Record(where, "", _no_image, problem=row)
     named = row.get(label)
     if isinstance(named, (list, dict)):
-        return Record(source, "", _no_image, problem=f"the column {label!r} holds a {type(named).__name__}")
-    name = "" if named is None or named != named else str(named).strip()
+        detail = f"the column {label!r} holds a {type(named).__name__}"
+        return Record(where, "", _no_image, problem=Problem("malformed row", detail))
+    name = "" if named is None or named != named else shown_path(str(named)).strip()
     value = row.get(image)
     if isinstance(value, dict):  # Hugging Face's image feature: {"bytes": …, "path": …}
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
         encoded = value
-        return Record(source, name, lambda: encoded)
+        return Record(where, name, lambda: encoded, held=len(encoded))
     if isinstance(value, str) and value.strip():
-        file = path.parent / value.strip()
-        shown = value.strip().encode("utf-8", "backslashreplace").decode("utf-8")
-        return Record(f"{source} {shown}", name, lambda: _read_regular(file))
-    return Record(source, name, _no_image, problem=f"the column {image!r} has no image")
-
-
-def _read_regular(file: Path) -> bytes:
-    # A table can name anything; a pipe or a device would block for ever or never end.
-    if file.exists() and not file.is_file():
-        raise OSError("not a regular file")
-    return file.read_bytes()
+        path = value.strip()
+        return Record(f"{where} {shown_path(path)}", name, lambda: file.beside(path).read())
+    return Record(where, name, _no_image, problem=Problem("malformed row", f"the column {image!r} has no image"))
 
 
 def _no_image() -> bytes:

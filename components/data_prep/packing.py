@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,45 +14,70 @@ from gpu_pipelines.artifacts.dataset import Feature
 OPEN_ROWS = 64
 
 
-@dataclass
-class PackedRow:
-    """One row.
+class Piece(NamedTuple):
+    """A document, or a part of one that is longer than a row.
 
     Attributes:
-        length: tokens of a row.
-        used: tokens filled so far.
-        pieces: tokens and targets of each document, or piece of one.
-        sources: where the pieces came from, for people.
-        records: documents that begin in this row.
+        tokens: int32.
+        targets: for each token whether it is to be predicted, uint8.
+        source: where the document came from, for people.
+        begins: whether the document begins with it.
     """
 
-    length: int
-    used: int = 0
-    pieces: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    records: int = 0
+    tokens: np.ndarray
+    targets: np.ndarray
+    source: str
+    begins: bool = True
 
-    def add(self, tokens: np.ndarray, targets: np.ndarray, source: str, begins: bool) -> None:
-        self.pieces.append((tokens, targets))
-        self.sources.append(source)
-        self.used += len(tokens)
-        self.records += begins
+
+@dataclass(eq=False)
+class PackedRow:
+    """One row: its pieces, and the tokens that they fill."""
+
+    used: int = 0
+    pieces: list[Piece] = field(default_factory=list)
 
     @property
     def source(self) -> str:
-        more = len(self.sources) - 1
-        return self.sources[0] + (f" and {more} more" if more else "")
+        """Where its pieces came from, for people."""
+        more = len(self.pieces) - 1
+        return self.pieces[0].source + (f" and {more} more" if more else "")
 
-    def features(self, padding: int) -> dict[str, np.ndarray]:
-        """`input_ids`, `loss_mask` and `position_ids`, which begin at 0 with each document and with the padding."""
-        rest = self.length - self.used
-        pieces = [*self.pieces, (np.full(rest, padding, np.int32), np.zeros(rest, np.uint8))]
-        mask = [np.concatenate([targets[:1] * 0, targets[1:]]) for _, targets in pieces]
-        return {
-            "input_ids": np.concatenate([tokens for tokens, _ in pieces]).astype(np.int32),
-            "loss_mask": np.concatenate(mask).astype(np.uint8),
-            "position_ids": np.concatenate([np.arange(len(tokens)) for tokens, _ in pieces]).astype(np.int32),
-        }
+    @property
+    def records(self) -> int:
+        """Documents that begin in this row."""
+        return sum(piece.begins for piece in self.pieces)
+
+
+class PackedRows(NamedTuple):
+    """Rows as a dataset has them: where each came from, its features, and how many documents begin in it."""
+
+    sources: list[str]
+    columns: dict[str, np.ndarray]
+    records: list[int]
+
+
+def packed_rows(rows: Sequence[PackedRow], length: int, padding: int) -> PackedRows:
+    """Rows of `length` tokens as `input_ids`, `loss_mask` and `position_ids`.
+
+    Positions begin at 0 with each document and with the padding; the first token of a piece is not predicted.
+    """
+    shape = (len(rows), length)
+    tokens = np.full(shape, padding, np.int32)
+    mask = np.zeros(shape, np.uint8)
+    positions = np.empty(shape, np.int32)
+    ascending = np.arange(length, dtype=np.int32)
+    for number, row in enumerate(rows):
+        start = 0
+        for piece in row.pieces:
+            end = start + len(piece.tokens)
+            tokens[number, start:end] = piece.tokens
+            mask[number, start + 1 : end] = piece.targets[1:]
+            positions[number, start:end] = ascending[: end - start]
+            start = end
+        positions[number, start:] = ascending[: length - start]
+    columns: dict[str, np.ndarray] = {"input_ids": tokens, "loss_mask": mask, "position_ids": positions}
+    return PackedRows([row.source for row in rows], columns, [row.records for row in rows])
 
 
 class Packer:
@@ -75,7 +102,7 @@ class Packer:
         done = []
         for start in range(0, max(len(tokens) - 1, 1), self._length - 1):
             piece = slice(start, start + self._length)
-            done += self._place(tokens[piece], targets[piece], source, begins=start == 0)
+            done += self.place(Piece(tokens[piece], targets[piece], source, begins=start == 0))
         return done
 
     def rest(self) -> list[PackedRow]:
@@ -83,18 +110,22 @@ class Packer:
         rows, self._open = self._open, []
         return rows
 
-    def _place(self, tokens: np.ndarray, targets: np.ndarray, source: str, begins: bool) -> list[PackedRow]:
-        row = next((row for row in self._open if row.used + len(tokens) <= self._length), None)
+    def place(self, piece: Piece) -> list[PackedRow]:
+        """Adds what fits into a row and returns the row that is full, if there is one."""
+        room = self._length - len(piece.tokens)
+        row = next((row for row in self._open if row.used <= room), None)
         if row is None:
-            row = PackedRow(self._length)
+            row = PackedRow()
             self._open.append(row)
-        row.add(tokens, targets, source, begins)
+        row.pieces.append(piece)
+        row.used += len(piece.tokens)
         # A document of fewer than two tokens has nothing to predict, so such room is of no use.
-        full = [row] if row.used > self._length - 2 else []
-        if not full and len(self._open) > self._most_open:
-            full = [max(self._open, key=lambda open_row: open_row.used)]
-        self._open = [open_row for open_row in self._open if not any(open_row is done for done in full)]
-        return full
+        if row.used <= self._length - 2:
+            if len(self._open) <= self._most_open:
+                return []
+            row = max(self._open, key=lambda open_row: open_row.used)
+        self._open.remove(row)
+        return [row]
 
 
 def packed_features(length: int) -> dict[str, Feature]:

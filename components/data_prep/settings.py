@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.components.data_prep.source_files import FORMATS, FORMATS_OF_TASK, class_folders, find_source
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import task_problems
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Feature
 
 SAMPLES = {
     "image_classification": ("digits",),
     "text_classification": ("docstrings",),
     "causal_lm": ("documentation",),
 }
-TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 COLOR_MODES = ("auto", "L", "RGB")
 MAX_IMAGE_SIZE = 1024
 # A byte-level vocabulary has 256 bytes and three special tokens at least.
 MIN_VOCABULARY_SIZE = 259
 MAX_VOCABULARY_SIZE = 1_000_000
 MAX_SEQUENCE_LENGTH = 131_072
+MAX_SHARD_MEGABYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,7 @@ class PrepareSettings:
     """The parameters of `prepare_data`; see the component for what each means."""
 
     source: str = "sample:digits"
+    source_format: str = "auto"
     task: str = "image_classification"
     image_column: str = "image"
     label_column: str = "label"
@@ -40,17 +51,23 @@ class PrepareSettings:
     val_fraction: float = 0.1
     test_fraction: float = 0.1
     split_seed: int = 0
+    remove_duplicates: bool = True
+    max_rejected: str = ""
+    shard_megabytes: int = 0
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
         found = task_problems(self.task)
         if not self.source:
-            found.append("source is empty. Give a folder, a table (.csv, .jsonl, .parquet) or sample:digits.")
+            found.append("source is empty. Give files, a folder, a pattern, gs://… or sample:digits.")
         elif self.source.startswith("sample:"):
             samples = SAMPLES.get(self.task, tuple(name for names in SAMPLES.values() for name in names))
             if self.source.removeprefix("sample:") not in samples:
                 names = ", ".join(f"sample:{name}" for name in samples)
                 found.append(f"There is no {self.source!r} for {self.task}. Samples: {names}.")
+        read = ("auto", *FORMATS_OF_TASK.get(self.task, FORMATS))
+        if self.source_format not in read:
+            found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
         found += self._text_problems()
         if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
@@ -58,6 +75,14 @@ class PrepareSettings:
             found.append(f"image_size is {self.image_size}; give 8 to {MAX_IMAGE_SIZE} pixels, or 0 to choose it.")
         if self.color_mode not in COLOR_MODES:
             found.append(f"color_mode is {self.color_mode!r}; give one of {', '.join(COLOR_MODES)}.")
+        try:
+            limit_of(self.max_rejected)
+        except ValueError:
+            found.append(f"max_rejected is {self.max_rejected!r}; give a share such as 5%, or a number of rows.")
+        if not 0 <= self.shard_megabytes <= MAX_SHARD_MEGABYTES:
+            found.append(
+                f"shard_megabytes is {self.shard_megabytes}; give 1 to {MAX_SHARD_MEGABYTES:,} MiB, or 0 to choose it."
+            )
         for name in ("val_fraction", "test_fraction"):
             value = getattr(self, name)
             if not 0 < value < 1:
@@ -86,50 +111,43 @@ class PrepareSettings:
         return found
 
     def problems_here(self) -> list[str]:
-        """What is wrong with the source as seen from this machine, from its name and first level alone."""
+        """What is wrong with the source as seen from this machine, from the names of its files alone."""
         if not self.source or self.source.startswith("sample:"):
             return []
-        if "://" in self.source:
-            return [
-                f"The source {self.source} is not on this machine. Copy it into a folder first; sources in "
-                "Cloud Storage and BigQuery are not supported yet."
-            ]
+        try:
+            # All files of a folder by class can take a minute to list; its sub-folders do not.
+            if not self._is_folder_by_class():
+                find_source(self)
+        except UserError as error:
+            return [f"{error.problem} {error.remedy}".strip()]
+        return []
+
+    def rows_per_shard(self, features: Mapping[str, Feature]) -> int | None:
+        """Rows of a shard of the size that was asked for; None where that is left open."""
+        # Compiling a pipeline needs this file, but none of the packages of the steps.
+        from gpu_pipelines.artifacts.dataset import rows_of_shard
+
+        return rows_of_shard(features, self.shard_megabytes << 20) if self.shard_megabytes else None
+
+    def _is_folder_by_class(self) -> bool:
+        if self.task != "image_classification" or self.source_format != "auto" or is_remote(self.source):
+            return False
         try:
             path = Path(self.source).expanduser()
-            if self.task == "image_classification":
-                return _path_problems(self.source, path)
-            return _text_path_problems(self.source, path, self.task)
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            return [f"The source {self.source[:200]} cannot be read: {reason}."]
+            return path.is_dir() and bool(class_folders(path))
+        except (OSError, RuntimeError, ValueError):
+            return False
 
 
-def class_folders(folder: Path) -> list[Path]:
-    """The sub-folders that name the classes, sorted; hidden ones are none."""
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+def limit_of(max_rejected: str) -> tuple[float, float]:
+    """The share and the number of rows that may be rejected; infinite where there is no limit.
 
-
-def _path_problems(source: str, path: Path) -> list[str]:
-    if path.is_dir():
-        if class_folders(path):
-            return []
-        what = "has no sub-folders" if any(path.iterdir()) else "is empty"
-        return [f"The folder {source} {what}. Put the images of each class into a sub-folder of its name."]
-    if not path.exists():
-        return [
-            f"The source {source} does not exist. Give a folder with one sub-folder per class, a table "
-            f"({', '.join(TABLE_SUFFIXES)}), or sample:digits."
-        ]
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        return [f"The source {source} is neither a folder nor a table ({', '.join(TABLE_SUFFIXES)})."]
-    return []
-
-
-def _text_path_problems(source: str, path: Path, task: str) -> list[str]:
-    suffixes = (*TABLE_SUFFIXES, ".txt") if task == "causal_lm" else TABLE_SUFFIXES
-    samples = ", ".join(f"sample:{name}" for name in SAMPLES[task])
-    if not path.exists():
-        return [f"The source {source} does not exist. Give a file ({', '.join(suffixes)}), or {samples}."]
-    if path.is_dir() or path.suffix.lower() not in suffixes:
-        return [f"The source {source} is no file of texts that {task} reads ({', '.join(suffixes)})."]
-    return []
+    Raises:
+        ValueError: it is neither a share such as `5%` nor a whole number.
+    """
+    text = max_rejected.strip()
+    if not text:
+        return math.inf, math.inf
+    if not re.fullmatch(r"[0-9]{1,15}|[0-9]{1,3}(\.[0-9]+)? ?%", text):
+        raise ValueError(text)
+    return (float(text[:-1]) / 100, math.inf) if text.endswith("%") else (math.inf, int(text))

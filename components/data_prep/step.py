@@ -28,13 +28,15 @@ def run(arguments: Mapping[str, Any]) -> None:
         figures = {
             "rows_read": manifest.rows_read,
             "rows_kept": manifest.records_kept,
+            "rows_duplicate": manifest.duplicates,
             "rows_rejected": manifest.rows_rejected,
             "classes": len(manifest.labels),
             **{f"rows_{split}": manifest.rows(split) for split in manifest.splits},
         }
         log_metrics(arguments["statistics"], figures)
         print(
-            f"kept {manifest.records_kept:,} of {manifest.rows_read:,} rows, rejected {manifest.rows_rejected:,}: "
+            f"kept {manifest.records_kept:,} of {manifest.rows_read:,} rows, left out {manifest.duplicates:,} "
+            f"duplicates, rejected {manifest.rows_rejected:,}: "
             + ", ".join(f"{split} {manifest.rows(split):,}" for split in manifest.splits),
             flush=True,
         )

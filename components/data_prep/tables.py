@@ -1,114 +1,207 @@
-"""The rows of a table: CSV, JSON lines or Parquet."""
+"""The rows of tables: CSV, JSON lines, Parquet and Arrow IPC."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
+from gpu_pipelines.components.data_prep.row_streams import (
+    LARGEST_TEXT,
+    DamagedError,
+    Meter,
+    Problem,
+    bounded_lines,
+    decompressed,
+)
+from gpu_pipelines.components.data_prep.source_files import Source, SourceFile
 from gpu_pipelines.errors import UserError
 
 _EXTRA = "\0extra"
+# Rows of JSON lines in which a column must be seen.
+_ROWS_LOOKED_AT = 1000
+# Bytes of a table that are turned into Python objects at once.
+_BATCH_BYTES = 8 << 20
+_ARROW_FILE = b"ARROW1"
+
+TableRow = tuple[str, dict[str, Any] | Problem]
 
 
-def table_rows(path: Path, columns: list[str], remedy: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Reads a table row by row.
-
-    Args:
-        path: a .csv, .jsonl or .parquet file.
-        columns: those that it must have; of Parquet no others are read.
-        remedy: what to do where it lacks one.
-
-    Yields:
-        The number of the row or line, and its values by column, or what is wrong with it as text.
-
-    Raises:
-        UserError: the table cannot be read or lacks a column.
-    """
-    read = {".csv": _csv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}[path.suffix.lower()]
-    try:
-        yield from read(path, columns, remedy)
-    except OSError as error:
-        raise UserError(f"The table {path} cannot be read: {error.strerror or error}.") from None
-
-
-def table_columns(path: Path) -> list[str]:
-    """The columns of a table; of JSON lines those of any row."""
+def columns_of(file: SourceFile, format_name: str) -> list[str]:
+    """The columns of a table; of JSON lines those of its first rows."""
+    meter = Meter(Source(format_name, "", (file.name,)))
+    if format_name in ("parquet", "arrow"):
+        with file.open() as stored:
+            return list(_columnar(stored, format_name).names)
+    if format_name == "csv":
+        with decompressed(file, meter) as stream:
+            return [name for name in _csv_reader(stream).fieldnames or [] if name]
     seen: dict[str, None] = {}
-    if path.suffix.lower() == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            return list(pq.read_schema(path).names)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"The table {path} is not Parquet that can be read: {error}.") from None
-    for _, row in table_rows(path, [], ""):
+    for number, (_, row) in enumerate(_jsonl_rows(file, meter, [], "")):
         if isinstance(row, dict):
             seen.update(dict.fromkeys(row))
+        if number == _ROWS_LOOKED_AT:
+            break
     return [name for name in seen if name]
 
 
-def _require_columns(path: Path, has: list[str], wanted: list[str], remedy: str) -> None:
+def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy: str) -> None:
     missing = [column for column in wanted if column not in has]
     if missing:
         raise UserError(
-            f"The table {path} has no column {' and no column '.join(repr(column) for column in missing)}; "
+            f"The table {file.name} has no column {' and no column '.join(repr(column) for column in missing)}; "
             f"it has {', '.join(has) or 'none at all'}.",
             remedy,
         )
 
 
-def _csv_rows(path: Path, columns: list[str], remedy: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    # Bytes that are not UTF-8 are kept apart as escapes: replaced by one mark, two classes could become one.
-    with path.open(newline="", encoding="utf-8-sig", errors="backslashreplace") as file:
-        # Before Python 3.11 the reader gives up at a NUL; no path has one, so such a row is rejected either way.
-        reader = csv.DictReader((line.replace("\0", "\\0") for line in file), restkey=_EXTRA)
+def _csv_reader(stream: BinaryIO) -> csv.DictReader[str]:
+    csv.field_size_limit(LARGEST_TEXT)
+    # Bytes that are not UTF-8 stay what they are, as surrogates: two classes must not become one, a path must be found.
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+    def lines() -> Iterator[str]:
+        while line := text.readline(LARGEST_TEXT + 1):
+            if len(line) > LARGEST_TEXT:
+                raise DamagedError(f"a line is longer than {LARGEST_TEXT >> 20} MiB")
+            # Before Python 3.11 the reader gives up at a NUL; no path has one, so such a row is rejected either way.
+            yield line.replace("\0", "\\0")
+
+    return csv.DictReader(lines(), restkey=_EXTRA)
+
+
+def _csv_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+    with decompressed(file, meter) as stream:
+        reader = _csv_reader(stream)
         try:
-            _require_columns(path, [name for name in reader.fieldnames or [] if name], columns, remedy)
-            for row in reader:
-                yield f"{reader.line_num}", "more fields than the header has" if _EXTRA in row else row
+            names = [name for name in reader.fieldnames or [] if name]
         except csv.Error as error:
-            raise UserError(f"The table {path} is not CSV: {error} (near line {reader.line_num}).") from None
-
-
-def _jsonl_rows(path: Path, columns: list[str], remedy: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    seen: dict[str, None] = {}
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
+            raise DamagedError(str(error)) from None
+        _require_columns(file, names, columns, remedy)
+        while True:
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield f"{number}", f"not JSON: {error}"
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield f"{reader.line_num}", Problem("malformed row", str(error))
                 continue
-            if not isinstance(row, dict):
-                yield f"{number}", "not a JSON object"
-                continue
-            seen.update(dict.fromkeys(row))
-            yield f"{number}", row
-    if seen:
-        _require_columns(path, list(seen), columns, remedy)
+            extra = _EXTRA in row
+            yield f"{reader.line_num}", Problem("malformed row", "more fields than the header has") if extra else row
 
 
-def _parquet_rows(path: Path, columns: list[str], remedy: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    import pyarrow as pa
+def _jsonl_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+    with decompressed(file, meter) as stream:
+        waiting: list[TableRow] = []
+        seen: dict[str, None] = {}
+        missing = set(columns)
+        for number, line in enumerate(bounded_lines(stream), start=1):
+            if line is not None and not line.strip():
+                continue
+            row = _json_object(line)
+            if not missing:
+                yield f"{number}", row
+                continue
+            if isinstance(row, dict):
+                seen.update(dict.fromkeys(row))
+                missing -= seen.keys()
+            waiting.append((f"{number}", row))
+            if not missing:
+                yield from waiting
+                waiting = []
+            elif len(waiting) >= _ROWS_LOOKED_AT:
+                break
+        if missing and seen:
+            _require_columns(file, list(seen), columns, remedy)
+        yield from waiting
+
+
+def _json_object(line: bytes | None) -> dict[str, Any] | Problem:
+    if line is None:
+        return Problem("malformed row", f"longer than {LARGEST_TEXT >> 20} MiB")
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return Problem("malformed row", f"not JSON: {error}")
+    return row if isinstance(row, dict) else Problem("malformed row", "not a JSON object")
+
+
+def _columnar(stored: BinaryIO, format_name: str) -> Any:
+    """The schema of a Parquet or Arrow file."""
+    if format_name == "parquet":
+        import pyarrow.parquet as pq
+
+        return pq.read_schema(stored)
+    return _arrow_batches(stored)[0]
+
+
+def _parquet_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
     import pyarrow.parquet as pq
 
+    # With a buffer a row group is read page by page; without one it would have to fit into memory.
+    with file.open() as stored, pq.ParquetFile(stored, buffer_size=1 << 20, pre_buffer=False) as table:
+        _require_columns(file, table.schema_arrow.names, columns, remedy)
+        groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
+        size = sum(group.total_byte_size for group in groups)
+        rows = max(1, min(10_000, _BATCH_BYTES * table.metadata.num_rows // max(1, size)))
+        batches = table.iter_batches(batch_size=rows, columns=columns or None)
+        yield from _numbered(batches, table.metadata.num_rows, meter)
+
+
+def _arrow_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+    with file.open() as stored:
+        schema, batches = _arrow_batches(stored)
+        _require_columns(file, list(schema.names), columns, remedy)
+        meter.follow(stored)
+        chosen = (batch.select(columns) if columns else batch for batch in batches)
+        yield from _numbered((part for batch in chosen for part in _parts(batch)), 0, meter)
+
+
+def _arrow_batches(stored: BinaryIO) -> tuple[Any, Iterator[Any]]:
+    """Schema and record batches of the two forms of Arrow IPC: with a footer, or as a stream."""
+    import pyarrow as pa
+
+    start = stored.read(len(_ARROW_FILE))
+    stored.seek(0)
+    if start != _ARROW_FILE:
+        stream = pa.ipc.open_stream(stored)
+        return stream.schema, iter(stream)
+    table = pa.ipc.open_file(stored)
+    return table.schema, (table.get_batch(number) for number in range(table.num_record_batches))
+
+
+def _parts(batch: Any) -> Iterator[Any]:
+    rows = max(1, min(10_000, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _numbered(batches: Iterator[Any], total: int, meter: Meter) -> Iterator[TableRow]:
+    number = 0
+    for batch in batches:
+        for row in _python_rows(batch):
+            number += 1
+            yield f"{number}", row
+        if total:
+            meter.set_share(number / total)
+
+
+def _python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
     try:
-        with pq.ParquetFile(path) as file:
-            _require_columns(path, file.schema_arrow.names, columns, remedy)
-            number = 0
-            for batch in file.iter_batches(columns=columns):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{number}", row
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if getattr(error, "errno", None):  # of the file system; Arrow raises OSError without one for corrupt data
-            raise
-        raise UserError(f"The table {path} is not Parquet that can be read: {error}.") from None
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        for number in range(batch.num_rows):
+            try:
+                yield batch.slice(number, 1).to_pylist()[0]
+            except UnicodeDecodeError as error:
+                yield Problem("not UTF-8", str(error))
+
+
+READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[TableRow]]] = {
+    "csv": _csv_rows,
+    "jsonl": _jsonl_rows,
+    "parquet": _parquet_rows,
+    "arrow": _arrow_rows,
+}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import sysconfig
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
+from gpu_pipelines.components.data_prep.rows import rows_of, source_columns
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.tables import table_columns, table_rows
+from gpu_pipelines.components.data_prep.source_files import Source, find_source
 from gpu_pipelines.errors import UserError
 
 # Packages of the standard library, on every Python from 3.10 to 3.13, whose docstrings tell them apart.
@@ -21,21 +23,25 @@ SHORTEST_DOCSTRING = 40
 LONGEST_SECTION = 2000
 
 
+#: A text, a (prompt, completion), or the messages of a chat, each with `role` and `content`.
+Text = str | tuple[str, str] | list[dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class TextRecord:
     """One text of the source.
 
     Attributes:
         source: where it is, for people.
-        text: the text, a (prompt, completion), or the messages of a chat, each with `role` and `content`.
+        text: the text.
         label: class name, where the task has classes.
-        problem: why the record is unusable (reason, detail); the reason is empty if it is usable.
+        problem: why the record is unusable, or None.
     """
 
     source: str
-    text: str | tuple[str, str] | list[dict[str, Any]]
+    text: Text
     label: str = ""
-    problem: tuple[str, str] = ("", "")
+    problem: Problem | None = None
 
     @property
     def content(self) -> bytes:
@@ -44,31 +50,70 @@ class TextRecord:
         return text.encode("utf-8")
 
 
-def text_records(settings: PrepareSettings, scratch: Path) -> list[TextRecord]:
-    """Lists the records of a source, each with what is wrong with it.
+def text_source(settings: PrepareSettings, scratch: Path) -> Source:
+    """Finds the files of a source.
 
     Args:
-        settings: `source`, `task` and the column names are read.
+        settings: `source`, `source_format` and `task` are read.
         scratch: an empty directory; a sample data set is written there and read back like any other.
 
     Raises:
-        UserError: the source does not exist, is empty, or does not have the columns.
+        UserError: the source does not exist, or is in a format that the task does not read.
     """
-    if problems := settings.problems_here():
-        raise UserError.of_all(problems)
-    path = Path(settings.source).expanduser()
-    if settings.source.startswith("sample:"):
-        path = scratch / f"{settings.source.removeprefix('sample:')}.jsonl"
-        write_sample(path)
-    if path.suffix.lower() == ".txt":
-        records = _documents(path)
-    elif settings.task == "text_classification":
-        records = _labelled(path, settings)
+    if not settings.source.startswith("sample:"):
+        return find_source(settings)
+    path = scratch / f"{settings.source.removeprefix('sample:')}.jsonl"
+    write_sample(path)
+    return find_source(replace(settings, source=str(path), source_format="jsonl"))
+
+
+def text_records(source: Source, settings: PrepareSettings, meter: Meter) -> Iterator[TextRecord]:
+    """The records of a source in order, each with what is wrong with it.
+
+    Args:
+        source: the files.
+        settings: `source` is named in messages; `task` and the column names are read.
+        meter: is told how much has been read.
+
+    Raises:
+        UserError: a file cannot be read, lacks a column, or there are no rows.
+    """
+    empty = True
+    if settings.task == "text_classification":
+        text, label = settings.text_column, settings.label_column
+        remedy = "Name the columns with -p text_column=… and -p label_column=…."
+        for _, (where, row) in rows_of(source, [text, label], remedy, meter):
+            empty = False
+            yield _labelled(where, row, text, label)
     else:
-        records = _unlabelled(path, settings)
-    if not records:
+        columns = text_columns(source, settings)
+        remedy = "Name the column of texts with -p text_column=…."
+        for _, (where, row) in rows_of(source, list(columns), remedy, meter):
+            empty = False
+            yield _record(where, row, columns)
+    if empty:
         raise UserError(f"The source {settings.source} holds no texts.")
-    return records
+
+
+def text_columns(source: Source, settings: PrepareSettings) -> tuple[str, ...]:
+    """The columns with the text of a language model: the one that was named, or those of prompts or chats.
+
+    Raises:
+        UserError: the first file has none of them.
+    """
+    if source.format == "text":
+        return ("text",)
+    has = source_columns(source)
+    for wanted in ((settings.text_column,), ("prompt", "completion"), ("messages",)):
+        if set(wanted) <= set(has):
+            return wanted
+    if not has:
+        raise UserError(f"The source {settings.source} holds no texts.")
+    raise UserError(
+        f"The source {settings.source} has no column {settings.text_column!r}, no columns 'prompt' and 'completion', "
+        f"and no column 'messages'; it has {', '.join(has)}.",
+        "Name the column of texts with -p text_column=….",
+    )
 
 
 def write_sample(path: Path) -> None:
@@ -112,71 +157,35 @@ def _documentation() -> list[dict[str, str]]:
     return rows
 
 
-def _documents(path: Path) -> list[TextRecord]:
-    """The documents of a text file; one or more blank lines stand between two of them."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"The file {path} cannot be read: {error.strerror or error}.") from None
-    records, line = [], 1
-    for number, piece in enumerate(re.split(rb"(\r?\n(?:[ \t]*\r?\n)+)", content)):
-        if number % 2 == 0 and piece.strip():
-            try:
-                text = piece.decode("utf-8-sig" if number == 0 else "utf-8").strip("\r\n")
-                records.append(TextRecord(f"{path.name}:{line}", text))
-            except UnicodeDecodeError as error:
-                records.append(TextRecord(f"{path.name}:{line}", "", problem=("not UTF-8", str(error))))
-        line += piece.count(b"\n")
-    return records
+def _labelled(where: str, row: dict[str, Any] | Problem, text: str, label: str) -> TextRecord:
+    record = _record(where, row, (text,))
+    if record.problem or isinstance(row, Problem):
+        return record
+    name = row.get(label)
+    named = "" if name is None or name != name else str(name).strip()
+    if isinstance(name, (list, dict)):
+        return _unusable(where, "malformed row", f"{label!r} holds a {type(name).__name__}")
+    if not isinstance(record.text, str):
+        return _unusable(where, "no text", f"{text!r} holds no text")
+    if not named:
+        return _unusable(where, "no label")
+    if problem := _encoding_problem([named]):
+        return _unusable(where, "not Unicode", problem)
+    return replace(record, label=named)
 
 
-def _labelled(path: Path, settings: PrepareSettings) -> list[TextRecord]:
-    text, label = settings.text_column, settings.label_column
-    records = []
-    remedy = "Name the columns with -p text_column=… and -p label_column=…."
-    for where, row in table_rows(path, [text, label], remedy):
-        record = _record(f"{path.name}:{where}", row, (text,))
-        if not record.problem[0] and not isinstance(row, str):
-            name = row.get(label)
-            named = "" if name is None or name != name else str(name).strip()
-            if isinstance(name, (list, dict)):
-                record = _unusable(record.source, "malformed row", f"{label!r} holds a {type(name).__name__}")
-            elif not isinstance(record.text, str):
-                record = _unusable(record.source, "no text", f"{text!r} holds no text")
-            elif not named:
-                record = _unusable(record.source, "no label", "")
-            else:
-                record = TextRecord(record.source, record.text, named)
-        records.append(record)
-    return records
-
-
-def _unlabelled(path: Path, settings: PrepareSettings) -> list[TextRecord]:
-    has = table_columns(path)
-    wanted = next(
-        (c for c in ((settings.text_column,), ("prompt", "completion"), ("messages",)) if set(c) <= set(has)), None
-    )
-    if wanted is None:
-        raise UserError(
-            f"The table {path} has no column {settings.text_column!r}, no columns 'prompt' and 'completion', and no "
-            f"column 'messages'; it has {', '.join(has) or 'none at all'}.",
-            "Name the column of texts with -p text_column=….",
-        )
-    return [_record(f"{path.name}:{where}", row, wanted) for where, row in table_rows(path, list(wanted), "")]
-
-
-def _record(source: str, row: dict[str, Any] | str, columns: tuple[str, ...]) -> TextRecord:
-    if isinstance(row, str):
-        return _unusable(source, "malformed row", row)
+def _record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, ...]) -> TextRecord:
+    if isinstance(row, Problem):
+        return TextRecord(where, "", problem=row)
     values = [row.get(column) for column in columns]
     if len(values) == 1 and isinstance(values[0], list):
-        return _chat(source, values[0])
+        return _chat(where, values[0])
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) < len(values) or not texts[-1].strip():
-        return _unusable(source, "no text", f"{columns[-1]!r} is empty or no text")
+        return _unusable(where, "no text", f"{columns[-1]!r} is empty or no text")
     if problem := _encoding_problem(texts):
-        return _unusable(source, "not Unicode", problem)
-    return TextRecord(source, texts[0] if len(texts) == 1 else (texts[0], texts[1]))
+        return _unusable(where, "not Unicode", problem)
+    return TextRecord(where, texts[0] if len(texts) == 1 else (texts[0], texts[1]))
 
 
 def _chat(source: str, messages: list[Any]) -> TextRecord:
@@ -199,5 +208,5 @@ def _encoding_problem(texts: list[str]) -> str:
     return ""
 
 
-def _unusable(source: str, reason: str, detail: str) -> TextRecord:
-    return TextRecord(source, "", problem=(reason, detail))
+def _unusable(source: str, reason: str, detail: str = "") -> TextRecord:
+    return TextRecord(source, "", problem=Problem(reason, detail))

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.settings import PrepareSettings, limit_of
 from gpu_pipelines.errors import UserError
 
 
-def require_labels(records: Sequence[Any], settings: PrepareSettings) -> list[str]:
+def require_labels(found: Iterable[str], settings: PrepareSettings) -> list[str]:
     """The classes of a source in the order of people.
 
     Args:
-        records: each with a `label` and a `problem`.
+        found: the labels of its usable rows; empty ones are none.
         settings: `source` is named in the message.
 
     Raises:
         UserError: there are fewer than two.
     """
-    labels = _sorted_labels({record.label for record in records if record.label and not any(record.problem)})
+    labels = _sorted_labels({label for label in found if label})
     if len(labels) < 2:
         only = f"a single class, {labels[0]!r}" if labels else "no labelled rows"
         where = "sub-folders or the label column" if settings.task == "image_classification" else "label column"
@@ -38,9 +37,19 @@ def _sorted_labels(labels: set[str]) -> list[str]:
 
 
 def require_usable(manifest: Manifest, settings: PrepareSettings) -> None:
-    """Refuses a dataset without rows in a split, or with fewer than two classes to learn; warns of lesser faults."""
+    """Refuses a dataset with too many rejected rows, without rows in a split, or with fewer than two classes to learn.
+
+    Warns of lesser faults.
+    """
+    reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in manifest.rejected.items())
+    most_share, most = limit_of(settings.max_rejected)
+    if manifest.rows_rejected > most or manifest.rows_rejected > most_share * manifest.rows_read:
+        raise UserError(
+            f"{manifest.rows_rejected:,} of {manifest.rows_read:,} rows of {settings.source} were rejected, more than "
+            f"max_rejected={settings.max_rejected}: {reasons}.",
+            "Mend the rows, or raise max_rejected.",
+        )
     if not manifest.records_kept:
-        reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in manifest.rejected.items())
         raise UserError(f"All {manifest.rows_read:,} rows of {settings.source} were rejected: {reasons}.")
     for split in SPLITS:
         if not manifest.rows(split):

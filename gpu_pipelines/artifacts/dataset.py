@@ -67,13 +67,14 @@ class Manifest:
         features: columns by name.
         labels: class names; a row's label is an index into them.
         splits: shards by split.
-        rows_read: records of the source; always records kept + rows rejected.
+        rows_read: records of the source; always records kept + duplicates + rows rejected.
         rejected: number of rejected rows by reason.
         class_rows: rows by split and class, in the order of `labels`; empty lists without classes.
         preprocessing: how raw records became features, for whoever serves the model.
         tokenizer: directory of the tokenizer relative to the dataset, where the task has one.
         tokenizer_files: hex SHA-256 of its files by name.
         records: source records by split, where a row holds several of them or parts of one; else empty.
+        duplicates: records left out because the same one was there before.
     """
 
     task: str
@@ -88,6 +89,7 @@ class Manifest:
     tokenizer: str | None = None
     tokenizer_files: dict[str, str] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
 
     def rows(self, split: str) -> int:
         return sum(file.rows for file in self.splits[split])
@@ -141,7 +143,13 @@ class Manifest:
             tokenizer=content["tokenizer"],
             tokenizer_files=dict(content.get("tokenizer_files", {})),
             records=dict(content.get("records", {})),
+            duplicates=content.get("duplicates", 0),
         )
+
+
+def rows_of_shard(features: Mapping[str, Feature], size: int) -> int:
+    """How many rows fill a shard of so many bytes; at least one."""
+    return max(1, size // sum(np.dtype(f.dtype).itemsize * int(np.prod(f.shape)) for f in features.values()))
 
 
 class DatasetWriter:
@@ -180,17 +188,16 @@ class DatasetWriter:
         self._features = dict(features)
         self._labels = list(labels)
         self._preprocessing = dict(preprocessing)
-        row_bytes = sum(np.dtype(f.dtype).itemsize * int(np.prod(f.shape)) for f in self._features.values())
-        self._rows_per_shard = rows_per_shard or max(1, min(8192, SHARD_BYTES // row_bytes))
+        self._rows_per_shard = rows_per_shard or min(8192, rows_of_shard(features, SHARD_BYTES))
         self._schema = pa.schema(
             [pa.field(name, feature.arrow_type, nullable=False) for name, feature in self._features.items()]
             + [pa.field("source", pa.string(), nullable=False)]
         )
-        self._pending: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+        self._pending = {split: _Pending(self._features, self._rows_per_shard) for split in SPLITS}
         self._files: dict[str, list[DataFile]] = {split: [] for split in SPLITS}
         self._class_rows = {split: [0] * len(self._labels) for split in SPLITS}
         self._rejected: Counter[str] = Counter()
-        self._kept = 0
+        self._kept = self._duplicates = 0
         # What an earlier attempt left is no dataset any more once its shards are written over.
         (directory / MANIFEST).unlink(missing_ok=True)
         for split in SPLITS:
@@ -217,51 +224,83 @@ class DatasetWriter:
         Raises:
             ValueError: a value does not have its feature's shape.
         """
+        self.add_rows(split, [source], {name: np.asarray(row[name])[None] for name in self._features}, records)
+
+    def add_rows(self, split: str, sources: Sequence[str], columns: Mapping[str, np.ndarray], records: int) -> None:
+        """Adds several rows.
+
+        Args:
+            split: `train`, `val` or `test`.
+            sources: where each came from, for people.
+            columns: for each feature an array (rows, *shape).
+            records: how many records begin in these rows; without packing, as many as there are rows.
+
+        Raises:
+            ValueError: an array does not have the shape of its feature.
+        """
         for name, feature in self._features.items():
-            if np.shape(row[name]) != feature.shape:
-                raise ValueError(f"{name} has the shape {np.shape(row[name])}, not {feature.shape}.")
-        self._pending[split].append({**row, "source": source})
+            if np.shape(columns[name]) != (len(sources), *feature.shape):
+                raise ValueError(f"{name} has the shape {np.shape(columns[name])[1:]}, not {feature.shape}.")
         if self._labels:
-            self._class_rows[split][int(row["label"])] += 1
+            for label, rows in enumerate(np.bincount(columns["label"], minlength=len(self._labels)).tolist()):
+                self._class_rows[split][label] += rows
         if self._records:
             self._records[split] += records
         self._kept += records
-        if len(self._pending[split]) >= self._rows_per_shard:
-            self._write_shard(split)
+        start = 0
+        while start < len(sources):
+            start += self._pending[split].take(sources, columns, start)
+            if self._pending[split].is_full:
+                self._write_shard(split)
+
+    def leave_out_duplicates(self, records: int = 1) -> None:
+        """Counts records that are left out because the same ones were there before."""
+        self._duplicates += records
 
     def reject(self, source: str, reason: str, detail: str = "") -> None:
         """Keeps note of a row that cannot be used. `reason` is one of a few, `detail` says more about this row."""
         self._rejected[reason] += 1
         self._rejected_file.write(json.dumps({"source": source, "reason": reason, "detail": detail}) + "\n")
 
-    def finish(self, check: Callable[[Manifest], None] = lambda manifest: None) -> Manifest:
+    def finish(
+        self, check: Callable[[Manifest], None] = lambda manifest: None, rows_read: int | None = None
+    ) -> Manifest:
         """Writes what is left and, last, the manifest, and returns it.
 
         Args:
             check: is given the manifest before it is written; if it raises, none is.
+            rows_read: records that the source has, as the reader counted them.
+
+        Raises:
+            RuntimeError: a record was neither kept nor counted as rejected or duplicate; a fault of the program.
         """
         self._rejected_file.flush()
         for split in SPLITS:
-            if self._pending[split]:
+            if self._pending[split].rows:
                 self._write_shard(split)
+        told = self._kept + self._duplicates + sum(self._rejected.values())
+        if rows_read is not None and rows_read != told:
+            raise RuntimeError(f"Of {rows_read:,} rows read {told:,} are accounted for.")
         manifest = Manifest(
             **self._identity,
             features=self._features,
             labels=self._labels,
             splits=self._files,
-            rows_read=self._kept + sum(self._rejected.values()),
+            rows_read=told,
             rejected=dict(sorted(self._rejected.items())),
             class_rows=self._class_rows,
             preprocessing=self._preprocessing,
             records=self._records,
+            duplicates=self._duplicates,
         )
         check(manifest)
         write_document(self._directory / MANIFEST, manifest.to_json())
         return manifest
 
     def _write_shard(self, split: str) -> None:
-        rows = self._pending[split]
-        columns = [_column(self._features.get(f.name), [row[f.name] for row in rows]) for f in self._schema]
+        pending = self._pending[split]
+        columns = [_column(feature, pending.columns[name][: pending.rows]) for name, feature in self._features.items()]
+        columns.append(pa.array(pending.sources, pa.string()))
         name = f"{split}/part-{len(self._files[split]):05d}.arrow"
         path = self._directory / name
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, self._schema) as writer:
@@ -270,14 +309,39 @@ class DatasetWriter:
         for column in columns[: len(self._features)]:
             for buffer in column.buffers():
                 digest.update(buffer or b"")
-        self._files[split].append(DataFile(name, len(rows), sha256_of_file(path), digest.hexdigest()))
-        self._pending[split] = []
+        self._files[split].append(DataFile(name, pending.rows, sha256_of_file(path), digest.hexdigest()))
+        pending.clear()
 
 
-def _column(feature: Feature | None, values: list[Any]) -> pa.Array:
-    if feature is None:
-        return pa.array(values, pa.string())
-    flat = pa.array(np.asarray(values, dtype=feature.dtype).ravel())
+class _Pending:
+    """The rows of a shard that is not yet written, in memory that is used again for the next one."""
+
+    def __init__(self, features: Mapping[str, Feature], most: int) -> None:
+        self._most = most
+        self.columns = {name: np.empty((most, *f.shape), dtype=f.dtype) for name, f in features.items()}
+        self.clear()
+
+    def clear(self) -> None:
+        self.rows = 0
+        self.sources: list[str] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows == self._most
+
+    def take(self, sources: Sequence[str], columns: Mapping[str, np.ndarray], start: int) -> int:
+        """Takes as many rows from `start` on as it has room for, and returns how many."""
+        stop = min(len(sources), start + self._most - self.rows)
+        end = self.rows + stop - start
+        for name, array in self.columns.items():
+            array[self.rows : end] = columns[name][start:stop]
+        self.sources += sources[start:stop]
+        self.rows = end
+        return stop - start
+
+
+def _column(feature: Feature, values: np.ndarray) -> pa.Array:
+    flat = pa.array(values.ravel())
     return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(feature.shape))) if feature.shape else flat
 
 

@@ -1,27 +1,145 @@
-"""Folders in object storage (`gs://…`), through fsspec: read, written in parallel, never appended to or renamed."""
+"""Files and folders in object storage (`gs://…`), through fsspec: read, written in parallel, never appended to."""
 
 from __future__ import annotations
 
 import base64
 import fcntl
 import hashlib
+import io
 import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpu_pipelines.errors import UserError, some_of
 
 #: Packages that bring a scheme, for whoever lacks one.
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
+#: Bytes that are asked for at once of a file that is read from its beginning to its end.
+_READ_AHEAD = 8 << 20
 
 
 def is_remote(uri: str) -> bool:
     """Whether a URI names a place in object storage rather than a path of this machine."""
     return "://" in uri
+
+
+def _connected(uri: str) -> tuple[Any, str]:
+    """The file system of a URI, and the path in it."""
+    import fsspec
+
+    scheme = uri.partition("://")[0]
+    # gcsfs asks each bucket's type over gRPC first, which an emulator does not answer: 60 s for each file system.
+    if scheme in ("gs", "gcs") and os.environ.get("STORAGE_EMULATOR_HOST"):
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    try:
+        return fsspec.url_to_fs(uri)
+    except (ValueError, ImportError) as error:
+        package = _PACKAGES.get(scheme)
+        remedy = f"Install it: pip install {package}." if package else "Give a local path or gs://bucket/folder."
+        raise UserError(f"{uri} cannot be read: {error}.", remedy) from None
+
+
+@contextmanager
+def _as_user_errors(uri: str, done: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, UserError):
+        raise
+    except Exception as error:  # Credentials, permissions, network: each client library has exceptions of its own.
+        raise UserError(
+            f"{uri} cannot be {done}: {type(error).__name__}: {error}",
+            "Check the bucket's name and the account's permissions (gcloud auth application-default login).",
+        ) from None
+
+
+def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:
+    """The files that a URI names: one file, those below a folder, or those that a pattern matches.
+
+    Args:
+        uri: such as `gs://bucket/folder`.
+        pattern: whether `*`, `?`, `[…]` and `**` in it stand for others, as in a shell.
+
+    Returns:
+        URI of each file, sorted, and what the storage says of it (`size` in bytes and others); empty if there is none.
+
+    Raises:
+        UserError: the storage cannot be listed.
+    """
+    files, path = _connected(uri)
+    scheme = uri.partition("://")[0]
+    with _as_user_errors(uri, "listed"):
+        files.invalidate_cache()
+        try:
+            if pattern:
+                found = files.glob(path, detail=True)
+            else:
+                info = files.info(path.rstrip("/"))
+                found = {info["name"]: info} if info["type"] == "file" else files.find(path.rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return {}
+    return {
+        f"{scheme}://{name.lstrip('/')}": info
+        for name, info in sorted(found.items())
+        if info["type"] == "file" and not name.endswith("/")
+    }
+
+
+def read_remote(uri: str) -> bytes:
+    """The content of a file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UserError: it cannot be read.
+    """
+    files, path = _connected(uri)
+    with _as_user_errors(uri, "read"):
+        content: bytes = files.cat_file(path)
+    return content
+
+
+def open_remote(uri: str) -> BinaryIO:
+    """Opens a file for reading in pieces; what goes wrong then is a `UserError` as well.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UserError: it cannot be read.
+    """
+    files, path = _connected(uri)
+    with _as_user_errors(uri, "read"):
+        return io.BufferedReader(_RemoteFile(uri, files.open(path, "rb", block_size=_READ_AHEAD)), 1 << 20)
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file of fsspec whose errors tell a user what to do."""
+
+    def __init__(self, uri: str, file: Any) -> None:
+        super().__init__()
+        self._uri = uri
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _as_user_errors(self._uri, "read"):
+            return int(self._file.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class RemoteFolder:
@@ -35,25 +153,14 @@ class RemoteFolder:
     """
 
     def __init__(self, uri: str) -> None:
-        import fsspec
-
         self.uri = uri.rstrip("/")
-        scheme = uri.partition("://")[0]
-        # gcsfs asks each bucket's type over gRPC first, which an emulator does not answer: 60 s for each file system.
-        if scheme in ("gs", "gcs") and os.environ.get("STORAGE_EMULATOR_HOST"):
-            os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        try:
-            self._files, path = fsspec.url_to_fs(self.uri)
-        except (ValueError, ImportError) as error:
-            package = _PACKAGES.get(scheme)
-            remedy = f"Install it: pip install {package}." if package else "Give a local path or gs://bucket/folder."
-            raise UserError(f"{self.uri} cannot be read: {error}.", remedy) from None
+        self._files, path = _connected(self.uri)
         self._path = path.rstrip("/")
 
     def names(self) -> list[str]:
         """Relative paths of all files below the folder, as they are now; empty if there is none."""
         try:
-            with self._as_user_errors("listed"):
+            with _as_user_errors(self.uri, "listed"):
                 self._files.invalidate_cache()
                 found = self._files.find(self._path)
         except FileNotFoundError:
@@ -62,7 +169,7 @@ class RemoteFolder:
 
     def state(self) -> str:
         """Hex SHA-256 of the names of all files with what tells one version of a file from another."""
-        with self._as_user_errors("listed"):
+        with _as_user_errors(self.uri, "listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._path, detail=True)
         told = ("size", "generation", "md5Hash", "etag", "ETag", "mtime")
@@ -71,7 +178,7 @@ class RemoteFolder:
 
     def read(self, name: str) -> bytes:
         """The content of a file."""
-        with self._as_user_errors("read"):
+        with _as_user_errors(self.uri, "read"):
             content: bytes = self._files.cat_file(f"{self._path}/{name}")
         return content
 
@@ -79,17 +186,17 @@ class RemoteFolder:
         """Copies files to the same relative paths below a local directory, in parallel."""
         for name in names:
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        with self._as_user_errors("read"):
+        with _as_user_errors(self.uri, "read"):
             self._files.get([f"{self._path}/{name}" for name in names], [str(directory / name) for name in names])
 
     def upload(self, directory: Path, names: Sequence[str]) -> None:
         """Copies files from a local directory to the same relative paths, in parallel; what is there is replaced."""
-        with self._as_user_errors("written to"):
+        with _as_user_errors(self.uri, "written to"):
             self._files.put([str(directory / name) for name in names], [f"{self._path}/{name}" for name in names])
 
     def write(self, name: str, content: bytes) -> None:
         """Writes one file; what is there is replaced."""
-        with self._as_user_errors("written to"):
+        with _as_user_errors(self.uri, "written to"):
             self._files.pipe_file(f"{self._path}/{name}", content)
 
     def require_same(self, directory: Path, names: Sequence[str]) -> None:
@@ -98,7 +205,7 @@ class RemoteFolder:
         Raises:
             UserError: names those that are not.
         """
-        with self._as_user_errors("listed"):
+        with _as_user_errors(self.uri, "listed"):
             self._files.invalidate_cache()
             there = {
                 path[len(self._path) + 1 :]: info for path, info in self._files.find(self._path, detail=True).items()
@@ -114,22 +221,10 @@ class RemoteFolder:
         if not names:
             return
         try:
-            with self._as_user_errors("deleted from"):
+            with _as_user_errors(self.uri, "deleted from"):
                 self._files.rm([f"{self._path}/{name}" for name in names])
         except FileNotFoundError:
             pass
-
-    @contextmanager
-    def _as_user_errors(self, done: str) -> Iterator[Any]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # Credentials, permissions, network: each client library has exceptions of its own.
-            raise UserError(
-                f"{self.uri} cannot be {done}: {type(error).__name__}: {error}",
-                "Check the bucket's name and the account's permissions (gcloud auth application-default login).",
-            ) from None
 
 
 def _is_same(file: Path, info: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
-"""Texts to tokens, as data preparation needs it: a tokenizer is loaded or trained, texts and answers are encoded."""
+"""The tokenizer of a data preparation: loaded or trained, saved, and used for chats through its template."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from gpu_pipelines.errors import UserError
 PADDING, BEGIN, END = "<pad>", "<bos>", "<eos>"
 SMALLEST_VOCABULARY = 512
 LARGEST_CHOSEN_VOCABULARY = 8000
+# Where a run of characters without white space is broken for training; no token is as long.
+LONG_WORD = r"(\S{256})(?=\S)"
 # What a tokenizer without a chat template gets; it is saved with the tokenizer, so that serving uses the same.
 PLAIN_CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ':\n' }}"
@@ -92,7 +94,9 @@ class TextEncoder:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+        # The trainer takes minutes for a word of 100,000 letters, as encoded binary data are.
+        broken = (re.sub(LONG_WORD, r"\1\n", text) for text in texts)
+        tokenizer.train_from_iterator(broken, trainer, length=len(texts))
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{BEGIN} $A {END}" if ends else f"{BEGIN} $A",
             special_tokens=[(token, tokenizer.token_to_id(token)) for token in (BEGIN, END)],
@@ -116,26 +120,6 @@ class TextEncoder:
         self._tokenizer.model_max_length = longest
         self._tokenizer.save_pretrained(directory)
         self._tokenizer.model_max_length = usual
-
-    def classified(self, texts: list[str], longest: int) -> list[np.ndarray]:
-        """Tokens of each text with the tokenizer's own begin and end, cut to `longest`; int32."""
-        found = self._tokenizer(texts, truncation=True, max_length=longest, split_special_tokens=True)
-        return [np.asarray(tokens, dtype=np.int32) for tokens in found["input_ids"]]
-
-    def document(self, text: str) -> Encoded:
-        """A text that begins as the tokenizer begins texts and ends with its end token; all of it is to be learned."""
-        tokens = [*self._opening(text), *self._end()]
-        return Encoded(np.asarray(tokens, dtype=np.int32), np.ones(len(tokens), dtype=np.uint8))
-
-    def completion(self, prompt: str, completion: str) -> Encoded:
-        """A prompt and what follows it; the completion and the end token alone are to be learned.
-
-        The two are encoded apart, because a model that is asked for a completion gets the prompt encoded alone.
-        """
-        opening = self._opening(prompt)
-        rest = self._plain(completion) + self._end()
-        tokens = np.asarray([*opening, *rest], dtype=np.int32)
-        return Encoded(tokens, np.asarray([0] * len(opening) + [1] * len(rest), dtype=np.uint8))
 
     def chat(self, messages: list[dict[str, Any]]) -> Encoded:
         """A conversation in the tokenizer's chat template; the answers of the assistant are to be learned.
@@ -177,27 +161,9 @@ class TextEncoder:
             messages, tokenize=False, add_generation_prompt=add_generation_prompt
         )
 
-    def _opening(self, text: str) -> list[int]:
-        tokens = self._tokenizer(text, split_special_tokens=True)["input_ids"]
-        ends = {self._tokenizer.eos_token_id, self._tokenizer.sep_token_id} - {None}
-        while len(tokens) > 1 and tokens[-1] in ends:
-            tokens = tokens[:-1]
-        return tokens
 
-    def _plain(self, text: str) -> list[int]:
-        return self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-
-    def _end(self) -> list[int]:
-        end = self._tokenizer.eos_token_id
-        return [] if end is None else [end]
-
-
-def texts_of(records: Iterable[str | tuple[str, str] | list[dict[str, Any]]]) -> list[str]:
-    """All text of some records, for training a tokenizer."""
-    found: list[str] = []
-    for text in records:
-        if isinstance(text, str):
-            found.append(text)
-        else:
-            found += [part if isinstance(part, str) else part["content"] for part in text]
-    return found
+def texts_of(record: str | tuple[str, str] | list[dict[str, Any]]) -> list[str]:
+    """All text of a record, for training a tokenizer."""
+    if isinstance(record, str):
+        return [record]
+    return [part if isinstance(part, str) else part["content"] for part in record]

@@ -54,7 +54,7 @@ class TextTokenizer:
         except Exception as error:  # the library raises a bare Exception for all that can be wrong with the file
             raise UserError(f"The tokenizer {directory} cannot be read: {error}.") from None
         begin, end, padding, separator, first = (
-            _token(tokenizer, config, f"{name}_token") for name in ("bos", "eos", "pad", "sep", "cls")
+            named_token(tokenizer, config, f"{name}_token") for name in ("bos", "eos", "pad", "sep", "cls")
         )
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         return cls(
@@ -85,7 +85,8 @@ class TextTokenizer:
                 shutil.copyfile(self.directory / name, directory / name)
 
 
-def _token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None:
+def named_token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None:
+    """The number of a special token by its name in tokenizer_config.json, such as `eos_token`, if there is one."""
     named = config.get(name)
     text = named.get("content") if isinstance(named, dict) else named
     return tokenizer.token_to_id(text) if isinstance(text, str) else None

@@ -1,7 +1,6 @@
 """Prepare data, train, evaluate every checkpoint, upload the best one."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kfp import dsl
@@ -11,6 +10,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import one_gpu
 from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.source_files import source_state
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.components.model_upload.component import upload_model
@@ -58,6 +58,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
     @described_by(prepare_data, train_model, evaluate_checkpoints, upload_model)
     def train_evaluate_upload(
         source: str = PrepareSettings.source,
+        source_format: str = PrepareSettings.source_format,
         task: str = PrepareSettings.task,
         image_column: str = PrepareSettings.image_column,
         label_column: str = PrepareSettings.label_column,
@@ -71,6 +72,9 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         val_fraction: float = PrepareSettings.val_fraction,
         test_fraction: float = PrepareSettings.test_fraction,
         split_seed: int = PrepareSettings.split_seed,
+        remove_duplicates: bool = PrepareSettings.remove_duplicates,
+        max_rejected: str = PrepareSettings.max_rejected,
+        shard_megabytes: int = PrepareSettings.shard_megabytes,
         model: str = TrainingSettings.model,
         recipe: str = TrainingSettings.recipe,
         epochs: float = TrainingSettings.epochs,
@@ -111,6 +115,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         """
         prepared = prepare(
             source=source,
+            source_format=source_format,
             task=task,
             image_column=image_column,
             label_column=label_column,
@@ -124,6 +129,9 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             val_fraction=val_fraction,
             test_fraction=test_fraction,
             split_seed=split_seed,
+            remove_duplicates=remove_duplicates,
+            max_rejected=max_rejected,
+            shard_megabytes=shard_megabytes,
         )
         trained = train(
             dataset=prepared.outputs["dataset"],
@@ -204,12 +212,9 @@ def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
     found = []
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     source, registry = prepare.source, evaluation.registry
-    if source.startswith("gs://"):
-        found.append(f"The source {source} is read through the mount of its bucket. Give {_MOUNTED}{source[5:]}.")
-    elif not source.startswith("sample:") and not _in_mounted_bucket(source):
+    if not source.startswith(("sample:", "gs://")) and not _in_mounted_bucket(source):
         found.append(
-            f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give "
-            f"{_MOUNTED}BUCKET/FOLDER, where the containers see it."
+            f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give gs://BUCKET/FOLDER."
         )
     if is_local(registry):
         found.append(
@@ -241,7 +246,7 @@ def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
     program = digest_of_program()
     source = arguments["source"]
-    data = "" if source.startswith("sample:") else digest_of_files(Path(source).expanduser().resolve())
+    data = "" if source.startswith("sample:") else source_state(source)
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
     seen = f"{champion.place} {champion.info['created']}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:

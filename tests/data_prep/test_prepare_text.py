@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
-from gpu_pipelines.components.data_prep.packing import Packer
+from gpu_pipelines.components.data_prep.packing import Packer, packed_rows
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.report import write_report
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
@@ -59,8 +59,8 @@ def test_the_packer_keeps_every_token_and_every_boundary() -> None:
     assert sum(row.records for row in rows) == 200
     pairs = set()
     for row in rows:
-        columns = row.features(padding=0)
-        tokens, mask, positions = (columns[key] for key in ("input_ids", "loss_mask", "position_ids"))
+        columns = packed_rows([row], 16, padding=0).columns
+        tokens, mask, positions = (columns[key][0] for key in ("input_ids", "loss_mask", "position_ids"))
         assert tokens.shape == (16,)
         for place in np.flatnonzero(mask):
             assert positions[place] == positions[place - 1] + 1
@@ -162,7 +162,8 @@ def test_of_a_chat_the_answers_alone_are_learned(tmp_path: Path, template: str) 
 def test_the_samples_come_from_python_itself(tmp_path: Path, task: str) -> None:
     sample = {"text_classification": "sample:docstrings", "causal_lm": "sample:documentation"}[task]
     manifest = prepare_data(PrepareSettings(source=sample, task=task), tmp_path)
-    assert manifest.records_kept == manifest.rows_read > 200
+    assert manifest.records_kept + manifest.duplicates == manifest.rows_read > 200
+    assert not manifest.rejected
     assert len(manifest.labels) == (8 if task == "text_classification" else 0)
 
 

@@ -12,11 +12,11 @@ from conftest import gpu_pipelines, newest_run, run_pipeline, write_photos
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-p", "source=nowhere"], "The source nowhere does not exist. Give a folder"),
+        (["-p", "source=nowhere"], "The source nowhere does not exist. Give files"),
         (["-p", "source=empty"], "The folder empty is empty. Put the images of each class into a sub-folder"),
         (["-p", "source=notes.txt"], "neither a folder nor a table"),
         (["-p", "source=sample:digit"], "Samples: sample:digits"),
-        (["-p", "source=gs://bucket/images"], "is not on this machine"),
+        (["-p", "source=photos/*.jpg"], "No file matches photos/*.jpg"),
         (["-p", "sorce=x"], "There is no parameter 'sorce'. Did you mean 'source'?"),
         (["-p", "epochs=many"], "epochs takes a number; got 'many'"),
         (["-p", "max_steps=1.5"], "max_steps takes a whole number (at most 2^53); got '1.5'"),

@@ -1,0 +1,194 @@
+"""How fast data are prepared, beside the libraries that do the work.
+
+Run with `python benchmarks/data_prep/rates.py [--megabytes N] [--images N] [--rounds N]`. Contenders take turns, each
+in a process of its own; what is timed begins after the imports.
+
+Texts, a language model with rows of 512 tokens: ours from JSON lines to the finished dataset (read, checked, hashed,
+tokenized, packed, written, hashed again); the bare batch encoder of `tokenizers` on texts that are in memory, on all
+cores, whose tokens are thrown away; and the usual way with `datasets`: load_dataset, map(batched, num_proc=2), grouped
+to blocks of 512 tokens, save_to_disk. Images, to 224 × 224 pixels: ours from the folder to the finished dataset; and
+Pillow alone in as many threads as there are cores, opened, drafted, resized and thrown away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+LENGTH, SIDE = 512, 224
+GOAL_BARE_TEXTS, GOAL_DATASETS, GOAL_BARE_IMAGES = 0.85, 2.0, 0.9
+
+
+def our_texts(folder: Path, out: Path) -> Callable[[], None]:
+    from gpu_pipelines.components.data_prep.prepare_text import prepare_text
+    from gpu_pipelines.components.data_prep.settings import PrepareSettings
+
+    settings = PrepareSettings(
+        source=str(folder / "texts.jsonl"),
+        task="causal_lm",
+        tokenizer=str(folder / "tokenizer"),
+        sequence_length=LENGTH,
+    )
+    (out / "seen").mkdir(parents=True)
+    import transformers  # noqa: F401
+
+    return lambda: print(prepare_text(settings, out / "dataset", out).records_kept)
+
+
+def bare_tokenizers(folder: Path, out: Path) -> Callable[[], None]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
+    with (folder / "texts.jsonl").open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text"] for line in file]
+
+    def work() -> None:
+        for start in range(0, len(texts), 1000):
+            tokenizer.encode_batch_fast(texts[start : start + 1000])
+
+    return work
+
+
+def usual_datasets(folder: Path, out: Path) -> Callable[[], None]:
+    import datasets
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+        return {"input_ids": tokenizer(batch["text"])["input_ids"]}
+
+    def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+        tokens = [token for document in batch["input_ids"] for token in document]
+        whole = len(tokens) // LENGTH * LENGTH
+        return {"input_ids": [tokens[start : start + LENGTH] for start in range(0, whole, LENGTH)]}
+
+    def work() -> None:
+        table = datasets.load_dataset(
+            "json", data_files=str(folder / "texts.jsonl"), split="train", cache_dir=str(out / "cache")
+        )
+        encoded = table.map(encode, batched=True, num_proc=2, remove_columns=["text"])
+        encoded.map(group, batched=True, num_proc=2).save_to_disk(out / "dataset")
+
+    return work
+
+
+def our_images(folder: Path, out: Path) -> Callable[[], None]:
+    from gpu_pipelines.components.data_prep.prepare import prepare_data
+    from gpu_pipelines.components.data_prep.prepare_images import prepare_images  # noqa: F401
+    from gpu_pipelines.components.data_prep.settings import PrepareSettings
+
+    settings = PrepareSettings(source=str(folder / "images"), image_size=SIDE, color_mode="RGB")
+    return lambda: print(prepare_data(settings, out / "dataset").rows_kept)
+
+
+def bare_pillow(folder: Path, out: Path) -> Callable[[], None]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from PIL import Image
+
+    def load(path: Path) -> None:
+        with Image.open(path) as image:
+            image.draft("RGB", (2 * SIDE, 2 * SIDE))
+            image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+
+    def work() -> None:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(load, sorted((folder / "images").rglob("*.jpg"))))
+
+    return work
+
+
+CONTENDERS = {
+    "texts": (our_texts, bare_tokenizers, usual_datasets),
+    "images": (our_images, bare_pillow),
+}
+
+
+def seconds(name: str, folder: Path) -> float:
+    """The time that one contender measures of itself, in a process of its own."""
+    command = [sys.executable, __file__, "--only", name, "--folder", str(folder)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout.splitlines()[-1])
+
+
+def make(folder: Path, megabytes: int, images: int) -> None:
+    """Writes the corpus, a tokenizer of 8,000 tokens trained on a part of it, and the images."""
+    from itertools import islice
+
+    from corpus import write_corpus, write_images
+
+    from gpu_pipelines.recipes.text_encoding import TextEncoder
+
+    write_corpus(folder / "texts.jsonl", megabytes)
+    with (folder / "texts.jsonl").open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text"] for line in islice(file, 1000)]
+    TextEncoder.train(texts, 8000, ends=False).save(folder / "tokenizer", LENGTH)
+    write_images(folder / "images", images)
+
+
+def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contender, round by round."""
+    found: dict[str, list[float]] = {work.__name__: [] for works in CONTENDERS.values() for work in works}
+    for number in range(rounds):
+        for works in CONTENDERS.values():
+            for work in works[:: -1 if number % 2 else 1]:
+                found[work.__name__].append(seconds(work.__name__, folder))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.only:
+        with tempfile.TemporaryDirectory(dir=given.folder) as out:
+            work = {work.__name__: work for works in CONTENDERS.values() for work in works}[given.only]
+            ready = work(given.folder, Path(out))
+            start = time.perf_counter()
+            ready()
+            print(time.perf_counter() - start)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        make(Path(scratch), given.megabytes, given.images)
+        found = measure(Path(scratch), given.rounds)
+    report(found, given.megabytes, given.images)
+
+
+def report(found: dict[str, list[float]], megabytes: int, images: int) -> None:
+    """Prints rates and the medians of the ratios of one round, then all as one JSON object."""
+    for name, times in found.items():
+        kind, amount = ("images/s", images) if name in ("our_images", "bare_pillow") else ("MB/s", megabytes)
+        print(f"{name:16} {amount / statistics.median(times):10,.1f} {kind}")
+    ratios = {}
+    for ours, peer, goal in (
+        ("our_texts", "bare_tokenizers", GOAL_BARE_TEXTS),
+        ("our_texts", "usual_datasets", GOAL_DATASETS),
+        ("our_images", "bare_pillow", GOAL_BARE_IMAGES),
+    ):
+        pairs = zip(found[ours], found[peer], strict=True)
+        ratios[f"{ours} / {peer}"] = ratio = statistics.median(theirs / own for own, theirs in pairs)
+        print(f"{ours} / {peer}: {ratio:.3f} (goal at least {goal}{'' if ratio >= goal else ': missed'})")
+    machine = {
+        "cores": len(os.sched_getaffinity(0)),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
+    print(json.dumps({"seconds": found, "ratios": ratios, "megabytes": megabytes, "images": images, **machine}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The first pass over texts: which classes there are, and the texts that a tokenizer is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from gpu_pipelines.components.data_prep.content_split import content_number, split_at
+from gpu_pipelines.components.data_prep.progress import Progress
+from gpu_pipelines.components.data_prep.row_streams import Meter
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.source_files import Source
+from gpu_pipelines.components.data_prep.text_sources import TextRecord, text_records
+from gpu_pipelines.recipes.text_encoding import texts_of
+
+# Characters of text that a tokenizer is trained on at most.
+MOST_TRAINED_ON = 64 << 20
+# Records that are looked at for chats where nothing else is to be found out.
+_FIRST_RECORDS = 1000
+
+
+class TrainingTexts:
+    """Different texts up to a size, chosen by their content alone, so that their order does not matter.
+
+    Args:
+        most: characters that are kept at most.
+    """
+
+    def __init__(self, most: int = MOST_TRAINED_ON) -> None:
+        self._most = most
+        self._texts: dict[int, list[str]] = {}
+        self._size = 0
+        self._parts = 1
+
+    def add(self, number: int, texts: list[str]) -> None:
+        """Adds the texts of a record with this `content_number`, if it is one of those chosen."""
+        if not self._is_chosen(number) or number in self._texts:
+            return
+        self._texts[number] = texts
+        self._size += sum(map(len, texts))
+        while self._size > self._most and len(self._texts) > 1:
+            self._parts *= 2
+            self._texts = {number: texts for number, texts in self._texts.items() if self._is_chosen(number)}
+            self._size = sum(len(text) for texts in self._texts.values() for text in texts)
+
+    def _is_chosen(self, number: int) -> bool:
+        # The high bits decide on the split; the low ones are independent of them.
+        return number % self._parts == 0
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no text was left out."""
+        return self._parts == 1
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for texts in self._texts.values() for text in texts)
+
+
+@dataclass
+class Survey:
+    """What the first pass finds: the names of the classes, whether there are chats, and texts to train on."""
+
+    labels: set[str] = field(default_factory=set)
+    has_chats: bool = False
+    training: TrainingTexts = field(default_factory=TrainingTexts)
+
+
+def survey(source: Source, settings: PrepareSettings) -> Survey:
+    """Reads a source once, or only its beginning where that is enough.
+
+    Args:
+        source: the files.
+        settings: `task`, `tokenizer`, the columns and the split are read.
+
+    Raises:
+        UserError: the source cannot be read or has no rows.
+    """
+    meter = Meter(source)
+    found = Survey()
+    progress = Progress("looking through", meter)
+    records: Iterable[TextRecord] = text_records(source, settings, meter)
+    trains = settings.tokenizer == "train"
+    if not trains and settings.task == "causal_lm":
+        records = islice(records, _FIRST_RECORDS)
+    for record in records:
+        progress.advance()
+        if record.problem:
+            continue
+        found.labels.add(record.label)
+        found.has_chats = found.has_chats or isinstance(record.text, list)
+        if trains:
+            number = content_number(record.content, settings.split_seed)
+            if split_at(number, settings.val_fraction, settings.test_fraction) == "train":
+                found.training.add(number, texts_of(record.text))
+    return found
