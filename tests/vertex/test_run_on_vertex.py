@@ -168,10 +168,6 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
                 "model is ./net, a directory of this",
             ],
         ),
-        (
-            ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "source=gs://b/x"],
-            ["mount of its bucket. Give /gcs/b/x"],
-        ),
         (["sum.yaml", "-p", "a=1.5"], ["a takes a whole number"]),
         (["sum.yaml"], ["The parameter a must be given"]),
         (["sum.yaml", "-p", "a=1", "--nodes", "2"], ["compiled already; --nodes cannot change it"]),
