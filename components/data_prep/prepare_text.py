@@ -29,7 +29,7 @@ TOKENIZER = "tokenizer"
 RECORDS_CHECKED_AT_ONCE = 1000
 # A batch is what a process gets at once: so many records, or characters of them.
 RECORDS_AT_ONCE = 2000
-CHARACTERS_AT_ONCE = 2 << 20
+CHARACTERS_AT_ONCE = 1 << 20
 
 
 def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path) -> Manifest:

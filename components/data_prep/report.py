@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import REJECTED, Dataset, Manifest
-from gpu_pipelines.components.data_prep.text_report import text_examples, text_lengths
+from gpu_pipelines.components.data_prep.text_report import padding_share, text_examples, text_lengths
 from gpu_pipelines.reports.page import image_data, render, write_page
 
 CLASSES_SHOWN = 40
@@ -34,6 +34,7 @@ def write_report(directory: Path, path: Path) -> None:
         shape=image.shape if image else (),
         tokens=None if image else manifest.features["input_ids"].shape[0],
         lengths=[] if image else text_lengths(dataset),
+        padding=0 if image else padding_share(dataset),
         texts=[] if image else text_examples(dataset),
         classes=classes,
         hidden_classes=len(manifest.labels) - len(classes),

@@ -173,6 +173,12 @@ def _arrow_batches(stored: BinaryIO) -> tuple[Any, Iterator[Any]]:
 
 
 def _parts(batch: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    # Damaged offsets would be read past the end of the memory. Texts that are not UTF-8 are rejected one by one later.
+    as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
+    for column in batch.columns:
+        (column.view(as_bytes[column.type]) if column.type in as_bytes else column).validate(full=True)
     rows = max(1, min(10_000, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)

@@ -17,16 +17,20 @@ ROWS_LOOKED_AT = 20_000
 def text_lengths(dataset: Dataset) -> list[dict[str, Any]]:
     """A histogram of the texts of train by their tokens; of packed rows, of the documents or pieces in them."""
     longest = dataset.manifest.features["input_ids"].shape[0]
-    train = dataset.split("train")
-    lengths = np.concatenate(
-        [_lengths(columns) for columns in train.columns(0, min(len(train), ROWS_LOOKED_AT))] or [np.zeros(0, int)]
-    )
+    lengths = _lengths_in_train(dataset)
     edges = np.unique(np.linspace(0, longest, BARS + 1).round().astype(int))
     counts, _ = np.histogram(lengths, bins=[*edges[:-1] + 1, edges[-1] + 1])
     return [
         {"range": f"{low + 1}–{high}", "texts": int(count), "share": round(100 * count / max(1, counts.max()), 1)}
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]
+
+
+def padding_share(dataset: Dataset) -> float:
+    """Share of the tokens of train that only fill rows up, between 0 and 1."""
+    longest = dataset.manifest.features["input_ids"].shape[0]
+    rows = min(len(dataset.split("train")), ROWS_LOOKED_AT)
+    return 1 - float(_lengths_in_train(dataset).sum()) / (rows * longest)
 
 
 def text_examples(dataset: Dataset) -> list[dict[str, str]]:
@@ -47,6 +51,12 @@ def text_examples(dataset: Dataset) -> list[dict[str, str]]:
         name = manifest.labels[taken["label"][number]] if manifest.labels else source
         examples.append({"name": name, "text": text[:CHARACTERS_SHOWN] + ("…" if len(text) > CHARACTERS_SHOWN else "")})
     return examples
+
+
+def _lengths_in_train(dataset: Dataset) -> np.ndarray:
+    train = dataset.split("train")
+    first = train.columns(0, min(len(train), ROWS_LOOKED_AT))
+    return np.concatenate([_lengths(columns) for columns in first] or [np.zeros(0, int)])
 
 
 def _lengths(columns: dict[str, np.ndarray]) -> np.ndarray:

@@ -292,7 +292,7 @@ def test_hundreds_of_damaged_files_are_refused_or_add_up(
     format_name: str, pack: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
     ends = check_damage(format_name, pack, 400, tmp_path)
-    assert ends["refused"]
+    assert sum(ends.values()) == 400
 
 
 def test_a_line_without_end_is_one_rejected_row_and_the_rest_is_read(tmp_path: Path) -> None:

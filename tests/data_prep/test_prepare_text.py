@@ -16,7 +16,9 @@ from gpu_pipelines.components.data_prep.packing import Packer, packed_rows
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.report import write_report
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.text_report import padding_share
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
 
 HALVES = {"val_fraction": 0.25, "test_fraction": 0.25}
 
@@ -120,6 +122,11 @@ def test_documents_of_a_text_file_are_between_blank_lines(tmp_path: Path) -> Non
     assert all(whole.count(f"document {n}\n") == 1 for n in range(60))
     write_report(tmp_path / "out", tmp_path / "report.html")
     assert "documents in them" in (tmp_path / "report.html").read_text()
+    train = Dataset(tmp_path / "out").split("train")
+    tokens = train.take(np.arange(len(train)))["input_ids"]
+    padding = TextTokenizer.read(tmp_path / "out/tokenizer").padding
+    assert padding_share(Dataset(tmp_path / "out")) == pytest.approx(float((tokens == padding).mean()))
+    assert f"{(tokens == padding).mean():.1%}" in (tmp_path / "report.html").read_text()
 
 
 def test_without_packing_a_row_holds_one_document(tmp_path: Path) -> None:
