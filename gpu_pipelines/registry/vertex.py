@@ -19,7 +19,7 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, RegisteredVersion
-from gpu_pipelines.targets.vertex_connection import model_service, service_errors, tried_again
+from gpu_pipelines.targets.vertex_connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
 _OF_THE_JOB = {"project": "CLOUD_ML_PROJECT_ID", "region": "CLOUD_ML_REGION"}
@@ -78,7 +78,6 @@ class VertexRegistry:
 
     def names(self) -> list[str]:
         """Names of all models that this project's components have uploaded."""
-
         with service_errors("Listing the models of the registry"):
             found = self._client.list_models(
                 request={"parent": self._parent, "filter": f"labels.{_MANAGED_BY}={_OURS}"}, retry=tried_again()
@@ -158,7 +157,7 @@ class VertexRegistry:
 
     @property
     def _parent(self) -> str:
-        return f"projects/{self._settings.project}/locations/{self._settings.region}"
+        return location_of(self._settings)
 
     @cached_property
     def _client(self) -> Any:
@@ -176,7 +175,6 @@ class VertexRegistry:
 
     def _model(self, name: str) -> Any | None:
         """The service's model of that name; None if there is none."""
-
         wanted = f'display_name="{name}" AND labels.{_MANAGED_BY}={_OURS}'
         with service_errors(f"Looking for the model {name!r}"):
             request = {"parent": self._parent, "filter": wanted}
@@ -189,7 +187,6 @@ class VertexRegistry:
         return found[0] if found else None
 
     def _service_versions(self, name: str) -> list[Any]:
-
         model = self._model(name)
         if model is None:
             return []
@@ -200,8 +197,9 @@ class VertexRegistry:
         created = version.version_create_time.isoformat(timespec="seconds")
         info = {"created": created, "passed": False, "metrics": {}, **self._recorded(version.artifact_uri)}
         aliases = tuple(sorted(set(version.version_aliases) - {_DEFAULT_ALIAS}))
-        resource = f"{version.name.partition('@')[0]}@{version.version_id}"
-        return RegisteredVersion(name, int(version.version_id), version.artifact_uri, aliases, info, resource)
+        return RegisteredVersion(
+            name, int(version.version_id), version.artifact_uri, aliases, info, _resource_name(version)
+        )
 
     @staticmethod
     def _recorded(place: str) -> dict[str, Any]:
@@ -225,7 +223,6 @@ class VertexRegistry:
 
     def _upload(self, name: str, place: str, digest: str) -> int:
         """Tells the service of a version; if its answer is lost, looks for the version instead of asking twice."""
-
         parent_model = self._model(name)
         request: dict[str, Any] = {
             "parent": self._parent,
@@ -276,14 +273,17 @@ class VertexRegistry:
             raise exceptions.from_grpc_status(operation.error.code, operation.error.message)
 
     def _move_aliases(self, name: str, aliases: list[str], number: int) -> None:
-
         wanted = [*aliases, _DEFAULT_ALIAS] if CHAMPION in aliases else aliases
         with service_errors(f"Moving the aliases {', '.join(aliases)} of {name!r}"):
             for version in self._service_versions(name):
                 if version.version_id == str(number) and set(wanted) - set(version.version_aliases):
-                    resource = f"{version.name.partition('@')[0]}@{version.version_id}"
-                    request = {"name": resource, "version_aliases": wanted}
+                    request = {"name": _resource_name(version), "version_aliases": wanted}
                     self._client.merge_version_aliases(request=request, retry=tried_again())
+
+
+def _resource_name(version: Any) -> str:
+    """The full name of a version; what the service calls its name may lack the number."""
+    return f"{version.name.partition('@')[0]}@{version.version_id}"
 
 
 def _model_id(name: str) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import compiled
+from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.vertex_job_spec import JobOptions, require_job
 from gpu_pipelines.targets.vertex_target import VertexTarget
 
@@ -77,7 +75,7 @@ def require_runnable(text: str) -> None:
     Raises:
         UserError: the file has several documents, or a CustomJob's task has CPUs, memory or GPUs of its own.
     """
-    documents: list[dict[str, Any]] = [part for part in yaml.load_all(text, Loader=_LOADER) if part]
+    documents: list[dict[str, Any]] = documents_of(text)
     if len(documents) != 1:
         raise UserError(
             f"The compiled pipeline has {len(documents)} YAML documents; Vertex AI takes one.",
@@ -91,7 +89,3 @@ def require_runnable(text: str) -> None:
                 "those of the small container that starts the job.",
                 "Leave it out; the machine is chosen by the accelerator and --machine-type.",
             )
-
-
-# Ten times as fast where PyYAML has been built with libyaml.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -14,6 +14,7 @@ import yaml
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.vertex_connection import (
     REQUEST_SECONDS,
     location_of,
@@ -24,8 +25,6 @@ from gpu_pipelines.targets.vertex_connection import (
 
 #: What the service takes as the id of a job (`CreatePipelineJobRequest.pipeline_job_id`).
 _JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,126}")
-# Ten times as fast where PyYAML has been built with libyaml.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def parsed_spec(text: str, origin: str) -> dict[str, Any]:
         UserError: it is no compiled pipeline, or none that Vertex AI takes.
     """
     try:
-        documents = [part for part in yaml.load_all(text, Loader=_LOADER) if part]
+        documents = documents_of(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{origin} is not YAML: {' '.join(str(error).split())[:300]}.") from None
     if len(documents) > 1:

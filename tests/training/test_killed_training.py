@@ -15,7 +15,7 @@ from trainings import entries, names, photos_dataset
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import INTERRUPTED
 
-# The ordinary suite interrupts trainings in tests/pipeline and test_launch.py, and continues them elsewhere here.
+# The ordinary suite interrupts runs in tests/pipeline and launchers in test_launch.py.
 pytestmark = pytest.mark.slow
 
 SETTINGS = TrainingSettings(model="convnext-micro", max_steps=240, checkpoint_every_steps=80, global_batch_size=16)

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import VARIABLES
 
-#: gcloud's own variables that name the project and put another endpoint in the place of an API's.
-PROJECT_VARIABLES = ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT")
+#: gcloud's own variable that puts another endpoint in the place of an API's.
 ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_{}"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -30,7 +30,7 @@ class Clients:
     def __init__(self, project: str | None = None) -> None:
         _import("google.auth")
         self._credentials: Any = None
-        named = project or next((os.environ[name] for name in PROJECT_VARIABLES if os.environ.get(name)), None)
+        named = project or next((os.environ[name] for name in VARIABLES["project"] if os.environ.get(name)), None)
         found = named or self._default()[1]
         if not found:
             raise UserError(
