@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
+# Sums are in another order with more threads. Left to the launcher, it would be the cores over the processes of a node.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Network:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*_inside(self._holders[machine]), sys.executable, "-u", *arguments],
-                env={**kept, "OMP_NUM_THREADS": "1", **environment},
+                env={**kept, **ONE_THREAD, **environment},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
