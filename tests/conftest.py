@@ -19,8 +19,16 @@ from PIL import Image
 # Here and not in tests/vertex, so that every test can ask for the server.
 pytest_plugins = ["vertex_api.fixture"]
 
+#: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 2).
+LONGEST = ("pipeline", "training")
+
 GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
 PIPELINE = "train_evaluate_upload"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first; otherwise the order stays."""
+    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import gpu_pipelines
+from google.protobuf import json_format
 from kfp import components, dsl
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from gpu_pipelines.cli.compile import compiled_files
+from gpu_pipelines.targets.compiled import documents_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,36 +19,29 @@ def test_the_compiled_directory_is_up_to_date() -> None:
     assert done.status == 0, done.err
 
 
-@pytest.mark.parametrize("change", ["edited", "missing", "unknown"])
-def test_a_file_that_differs_is_named_with_how(tmp_path: Path, change: str) -> None:
+def test_files_that_differ_are_named_with_how_and_written_again(tmp_path: Path) -> None:
+    folder = tmp_path / "compiled" / "components"
     shutil.copytree(ROOT / "compiled", tmp_path / "compiled")
-    file = tmp_path / "compiled/components/upload_model.yaml"
-    if change == "edited":
-        file.write_text(file.read_text().replace("registry", "register", 1))
-    elif change == "missing":
-        file.unlink()
-    else:
-        file.with_name("other.yaml").write_text("")
+    edited, missing = folder / "upload_model.yaml", folder / "train_model.yaml"
+    edited.write_text(edited.read_text().replace("registry", "register", 1))
+    missing.unlink()
+    (folder / "other.yaml").write_text("")
     done = gpu_pipelines("compile", "--all", "--check", cwd=tmp_path)
     assert done.status == 1
-    expected = {
-        "edited": "components/upload_model.yaml differs:",
-        "missing": "components/upload_model.yaml is missing",
-        "unknown": "components/other.yaml is of no pipeline, target or component",
-    }
-    assert expected[change] in done.err
+    assert "components/upload_model.yaml differs:" in done.err
+    assert "components/train_model.yaml is missing" in done.err
+    assert "components/other.yaml is of no pipeline, target or component" in done.err
+    assert "prepare_data" not in done.err
     assert gpu_pipelines("compile", "--all", cwd=tmp_path).status == 0
-    assert file.read_bytes() == (ROOT / "compiled/components/upload_model.yaml").read_bytes()
+    for file in (edited, missing):
+        assert file.read_bytes() == (ROOT / "compiled" / "components" / file.name).read_bytes()
 
 
 def test_every_compiled_file_is_one_document_of_kfps_own_type() -> None:
-    from google.protobuf import json_format
-
-    for name, text in compiled_files().items():
-        documents = list(yaml.safe_load_all(text))
-        assert len(documents) == 1, name
-        spec = json_format.ParseDict(documents[0], pipeline_spec_pb2.PipelineSpec())
-        assert spec.pipeline_info.name
+    for path in (ROOT / "compiled").rglob("*.yaml"):
+        (document,) = documents_of(path.read_text(encoding="utf-8"))
+        spec = json_format.ParseDict(document, pipeline_spec_pb2.PipelineSpec())
+        assert spec.pipeline_info.name, path
 
 
 def test_compiled_components_can_be_joined_to_a_pipeline_of_ones_own() -> None:

@@ -178,7 +178,7 @@ def test_models_can_be_listed_shown_and_promoted_by_hand(after_digits: Path) -> 
     assert aliases(after_digits)["production"] == 1
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sign: signal.Signals) -> None:
     with subprocess.Popen(
         [str(GPU_PIPELINES), "run", PIPELINE, "-p", "epochs=500"],
@@ -210,7 +210,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sig
 
 def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos")
-    request = ["run", PIPELINE, "-p", "source=photos", "-p", "max_steps=400", "-p", "gates=accuracy>=0"]
+    request = ["run", PIPELINE, "-p", "source=photos", "-p", "max_steps=150", "-p", "gates=accuracy>=0"]
     refused = gpu_pipelines(*request, "--resume", cwd=tmp_path)
     assert refused.status == 2
     assert "no run of train_evaluate_upload with these parameters" in refused.err

@@ -66,9 +66,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(
     ("accelerator", "changes"),
     [
         ("cpu:1", {}),
-        ("cpu:4", {}),
+        pytest.param("cpu:4", {}, marks=pytest.mark.slow),
         ("cpu:2", {"micro_batch_size": 3}),
-        ("cpu:2", {"activation_checkpointing": True}),
+        pytest.param("cpu:2", {"activation_checkpointing": True}, marks=pytest.mark.slow),
         ("cpu:4", {"parallelism": "fsdp"}),
         pytest.param("cpu:2", {"compile_model": True}, marks=pytest.mark.slow),
     ],

@@ -33,12 +33,12 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [
         ("vit-micro", "images", {}),
         ("swin-micro", "images", {}),
-        ("resnet-micro", "images", {}),
+        pytest.param("resnet-micro", "images", {}, marks=pytest.mark.slow),
         pytest.param("convnext-micro", "images", {"parallelism": "fsdp"}, marks=pytest.mark.slow),
         pytest.param("gpt2-micro", "lm", {"micro_batch_size": 3}, marks=pytest.mark.slow),
         ("llama-micro", "lm", {"lora_rank": 4}),
         ("mixtral-micro", "lm", {"parallelism": "fsdp"}),
-        ("bert-micro", "texts", {"precision": "bf16"}),
+        pytest.param("bert-micro", "texts", {"precision": "bf16"}, marks=pytest.mark.slow),
     ],
 )
 def test_an_architecture_continues_to_the_bit(
