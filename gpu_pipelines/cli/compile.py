@@ -15,7 +15,7 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators.request import PlanRequest
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex_job_spec import JobOptions
+    from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
 DIFFERENCE_LINES_SHOWN = 20
 TARGETS = ("local", "vertex")
@@ -86,7 +86,7 @@ def _text(pipeline: str, target: str, request: PlanRequest, settings: ProjectSet
         from gpu_pipelines.targets.local import compiled_for_here
 
         return compiled_for_here(pipeline, plan_request(request))
-    from gpu_pipelines.targets.vertex_compiled import compiled_for_vertex
+    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
 
     planned = plan_request(request)
     text = compiled_for_vertex(pipeline, planned, settings, job)
@@ -113,7 +113,7 @@ def compiled_files() -> dict[str, str]:
     from gpu_pipelines.pipelines import PIPELINES
     from gpu_pipelines.targets.compiled import compiled
     from gpu_pipelines.targets.local import compiled_for_here
-    from gpu_pipelines.targets.vertex_compiled import PUBLISHED, compiled_for_vertex, file_of
+    from gpu_pipelines.targets.vertex.compiled import PUBLISHED, compiled_for_vertex, file_of
 
     files = {f"{name}/local/cpu-2.yaml": compiled_for_here(name, plan("cpu:2")) for name in PIPELINES}
     for request in PUBLISHED:

@@ -11,7 +11,7 @@ import typer
 from gpu_pipelines.cli import job_options as options
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.vertex_doctor_checks import Check
+    from gpu_pipelines.targets.vertex.doctor_checks import Check
 
 _WIDTH = 22
 
@@ -36,8 +36,8 @@ def doctor(
     """Check what training on Vertex AI needs; exits with 1 if something is missing."""
     from gpu_pipelines.accelerators.request import PlanRequest
     from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.vertex_doctor import examine
-    from gpu_pipelines.targets.vertex_doctor_checks import MISSING
+    from gpu_pipelines.targets.vertex.doctor import examine
+    from gpu_pipelines.targets.vertex.doctor_checks import MISSING
 
     given = {
         "project": project,

@@ -14,7 +14,7 @@ from gpu_pipelines.errors import ERROR_PREFIX
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.local_log import StepRecord
-    from gpu_pipelines.targets.vertex_follow import Followed
+    from gpu_pipelines.targets.vertex.follow import Followed
 
 RUN_FAILED, INTERRUPTED = 1, 130
 Job = Annotated[str, typer.Argument(metavar="JOB", help="What run --target vertex printed, or the job's full name.")]
@@ -28,7 +28,7 @@ def follow(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the steps of a run on Vertex AI and their log lines, until its end. Ctrl-C leaves it running."""
-    from gpu_pipelines.targets.vertex_pipelines import full_name, settings_of
+    from gpu_pipelines.targets.vertex.pipelines import full_name, settings_of
 
     settings = settings_of(job, _settings(project, region))
     follow_run(full_name(job, settings), settings, interval, as_json)
@@ -36,8 +36,8 @@ def follow(
 
 def cancel(job: Job, project: options.Project = None, region: options.Region = None) -> None:
     """Cancel a run on Vertex AI, with the jobs of its steps."""
-    from gpu_pipelines.targets import vertex_pipelines
-    from gpu_pipelines.targets.vertex_console import run_page
+    from gpu_pipelines.targets.vertex import pipelines as vertex_pipelines
+    from gpu_pipelines.targets.vertex.console import run_page
 
     settings = vertex_pipelines.settings_of(job, _settings(project, region))
     name = vertex_pipelines.full_name(job, settings)
@@ -67,7 +67,7 @@ def follow_run(name: str, settings: ProjectSettings, every: float, as_json: bool
     from rich.console import Console
 
     from gpu_pipelines.cli.progress import progress_on
-    from gpu_pipelines.targets import vertex_follow
+    from gpu_pipelines.targets.vertex import follow as vertex_follow
 
     def warn(text: str) -> None:
         print(f"warning: {text}", file=sys.stderr)
@@ -118,14 +118,14 @@ class _Silent:
 
 
 def _show_success(followed: Followed) -> None:
-    from gpu_pipelines.targets.vertex_console import run_page
+    from gpu_pipelines.targets.vertex.console import run_page
 
     print(f"succeeded; its reports and metrics: {run_page(followed.run.name)}")
 
 
 def _show_failure(followed: Followed) -> None:
     """The step that failed, the service's message, and the end of its log."""
-    from gpu_pipelines.targets.vertex_console import custom_job_page, run_page
+    from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
 
     run = followed.run
     failed = next((step for step in run.steps if step.state == "failed"), None)

@@ -15,7 +15,7 @@ from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex_job_request import PreparedJob
+    from gpu_pipelines.targets.vertex.job_request import PreparedJob
 
 RUN_FAILED, INTERRUPTED = 1, 130
 
@@ -81,7 +81,7 @@ def config(
     ] = None,
 ) -> None:
     """Print the file for gcloud ai custom-jobs create --config, with the whole command as a comment."""
-    from gpu_pipelines.targets.vertex_job_config import config_text, gcloud_command
+    from gpu_pipelines.targets.vertex.job_config import config_text, gcloud_command
 
     prepared, _ = _prepared(locals())
     file = str(output or "config.yaml")
@@ -137,8 +137,8 @@ def submit(
     if dry_run:
         _print_json(_as_sent(prepared))
         return
-    from gpu_pipelines.targets.vertex_console import custom_job_page
-    from gpu_pipelines.targets.vertex_jobs import submit_job
+    from gpu_pipelines.targets.vertex.console import custom_job_page
+    from gpu_pipelines.targets.vertex.jobs import submit_job
 
     submitted = submit_job(prepared, settings)
     page = custom_job_page(submitted)
@@ -168,8 +168,8 @@ def follow_submitted(
 @app.command()
 def cancel(job: Job, project: options.Project = None, region: options.Region = None) -> None:
     """Cancel a job."""
-    from gpu_pipelines.targets.vertex_console import custom_job_page
-    from gpu_pipelines.targets.vertex_jobs import cancel_job
+    from gpu_pipelines.targets.vertex.console import custom_job_page
+    from gpu_pipelines.targets.vertex.jobs import cancel_job
 
     name, settings = _named(job, project, region)
     cancel_job(name, settings)
@@ -179,8 +179,8 @@ def cancel(job: Job, project: options.Project = None, region: options.Region = N
 def _named(job: str, project: str | None, region: str | None) -> tuple[str, ProjectSettings]:
     """The full name of a job, and the settings with its project and region."""
     from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.vertex_jobs import full_job_name
-    from gpu_pipelines.targets.vertex_pipelines import settings_of
+    from gpu_pipelines.targets.vertex.jobs import full_job_name
+    from gpu_pipelines.targets.vertex.pipelines import settings_of
 
     settings = settings_of(job, load_project_settings({"project": project, "region": region}))
     return full_job_name(job, settings), settings
@@ -192,8 +192,8 @@ def _follow(name: str, settings: ProjectSettings, every: float, as_json: bool) -
     Raises:
         typer.Exit: the job has failed, or Ctrl-C was pressed.
     """
-    from gpu_pipelines.targets.vertex_console import custom_job_page
-    from gpu_pipelines.targets.vertex_jobs import follow_job
+    from gpu_pipelines.targets.vertex.console import custom_job_page
+    from gpu_pipelines.targets.vertex.jobs import follow_job
 
     def tell(text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr if as_json else sys.stdout, flush=True)
@@ -222,7 +222,7 @@ def _ways_back(name: str) -> list[str]:
 
 
 def _as_sent(prepared: PreparedJob) -> dict[str, Any]:
-    from gpu_pipelines.targets.vertex_job_config import job_document
+    from gpu_pipelines.targets.vertex.job_config import job_document
 
     parent = f"projects/{prepared.project}/locations/{prepared.region}"
     return {"method": "POST", "path": f"/v1/{parent}/customJobs", "body": job_document(prepared)}
@@ -230,7 +230,7 @@ def _as_sent(prepared: PreparedJob) -> dict[str, Any]:
 
 def _show_cost(prepared: PreparedJob) -> None:
     """What is for the reader, not for what reads stdout."""
-    from gpu_pipelines.targets.vertex_job_config import told_cost, told_plan
+    from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 
     for plan in prepared.plans:
         print(f"{told_plan(plan)}\n{told_cost(plan)}", file=sys.stderr)
@@ -241,7 +241,7 @@ def _prepared(given: dict[str, Any]) -> tuple[PreparedJob, ProjectSettings]:
     import shlex
 
     from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.vertex_job_request import JobRequest, prepare_job
+    from gpu_pipelines.targets.vertex.job_request import JobRequest, prepare_job
 
     try:
         command = shlex.split(given["command"] or "")

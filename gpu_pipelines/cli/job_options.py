@@ -12,7 +12,7 @@ from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex_job_spec import JobOptions
+    from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
 Nodes = Annotated[int, typer.Option(help="Machines to train on.")]
 Region = Annotated[str | None, typer.Option(help="Google Cloud region.")]
@@ -69,7 +69,7 @@ def job_options(
     Raises:
         UserError: a variable is not of the form NAME=VALUE.
     """
-    from gpu_pipelines.targets.vertex_job_spec import JobOptions
+    from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
     return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, pairs("--env", env))
 

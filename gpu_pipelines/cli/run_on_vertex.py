@@ -12,7 +12,7 @@ from gpu_pipelines.cli.vertex_request import JobFlags, checked_arguments, compil
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex_pipelines import PipelineRequest
+    from gpu_pipelines.targets.vertex.pipelines import PipelineRequest
 
 
 def run_on_vertex(
@@ -46,7 +46,7 @@ def run_on_vertex(
         UserError: lists everything that is wrong with the request; or the service refuses it.
         typer.Exit: the run was followed and has failed.
     """
-    from gpu_pipelines.targets.vertex_pipelines import PipelineRequest, name_of, new_job_id, pipeline_job, submit
+    from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, name_of, new_job_id, pipeline_job, submit
 
     settings.require("project", "region", "pipeline_root")
     compiled = compiled_pipeline(pipeline, flags, settings)
@@ -69,7 +69,7 @@ def run_on_vertex(
 
 
 def _as_sent(request: PipelineRequest, settings: ProjectSettings) -> dict[str, Any]:
-    from gpu_pipelines.targets.vertex_connection import endpoint_of, location_of
+    from gpu_pipelines.targets.vertex.connection import endpoint_of, location_of
 
     url = f"{endpoint_of(settings)}/v1/{location_of(settings)}/pipelineJobs?pipelineJobId={request.job_id}"
     return {"method": "POST", "url": url, "body": request.job}
@@ -77,7 +77,7 @@ def _as_sent(request: PipelineRequest, settings: ProjectSettings) -> dict[str, A
 
 def _show_submitted(name: str, request: PipelineRequest, settings: ProjectSettings, as_json: bool) -> None:
     from gpu_pipelines.cli.follow import ways_back
-    from gpu_pipelines.targets.vertex_console import run_page
+    from gpu_pipelines.targets.vertex.console import run_page
 
     if as_json:
         print(json.dumps({"name": name, "job": request.job_id, "console": run_page(name)}, indent=2))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.cron import Cron
-    from gpu_pipelines.targets.vertex_repository import PipelineVersion
+    from gpu_pipelines.targets.vertex.repository import PipelineVersion
 
 app = typer.Typer(
     help="Schedule runs of an uploaded pipeline on Vertex AI.", no_args_is_help=True, rich_markup_mode=None
@@ -63,9 +63,9 @@ def create(
 ) -> None:
     """Create a schedule of an uploaded version. A tag is resolved to the version that it names now."""
     from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets import vertex_schedules
     from gpu_pipelines.targets.cron import parse_cron
-    from gpu_pipelines.targets.vertex_repository import find_version
+    from gpu_pipelines.targets.vertex import schedules as vertex_schedules
+    from gpu_pipelines.targets.vertex.repository import find_version
 
     given = {
         "repository": repository,
@@ -97,7 +97,7 @@ def list_schedules(
     project: options.Project = None, region: options.Region = None, as_json: options.AsJson = False
 ) -> None:
     """List the schedules of a project in a region."""
-    from gpu_pipelines.targets import vertex_schedules
+    from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     settings = _settings(project, region)
     found = vertex_schedules.all_schedules(settings)
@@ -131,7 +131,7 @@ def describe(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a schedule with its version, its parameters and its next runs."""
-    from gpu_pipelines.targets import vertex_schedules
+    from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     _show(vertex_schedules.find(schedule, _settings(project, region)), as_json)
 
@@ -139,7 +139,7 @@ def describe(
 @app.command()
 def pause(schedule: Schedule, project: options.Project = None, region: options.Region = None) -> None:
     """Let a schedule start no more runs. Those that have begun go on."""
-    from gpu_pipelines.targets import vertex_schedules
+    from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     settings = _settings(project, region)
     found = vertex_schedules.find(schedule, settings)
@@ -155,7 +155,7 @@ def resume(
     region: options.Region = None,
 ) -> None:
     """Let a paused schedule start runs again."""
-    from gpu_pipelines.targets import vertex_schedules
+    from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     settings = _settings(project, region)
     found = vertex_schedules.find(schedule, settings)
@@ -166,7 +166,7 @@ def resume(
 @app.command()
 def delete(schedule: Schedule, project: options.Project = None, region: options.Region = None) -> None:
     """Delete a schedule. Runs that have begun go on."""
-    from gpu_pipelines.targets import vertex_schedules
+    from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     settings = _settings(project, region)
     found = vertex_schedules.find(schedule, settings)
@@ -195,9 +195,9 @@ def update(
     as_json: options.AsJson = False,
 ) -> None:
     """Change a schedule; what is not given stays, the parameters as well."""
-    from gpu_pipelines.targets import vertex_schedules
     from gpu_pipelines.targets.cron import parse_cron
-    from gpu_pipelines.targets.vertex_repository import find_version
+    from gpu_pipelines.targets.vertex import schedules as vertex_schedules
+    from gpu_pipelines.targets.vertex.repository import find_version
 
     settings = _settings(project, region, repository)
     found = vertex_schedules.find(schedule, settings)
@@ -258,9 +258,9 @@ def _job(
 ) -> dict[str, Any]:
     """What each run is, checked against the version's own file."""
     from gpu_pipelines.cli.vertex_request import checked_arguments, show_cost
-    from gpu_pipelines.targets.vertex_machines import machines_of
-    from gpu_pipelines.targets.vertex_pipelines import parsed_spec, pipeline_job
-    from gpu_pipelines.targets.vertex_repository import PipelineRepository
+    from gpu_pipelines.targets.vertex.machines import machines_of
+    from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
+    from gpu_pipelines.targets.vertex.repository import PipelineRepository
 
     spec = parsed_spec(PipelineRepository(version.repository).text(version), version.address)
     machines = machines_of(spec, settings.region)
@@ -274,8 +274,8 @@ def _changed_job(
 ) -> dict[str, Any]:
     """What each run is from now on: with another version, other parameters, or both; all else stays."""
     from gpu_pipelines.cli.vertex_request import checked_arguments
-    from gpu_pipelines.targets.vertex_pipelines import parsed_spec
-    from gpu_pipelines.targets.vertex_repository import PipelineRepository
+    from gpu_pipelines.targets.vertex.pipelines import parsed_spec
+    from gpu_pipelines.targets.vertex.repository import PipelineRepository
 
     spec, template = before["pipelineSpec"], before.get("templateUri")
     if version:
@@ -289,7 +289,7 @@ def _changed_job(
 
 
 def _show_request(body: dict[str, Any], settings: ProjectSettings, name: str | None = None) -> None:
-    from gpu_pipelines.targets.vertex_connection import endpoint_of, location_of
+    from gpu_pipelines.targets.vertex.connection import endpoint_of, location_of
 
     if name:
         method, url = "PATCH", f"{endpoint_of(settings)}/v1/{name}?updateMask={','.join(body)}"
@@ -303,8 +303,8 @@ def _show(schedule: dict[str, Any], as_json: bool, done: str = "") -> None:
         print(json.dumps(schedule, indent=2, ensure_ascii=False))
         return
     from gpu_pipelines.targets.cron import next_times, parse_cron, shown_time
-    from gpu_pipelines.targets.vertex_console import schedule_page
-    from gpu_pipelines.targets.vertex_schedules import id_of
+    from gpu_pipelines.targets.vertex.console import schedule_page
+    from gpu_pipelines.targets.vertex.schedules import id_of
 
     job = schedule["createPipelineJobRequest"]["pipelineJob"]
     when = parse_cron(schedule["cron"])

@@ -40,8 +40,8 @@ def upload(
     """
     from gpu_pipelines.cli.vertex_request import JobFlags, compiled_pipeline
     from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.vertex_console import repositories_page
-    from gpu_pipelines.targets.vertex_repository import DEFAULT_TAG, PipelineRepository
+    from gpu_pipelines.targets.vertex.console import repositories_page
+    from gpu_pipelines.targets.vertex.repository import DEFAULT_TAG, PipelineRepository
 
     given = {
         "repository": repository,

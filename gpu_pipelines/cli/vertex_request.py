@@ -14,7 +14,7 @@ from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex_machines import StepMachines
+    from gpu_pipelines.targets.vertex.machines import StepMachines
 
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -79,8 +79,8 @@ def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
     Raises:
         UserError: there is no such pipeline or file, or its machines cannot be had.
     """
-    from gpu_pipelines.targets.vertex_machines import machines_of
-    from gpu_pipelines.targets.vertex_pipelines import parsed_spec
+    from gpu_pipelines.targets.vertex.machines import machines_of
+    from gpu_pipelines.targets.vertex.pipelines import parsed_spec
 
     template = None
     if "://" in what:
@@ -95,7 +95,7 @@ def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
 
 def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
     from gpu_pipelines.accelerators import plan
-    from gpu_pipelines.targets.vertex_compiled import compiled_for_vertex
+    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
 
     if not flags.accelerator:
         raise UserError(
@@ -117,7 +117,7 @@ def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
 
 
 def _file_text(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
-    from gpu_pipelines.targets.vertex_machines import with_image
+    from gpu_pipelines.targets.vertex.machines import with_image
 
     _require_no_flags(name, flags)
     try:
@@ -129,8 +129,8 @@ def _file_text(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
 
 def _uploaded(address: str, flags: JobFlags, settings: ProjectSettings) -> tuple[str, str]:
     """The address of the version that is meant, and its file."""
-    from gpu_pipelines.targets.vertex_machines import with_image
-    from gpu_pipelines.targets.vertex_repository import PipelineRepository, find_version
+    from gpu_pipelines.targets.vertex.machines import with_image
+    from gpu_pipelines.targets.vertex.repository import PipelineRepository, find_version
 
     _require_no_flags(address, flags)
     version = find_version(address, settings)

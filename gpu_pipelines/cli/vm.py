@@ -15,7 +15,7 @@ from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
-    from gpu_pipelines.targets.vm_spec import VirtualMachine
+    from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
 RUN_FAILED = 1
 FORMATS = ("gcloud", "terraform", "script")
@@ -147,8 +147,8 @@ def create(
     as_json: options.AsJson = False,
 ) -> None:
     """Create the VM with gcloud. What it costs is shown before."""
-    from gpu_pipelines.targets.vertex_job_config import told_cost, told_plan
-    from gpu_pipelines.targets.vm_create import CreationError, create_vm
+    from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
+    from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 
     vm, plan = _requested(locals())
     print(f"{told_plan(plan)}\n{told_cost(plan)}", file=sys.stderr)
@@ -165,9 +165,9 @@ def _requested(given: dict[str, Any]) -> tuple[VirtualMachine, AcceleratorPlan]:
     """The VM and the plan of a command's parameters, by their names."""
     from gpu_pipelines.accelerators import plan as planned
     from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.vertex_job_spec import Container
-    from gpu_pipelines.targets.vm_spec import VmOptions, virtual_machine
-    from gpu_pipelines.targets.vm_zones import region_to_plan
+    from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
+    from gpu_pipelines.targets.compute_engine.zones import region_to_plan
+    from gpu_pipelines.targets.vertex.job_spec import Container
 
     if not given["accelerator"]:
         raise UserError("A VM needs GPUs.", "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them.")
@@ -205,8 +205,8 @@ def _words(command: str | None) -> list[str]:
 
 def _files(vm: VirtualMachine, output_format: str, folder: Path | None) -> dict[str, str]:
     """The files of a format, by name; the first is the one to print."""
-    from gpu_pipelines.targets.vm_command import create_command, shell_text
-    from gpu_pipelines.targets.vm_terraform import terraform_text
+    from gpu_pipelines.targets.compute_engine.command import create_command, shell_text
+    from gpu_pipelines.targets.compute_engine.terraform import terraform_text
 
     if output_format == "terraform":
         return {TERRAFORM_FILE: terraform_text(vm)}
@@ -228,7 +228,7 @@ def _write(files: dict[str, str], folder: Path) -> None:
 
 
 def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
-    from gpu_pipelines.targets.vm_create import ways_to_it
+    from gpu_pipelines.targets.compute_engine.create import ways_to_it
 
     ways = {what: shlex.join(command) for what, command in ways_to_it(vm).items()}
     if as_json:

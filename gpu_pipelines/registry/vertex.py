@@ -19,7 +19,7 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, RegisteredVersion
-from gpu_pipelines.targets.vertex_connection import location_of, model_service, service_errors, tried_again
+from gpu_pipelines.targets.vertex.connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
 _OF_THE_JOB = {"project": "CLOUD_ML_PROJECT_ID", "region": "CLOUD_ML_REGION"}

@@ -10,8 +10,8 @@ import pytest
 from standins import BUCKET, Vm
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.vertex_job_spec import Container
-from gpu_pipelines.targets.vm_startup import StartupSettings, startup_script
+from gpu_pipelines.targets.compute_engine.startup import StartupSettings, startup_script
+from gpu_pipelines.targets.vertex.job_spec import Container
 
 IMAGE = "us-docker.pkg.dev/p/r/t:1"
 #: What a shell would take apart, or run.

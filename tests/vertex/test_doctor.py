@@ -16,7 +16,7 @@ import pytest
 import requests
 from commands import command
 
-from gpu_pipelines.targets.vertex_doctor_local import look_at_versions
+from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

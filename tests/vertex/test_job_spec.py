@@ -9,7 +9,7 @@ import pytest
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_job_spec import (
+from gpu_pipelines.targets.vertex.job_spec import (
     Container,
     JobOptions,
     custom_job,

@@ -14,8 +14,8 @@ import yaml
 from commands import command
 from conftest import GPU_PIPELINES
 
-from gpu_pipelines.targets import vertex_jobs
-from gpu_pipelines.targets.vertex_jobs import REQUEST_LABEL
+from gpu_pipelines.targets.vertex import jobs as vertex_jobs
+from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

@@ -24,7 +24,7 @@ def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
     from vertex_api.pipeline_backend import PipelineBackend
 
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex_connection import connect
+    from gpu_pipelines.targets.vertex.connection import connect
 
     sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
 

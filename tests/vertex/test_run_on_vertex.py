@@ -21,7 +21,7 @@ from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
 
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_pipelines import parsed_spec, pipeline_job
+from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

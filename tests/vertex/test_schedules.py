@@ -14,7 +14,7 @@ from vertex_commands import command
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.cron import next_times, parse_cron, parse_time, shown_time
-from gpu_pipelines.targets.vertex_schedules import differences
+from gpu_pipelines.targets.vertex.schedules import differences
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

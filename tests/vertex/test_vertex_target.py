@@ -20,9 +20,9 @@ from gpu_pipelines.components.catalog import load_component
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import compiled
-from gpu_pipelines.targets.vertex_compiled import PUBLISHED, compiled_for_vertex, file_of, require_runnable
-from gpu_pipelines.targets.vertex_job_spec import JobOptions
-from gpu_pipelines.targets.vertex_target import VertexTarget
+from gpu_pipelines.targets.vertex.compiled import PUBLISHED, compiled_for_vertex, file_of, require_runnable
+from gpu_pipelines.targets.vertex.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.target import VertexTarget
 
 PIPELINE = "train_evaluate_upload"
 GPU_STEPS = ("train-model", "evaluate-checkpoints")

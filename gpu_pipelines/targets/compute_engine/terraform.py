@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.vm_command import metadata
-from gpu_pipelines.targets.vm_spec import FLEX_START_WAIT_HOURS, VirtualMachine
+from gpu_pipelines.targets.compute_engine.command import metadata
+from gpu_pipelines.targets.compute_engine.spec import FLEX_START_WAIT_HOURS, VirtualMachine
 
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 

@@ -18,8 +18,8 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
-from gpu_pipelines.targets.vertex_job_request import JobRequest, PreparedJob, checked_name, default_name
-from gpu_pipelines.targets.vertex_job_spec import (
+from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name
+from gpu_pipelines.targets.vertex.job_spec import (
     environment_variables,
     machine_spec,
     max_wait,

@@ -6,9 +6,9 @@ import re
 from urllib.parse import quote
 
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_doctor_access import AccessCheck, bucket_of, could_not
-from gpu_pipelines.targets.vertex_doctor_checks import MISSING, NOT_KNOWN, OK, Check
-from gpu_pipelines.targets.vertex_doctor_local import create_bucket, create_repository
+from gpu_pipelines.targets.vertex.doctor_access import AccessCheck, bucket_of, could_not
+from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex.doctor_local import create_bucket, create_repository
 
 _BUCKET_PERMISSIONS = ("storage.objects.create", "storage.objects.get", "storage.objects.list")
 #: Which regions a multi-region has: https://cloud.google.com/storage/docs/locations#location-mr. The EU is without the

@@ -14,7 +14,7 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR
 from gpu_pipelines.targets.target import STEPS_IMAGE
-from gpu_pipelines.targets.vertex_job_spec import Container, JobOptions, custom_job, require_job
+from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, require_job
 
 #: The steps whose results are worth keeping: a new version of a model is what the others are run for.
 CACHED_STEPS = ("prepare-data",)

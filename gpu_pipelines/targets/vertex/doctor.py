@@ -14,7 +14,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_doctor_access import (
+from gpu_pipelines.targets.vertex.doctor_access import (
     AccessCheck,
     find_credentials,
     look_at_apis,
@@ -22,11 +22,11 @@ from gpu_pipelines.targets.vertex_doctor_access import (
     look_at_project,
     look_at_service_account,
 )
-from gpu_pipelines.targets.vertex_doctor_checks import MISSING, NOT_KNOWN, OK, Check
-from gpu_pipelines.targets.vertex_doctor_local import look_at_gcloud, look_at_settings, look_at_versions
-from gpu_pipelines.targets.vertex_doctor_places import look_at_bucket, look_at_image, look_at_repository
-from gpu_pipelines.targets.vertex_doctor_quota import look_at_quota
-from gpu_pipelines.targets.vertex_rest import Rest, UnreachableError
+from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex.doctor_local import look_at_gcloud, look_at_settings, look_at_versions
+from gpu_pipelines.targets.vertex.doctor_places import look_at_bucket, look_at_image, look_at_repository
+from gpu_pipelines.targets.vertex.doctor_quota import look_at_quota
+from gpu_pipelines.targets.vertex.rest import Rest, UnreachableError
 
 #: Checks that ask a service, by their subject, in the order in which they are shown.
 _REMOTE: Sequence[tuple[str, Callable[[AccessCheck], list[Check]]]] = (

@@ -13,7 +13,7 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.target import STEPS_IMAGE
-from gpu_pipelines.targets.vertex_job_spec import DEFAULT_HOURS
+from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from gpu_pipelines.targets.vm_spec import VirtualMachine
+from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
 
 def create_command(vm: VirtualMachine, script: str) -> list[str]:

@@ -14,10 +14,10 @@ from pathlib import PurePosixPath
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_job_spec import Container
-from gpu_pipelines.targets.vm_image import BootImage, boot_image
-from gpu_pipelines.targets.vm_startup import AT_END, StartupSettings, startup_script
-from gpu_pipelines.targets.vm_zones import zones_to_try
+from gpu_pipelines.targets.compute_engine.image import BootImage, boot_image
+from gpu_pipelines.targets.compute_engine.startup import AT_END, StartupSettings, startup_script
+from gpu_pipelines.targets.compute_engine.zones import zones_to_try
+from gpu_pipelines.targets.vertex.job_spec import Container
 
 PROVISIONING = {"standard": "STANDARD", "reservation": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
 #: A Flex-start VM runs for a week at most, and its request waits for two hours at most:

@@ -9,8 +9,8 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import compiled, documents_of
-from gpu_pipelines.targets.vertex_job_spec import JobOptions, require_job
-from gpu_pipelines.targets.vertex_target import VertexTarget
+from gpu_pipelines.targets.vertex.job_spec import JobOptions, require_job
+from gpu_pipelines.targets.vertex.target import VertexTarget
 
 #: The accelerators that compiled files are published for.
 PUBLISHED = (

@@ -1,4 +1,4 @@
-"""The start-up script of a training VM: `vm_startup.sh` with what one VM needs filled in."""
+"""The start-up script of a training VM: `startup.sh` with what one VM needs filled in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.vertex_job_spec import Container
+from gpu_pipelines.targets.vertex.job_spec import Container
 
 #: What becomes of the VM when the training has ended or failed.
 AT_END = ("stop", "delete", "keep")
@@ -60,7 +60,9 @@ def startup_script(settings: StartupSettings) -> str:
     Raises:
         UserError: it is longer than Compute Engine takes, or holds what no text can.
     """
-    template = resources.files("gpu_pipelines.targets").joinpath("vm_startup.sh").read_text(encoding="utf-8")
+    template = (
+        resources.files("gpu_pipelines.targets.compute_engine").joinpath("startup.sh").read_text(encoding="utf-8")
+    )
     script = template.replace(_SETTINGS, "".join(f"{line}\n" for line in _assignments(settings)), 1)
     try:
         size = len(script.encode("utf-8"))

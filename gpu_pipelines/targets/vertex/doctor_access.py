@@ -10,8 +10,8 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_doctor_checks import MISSING, NOT_KNOWN, OK, Check
-from gpu_pipelines.targets.vertex_rest import Answer, Rest
+from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex.rest import Answer, Rest
 
 #: gcloud's own variable by which it sends no credentials, as to a server of a test.
 NO_CREDENTIALS = "CLOUDSDK_AUTH_DISABLE_CREDENTIALS"

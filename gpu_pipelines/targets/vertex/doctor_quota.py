@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpu_pipelines.accelerators.live.clients import Clients
 from gpu_pipelines.accelerators.live.quota import read_quota
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.vertex_doctor_access import AccessCheck
-from gpu_pipelines.targets.vertex_doctor_checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex.doctor_access import AccessCheck
+from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
 
 _SUBJECT = "quota"
 _REGIONS_SHOWN = 3

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_connection import (
+from gpu_pipelines.targets.vertex.connection import (
     REQUEST_SECONDS,
     answer_was_lost,
     connect,
@@ -25,8 +25,8 @@ from gpu_pipelines.targets.vertex_connection import (
     service_errors,
     tried_again,
 )
-from gpu_pipelines.targets.vertex_job_request import PreparedJob
-from gpu_pipelines.targets.vertex_logs import JobLogs
+from gpu_pipelines.targets.vertex.job_request import PreparedJob
+from gpu_pipelines.targets.vertex.logs import JobLogs
 
 #: Whose value is another one for each job that is submitted.
 REQUEST_LABEL = "gpu_pipelines_request"

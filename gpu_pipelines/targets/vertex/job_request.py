@@ -12,7 +12,7 @@ from gpu_pipelines.accelerators.plan import plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_job_spec import Container, JobOptions, custom_job
+from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job
 
 #: What the API takes for `CustomJob.display_name`.
 LONGEST_NAME = 128
@@ -122,7 +122,7 @@ def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None 
     """
     _require_output(flags.output_directory)
     if file is not None:
-        from gpu_pipelines.targets.vertex_job_file import prepare_from_file
+        from gpu_pipelines.targets.vertex.job_file import prepare_from_file
 
         return prepare_from_file(file, flags, settings)
     if flags.accelerator is None:

@@ -13,9 +13,9 @@ from typing import Any
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local_log import ExecutorLines, Observer, StepRecord
-from gpu_pipelines.targets.vertex_connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
-from gpu_pipelines.targets.vertex_launched_jobs import LaunchedJobs
-from gpu_pipelines.targets.vertex_logs import JobLogs, LogLine
+from gpu_pipelines.targets.vertex.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
+from gpu_pipelines.targets.vertex.launched_jobs import LaunchedJobs
+from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
 
 #: Lines of a step's log that are kept to be shown if it fails.
 LINES_KEPT = 12

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_connection import (
+from gpu_pipelines.targets.vertex.connection import (
     REQUEST_SECONDS,
     answer_was_lost,
     location_of,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex_connection import (
+from gpu_pipelines.targets.vertex.connection import (
     REQUEST_SECONDS,
     job_service,
     location_of,
@@ -23,7 +23,7 @@ from gpu_pipelines.targets.vertex_connection import (
 )
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.vertex_follow import RunState
+    from gpu_pipelines.targets.vertex.follow import RunState
 
 _LABEL = "vertex-ai-pipelines-run-billing-id"
 

@@ -11,7 +11,7 @@ import yaml
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.cost import CostEstimate, estimate_cost
-from gpu_pipelines.targets.vertex_job_request import PreparedJob
+from gpu_pipelines.targets.vertex.job_request import PreparedJob
 
 #: Most regions that a comment names.
 _REGIONS_SHOWN = 6

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.vm_command import create_command
-from gpu_pipelines.targets.vm_spec import VirtualMachine
+from gpu_pipelines.targets.compute_engine.command import create_command
+from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
 #: How Compute Engine says that a zone has no such machine left.
 _STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "does not have enough resources", "STOCKOUT")

@@ -15,7 +15,7 @@ import yaml
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.vertex_connection import (
+from gpu_pipelines.targets.vertex.connection import (
     REQUEST_SECONDS,
     location_of,
     pipeline_service,

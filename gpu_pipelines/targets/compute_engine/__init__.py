@@ -1,0 +1,1 @@
+"""Compute Engine: a VM that trains and then stops."""
