@@ -37,13 +37,14 @@ class Loaded(NamedTuple):
     pixels: np.ndarray
 
 
-def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path) -> Manifest:
+def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path, fingerprint: str = "") -> Manifest:
     """Prepares the dataset of labelled images.
 
     Args:
         settings: what to read and how; already checked.
         directory: where the dataset goes.
         scratch: a directory with the empty directories `sample` and `seen`.
+        fingerprint: of the source's files; empty if not known.
 
     Raises:
         UserError: the source has no usable rows, or a split or class would be empty.
@@ -62,6 +63,7 @@ def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path) ->
         labels=labels,
         preprocessing=geometry.preprocessing(),
         rows_per_shard=settings.rows_per_shard(features),
+        source_fingerprint=fingerprint,
     ) as writer:
         read = _write_rows(source, labels, geometry, settings, writer, SeenRecords(scratch / "seen"))
         return writer.finish(lambda manifest: require_usable(manifest, settings), rows_read=read)
