@@ -11,6 +11,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature, Manifest
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.artifacts.source_listing import shown_path
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
 from gpu_pipelines.components.data_prep.image_features import ImageGeometry, UnreadableImageError, decode
@@ -20,7 +21,7 @@ from gpu_pipelines.components.data_prep.parallel import batches, cores, in_order
 from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source, shown_path
+from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
 
 # What a thread gets at once: so many images, or bytes of them.

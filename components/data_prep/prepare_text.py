@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature, Manifest
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.artifacts.source_listing import shown_path
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
 from gpu_pipelines.components.data_prep.packing import PackedRows, Packer, packed_features, packed_rows
@@ -16,7 +17,7 @@ from gpu_pipelines.components.data_prep.parallel import batches, in_processes
 from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source, shown_path
+from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.text_sources import TextRecord, text_records, text_source
 from gpu_pipelines.components.data_prep.text_survey import Survey, survey
 from gpu_pipelines.components.data_prep.text_work import ClassifiedWork, PackedWork, RowForm, TextRows, UsableText

@@ -66,6 +66,13 @@ class VertexTarget:
         return task
 
     @property
+    def notification(self) -> Any:
+        """GCPC's component that sends e-mails; the service itself runs it."""
+        from google_cloud_pipeline_components.v1.vertex_notification_email import VertexNotificationEmailOp
+
+        return VertexNotificationEmailOp
+
+    @property
     def _image(self) -> str:
         return self._settings.image or STEPS_IMAGE
 
