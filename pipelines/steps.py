@@ -74,6 +74,7 @@ class Steps:
         uploaded = self._upload(
             best_checkpoint=evaluated.outputs["best_checkpoint"],
             passed=evaluated.outputs["passed"],
+            pipeline_job=dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER,
             **inputs_from(upload_model, values),
         )
         return Tasks(prepared, trained, evaluated, uploaded)

@@ -30,11 +30,9 @@ class LocalRequest:
     @property
     def dependencies(self) -> dict[str, list[str]]:
         """For each task the tasks it needs, in an order in which they can run."""
-        from google.protobuf import json_format
+        from gpu_pipelines.targets.compiled import compiled, documents_of, steps_of
 
-        from gpu_pipelines.targets.compiled import steps_of
-
-        return steps_of(json_format.MessageToDict(self.pipeline.pipeline_spec))
+        return steps_of(documents_of(compiled(self.pipeline))[0])
 
 
 def check_request(

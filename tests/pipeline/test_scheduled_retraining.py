@@ -99,19 +99,11 @@ def test_a_challenger_that_was_not_promoted_is_not_trained_again_on_the_same_dat
     assert "as it was for version 2 of photos" in runs[3].outcome["reason"]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("min_champion_age_days=-1", "min_champion_age_days is -1.0; give 0 to 36,500 days."),
-        ("source=nowhere", "The source nowhere does not exist."),
-        ("notify=a@example.com", "There is no parameter 'notify'."),
-        ("epochs=-1", "epochs is -1.0"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path, given: str, message: str) -> None:
-    done = gpu_pipelines("run", PIPELINE, "-p", given, cwd=tmp_path)
+def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    done = gpu_pipelines("run", PIPELINE, "-p", "min_champion_age_days=-1", "-p", "epochs=-1", cwd=tmp_path)
     assert done.status == 2
-    assert message in done.err
+    assert "min_champion_age_days is -1.0; give 0 to 36,500 days." in done.err
+    assert "epochs is -1.0" in done.err
     assert not (tmp_path / "runs").exists()
 
 
