@@ -127,7 +127,7 @@ def interfaces() -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize(("name", "spec"), list(interfaces()))
 def test_every_input_and_output_is_described_and_every_parameter_has_a_default(name: str, spec: Any) -> None:
     assert spec.description
-    for kind, entries in (("input", spec.inputs), ("output", spec.outputs)):
+    for kind, entries in (("input", spec.inputs), ("output", spec.outputs or {})):
         for entry, described in entries.items():
             assert described.description, f"{kind} {entry}"
     for entry, described in spec.inputs.items():
@@ -173,3 +173,11 @@ def test_stubs_are_thin(name: str) -> None:
 def test_the_readme_of_a_step_is_up_to_date(folder: str) -> None:
     path = ROOT / "components" / folder / "README.md"
     assert path.read_text(encoding="utf-8") == readme(folder), "run make docs"
+
+
+def test_what_both_pipelines_take_is_the_same_in_both() -> None:
+    first, second = (load_pipeline(name).build(LocalTarget(), None).component_spec.inputs for name in PIPELINES)
+    assert set(second) - set(first) == {"min_champion_age_days", "start_from_champion"}
+    assert {name: (second[name].type, second[name].default) for name in first} == {
+        name: (spec.type, spec.default) for name, spec in first.items()
+    }
