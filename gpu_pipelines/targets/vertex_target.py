@@ -19,7 +19,7 @@ from gpu_pipelines.targets.vertex_job_spec import Container, JobOptions, custom_
 #: The steps whose results are worth keeping: a new version of a model is what the others are run for.
 CACHED_STEPS = ("prepare-data",)
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
-_STEP_SIZES = {"prepare-data": ("16", "64G")}
+_STEP_SIZES = {"prepare-data": ("16", "64G"), "check-for-new-data": ("1", "4G")}
 _OTHER_SIZE = ("4", "16G")
 #: What KFP starts a component with, and the same with the shell replaced by it: the container's process 1 is what gets
 #: SIGTERM, and a shell does not pass it on.

@@ -62,7 +62,8 @@ def _of_steps(target: Target) -> set[str]:
 def _told(notification: Any | None, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
     if notification is None:
         return nullcontext()
-    handler: AbstractContextManager[Any] = dsl.ExitHandler(notification(recipients=values["notify"]), name="retraining")
+    told = notification(recipients=values["notify"]).set_caching_options(False)
+    handler: AbstractContextManager[Any] = dsl.ExitHandler(told, name="retraining")
     return handler
 
 
