@@ -286,7 +286,7 @@ class VertexRegistry:
 
         A schema that has changed since is no reason to give up a model: the evaluation is among its files as well.
         """
-        from google.api_core.exceptions import InvalidArgument
+        from google.api_core.exceptions import BadRequest
 
         parent = self.version(name, str(number)).resource_name
         if self._has_evaluation(parent):
@@ -296,7 +296,7 @@ class VertexRegistry:
             with service_errors(f"Importing the evaluation of version {number} of {name!r}"):
                 self._client.import_model_evaluation(request=request)
         except UserError as error:
-            if isinstance(error.__cause__, InvalidArgument):
+            if isinstance(error.__cause__, BadRequest):
                 print(f"warning: {error.problem} The version is without it in the console.", flush=True)
             elif not self._has_evaluation(parent):
                 raise UserError(error.problem, f"Upload again to complete it. {error.remedy}".rstrip()) from error

@@ -118,8 +118,6 @@ def test_it_is_uploaded_and_scheduled_by_its_name(vertex_api: VertexApi, tmp_pat
         ((), "notify has 0 addresses; give one to 3"),
         (("-p", "notify=a@b.de,c@d.de,e@f.de,g@h.de"), "notify has 4 addresses"),
         (("-p", "notify=somebody"), "notify has 'somebody', which is no e-mail address."),
-        ((*TOLD, "-p", "min_champion_age_days=40000"), "give 0 to 36,500 days"),
-        ((*TOLD, "-p", "registry=./registry"), "would be a directory of the container"),
     ],
 )
 def test_a_request_that_nobody_would_hear_of_is_refused(

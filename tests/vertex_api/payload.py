@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,7 +51,7 @@ class PipelineRun:
         return {
             "{{$.pipeline_root}}": self.root,
             "{{$.pipeline_job_name}}": self.job_id,
-            "{{$.pipeline_job_uuid}}": "4611686018427387904",
+            "{{$.pipeline_job_uuid}}": str(4611686018427387904 + zlib.crc32(self.job_id.encode())),
             "{{$.pipeline_job_resource_name}}": name,
             "{{$.pipeline_task_name}}": task,
             "{{$.pipeline_task_uuid}}": "2305843009213693952",
