@@ -48,6 +48,7 @@ class Steps:
     """
 
     def __init__(self, target: Target, plan: AcceleratorPlan | None) -> None:
+        self._pipeline_job = target.pipeline_job
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
         self._prepare: Callable[..., Any] = target.place(prepare_data, None)
         self._train: Callable[..., Any] = target.place(train_model, plan)
@@ -74,7 +75,7 @@ class Steps:
         uploaded = self._upload(
             best_checkpoint=evaluated.outputs["best_checkpoint"],
             passed=evaluated.outputs["passed"],
-            pipeline_job=dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER,
+            pipeline_job=self._pipeline_job,
             **inputs_from(upload_model, values),
         )
         return Tasks(prepared, trained, evaluated, uploaded)

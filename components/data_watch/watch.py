@@ -83,19 +83,20 @@ def check_for_new_data(settings: WatchSettings) -> Decision:
 def _decided(
     settings: WatchSettings, name: str, versions: list[RegisteredVersion], champion: RegisteredVersion | None
 ) -> tuple[bool, str]:
-    fingerprint = source_fingerprint(settings.source)
+    source, fingerprint = f"the source {settings.source}", source_fingerprint(settings.source)
     same = [version for version in versions if version.info.get("source_fingerprint") == fingerprint]
     if same:
         kind = ", the champion" if same[-1] == champion else ""
-        return False, f"{NOTHING_NEW}{settings.source} is as it was for version {same[-1].number} of {name}{kind}"
+        return False, f"{NOTHING_NEW}{source} is as it was for version {same[-1].number} of {name}{kind}"
     if champion is None:
-        return True, f"training: there is no champion of {name} yet"
+        return True, f"training: there was no champion of {name}"
+    version = f"version {champion.number} of {name}"
     age = datetime.now(timezone.utc) - datetime.fromisoformat(champion.info["created"])
     if age < timedelta(days=settings.min_champion_age_days):
         return False, (
-            f"{TOO_SOON}{settings.source} has changed, but the champion of {name}, version {champion.number}, is "
-            f"{age / timedelta(days=1):.1f} days old; min_champion_age_days is {settings.min_champion_age_days:g}"
+            f"{TOO_SOON}{source} has changed, but {version}, the champion, is {age / timedelta(days=1):.1f} days old; "
+            f"min_champion_age_days is {settings.min_champion_age_days:g}"
         )
     if not champion.info.get("source_fingerprint"):
-        return True, f"training: version {champion.number} of {name}, the champion, does not say what it was trained on"
-    return True, f"training: {settings.source} has changed since version {champion.number} of {name}, the champion"
+        return True, f"training: {version}, the champion, does not say what it was trained on"
+    return True, f"training: {source} has changed since {version} was trained"

@@ -37,10 +37,12 @@ class LocalTarget:
 
     Attributes:
         registry: a directory where the command is run.
+        pipeline_job: the run's name; the local runner knows no resource names.
         notification: None: the command's exit status and the run's outcome.json tell how it ended.
     """
 
     registry = "./registry"
+    pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
 
     def __init__(self, state_by_step: Mapping[str, str] | None = None, checkpoint_uri: str | None = None) -> None:

@@ -37,10 +37,12 @@ class VertexTarget:
     Attributes:
         checkpoint_uri: None: each run has a place of its own.
         registry: Vertex AI Model Registry of the project and region that the run is in.
+        pipeline_job: the job's full name.
     """
 
     checkpoint_uri: str | None = None
     registry = VERTEX
+    pipeline_job = "{{$.pipeline_job_resource_name}}"
 
     def __init__(self, settings: ProjectSettings | None = None, options: JobOptions | None = None) -> None:
         self._settings = settings or ProjectSettings()

@@ -40,14 +40,14 @@ def register(tmp_path: Path, fingerprint: str, promote: bool = True, seen: int |
 
 def test_without_a_champion_there_is_something_to_train(tmp_path: Path, source: Path) -> None:
     decision = check(tmp_path, source, start_from_champion=True, task="text_classification", model="bert-micro")
-    assert decision == Decision(True, "training: there is no champion of reviews yet", "bert-micro", "train")
+    assert decision == Decision(True, "training: there was no champion of reviews", "bert-micro", "train")
 
 
 def test_files_that_are_as_they_were_are_nothing_new(tmp_path: Path, source: Path) -> None:
     register(tmp_path, source_fingerprint(str(source)))
     decision = check(tmp_path, source)
     assert not decision.retrain
-    assert decision.reason == f"nothing new: {source} is as it was for version 1 of reviews, the champion"
+    assert decision.reason == f"nothing new: the source {source} is as it was for version 1 of reviews, the champion"
 
 
 @pytest.mark.parametrize("change", ["added", "edited", "removed", "renamed"])
@@ -64,7 +64,7 @@ def test_each_change_of_the_files_is_something_new(tmp_path: Path, source: Path,
         (source / "b.jsonl").rename(source / "c.jsonl")
     decision = check(tmp_path, source)
     assert decision.retrain
-    assert decision.reason.endswith("has changed since version 1 of reviews, the champion")
+    assert decision.reason.endswith("has changed since version 1 of reviews was trained")
 
 
 def test_data_that_a_version_was_trained_on_without_being_promoted_is_nothing_new(tmp_path: Path, source: Path) -> None:
@@ -72,7 +72,7 @@ def test_data_that_a_version_was_trained_on_without_being_promoted_is_nothing_ne
     register(tmp_path, source_fingerprint(str(source)), promote=False, seen=1)
     decision = check(tmp_path, source)
     assert not decision.retrain
-    assert decision.reason == f"nothing new: {source} is as it was for version 2 of reviews"
+    assert decision.reason == f"nothing new: the source {source} is as it was for version 2 of reviews"
 
 
 @pytest.mark.parametrize(("days", "retrain"), [(DAYS_OLD - 1, True), (DAYS_OLD + 1, False)])
@@ -82,7 +82,7 @@ def test_a_young_champion_stays(tmp_path: Path, source: Path, days: float, retra
     assert decision.retrain is retrain
     if not retrain:
         assert decision.reason.startswith("too soon: ")
-        assert "version 1, is 3.0 days old; min_champion_age_days is 4" in decision.reason
+        assert "version 1 of reviews, the champion, is 3.0 days old; min_champion_age_days is 4" in decision.reason
 
 
 def test_a_champion_of_unknown_data_is_challenged(tmp_path: Path, source: Path) -> None:

@@ -62,7 +62,7 @@ def test_the_first_run_makes_a_champion(runs: list[Run]) -> None:
     assert first.record["dependencies"]["prepare-data"] == ["check-for-new-data"]
     assert first.outcome["outcome"] == "promoted"
     assert (first.outcome["model"], first.outcome["version"]) == ("photos", 1)
-    assert "there is no champion of photos yet" in first.outcome["reason"]
+    assert "there was no champion of photos" in first.outcome["reason"]
     assert "photos version 1 is the champion" in first.page
     assert "<h2>Training</h2>" in first.page
 
@@ -70,7 +70,7 @@ def test_the_first_run_makes_a_champion(runs: list[Run]) -> None:
 def test_unchanged_data_ends_the_run_at_once(runs: list[Run]) -> None:
     second = runs[1]
     assert [step["name"] for step in second.record["steps"]] == STEPS[:1]
-    assert "nothing new: photos is as it was for version 1 of photos, the champion" in second.done.out
+    assert "nothing new: the source photos is as it was for version 1 of photos, the champion" in second.done.out
     assert (second.outcome["outcome"], second.outcome["version"]) == ("nothing new", None)
     assert "Nothing new: no model was trained" in second.page
     assert second.page.count("not run") == 4
@@ -84,7 +84,7 @@ def test_grown_data_gives_a_challenger_that_is_compared_on_the_new_rows(runs: li
     assert evaluation["test"]["rows"] > first["test"]["rows"]
     assert (third.outcome["outcome"], third.outcome["version"]) == ("not promoted", 2)
     assert "the champion stays" in third.done.out
-    assert "Trained because photos has changed since version 1 of photos, the champion." in third.page
+    assert "Trained because the source photos has changed since version 1 of photos was trained." in third.page
 
 
 def test_training_can_go_on_from_the_champions_weights(runs: list[Run]) -> None:
