@@ -6,7 +6,9 @@ from types import ModuleType
 from gpu_pipelines.errors import UserError, nearest
 
 # Module of each pipeline, by the name it has on the command line.
-PIPELINES = {"train_evaluate_upload": "gpu_pipelines.pipelines.train_evaluate_upload.pipeline"}
+PIPELINES = {
+    name: f"gpu_pipelines.pipelines.{name}.pipeline" for name in ("train_evaluate_upload", "scheduled_retraining")
+}
 
 
 def load_pipeline(name: str) -> ModuleType:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.source_listing import is_pattern, shown_path
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.rows import rows_of
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, find_source, is_pattern, shown_path
+from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, find_source
 from gpu_pipelines.errors import UserError
 
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.artifacts.source_listing import source_fingerprint
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 
@@ -29,11 +30,13 @@ def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
         for name in ("sample", "seen"):
             Path(scratch, name).mkdir()
         print(f"reading {settings.source}", flush=True)
+        # Before anything is read: a file that comes later is then new for whoever compares.
+        fingerprint = source_fingerprint(settings.source)
         if settings.task == "image_classification":
             from gpu_pipelines.components.data_prep.prepare_images import prepare_images
 
-            return prepare_images(settings, directory, Path(scratch))
+            return prepare_images(settings, directory, Path(scratch), fingerprint)
         # Loading a tokenizer imports transformers, which images do not need.
         from gpu_pipelines.components.data_prep.prepare_text import prepare_text
 
-        return prepare_text(settings, directory, Path(scratch))
+        return prepare_text(settings, directory, Path(scratch), fingerprint)

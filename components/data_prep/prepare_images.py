@@ -11,6 +11,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature, Manifest
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.artifacts.source_listing import shown_path
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
 from gpu_pipelines.components.data_prep.image_features import ImageGeometry, UnreadableImageError, decode
@@ -20,7 +21,7 @@ from gpu_pipelines.components.data_prep.parallel import batches, cores, in_order
 from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source, shown_path
+from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
 
 # What a thread gets at once: so many images, or bytes of them.
@@ -37,13 +38,14 @@ class Loaded(NamedTuple):
     pixels: np.ndarray
 
 
-def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path) -> Manifest:
+def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path, fingerprint: str = "") -> Manifest:
     """Prepares the dataset of labelled images.
 
     Args:
         settings: what to read and how; already checked.
         directory: where the dataset goes.
         scratch: a directory with the empty directories `sample` and `seen`.
+        fingerprint: of the source's files; empty if not known.
 
     Raises:
         UserError: the source has no usable rows, or a split or class would be empty.
@@ -62,6 +64,7 @@ def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path) ->
         labels=labels,
         preprocessing=geometry.preprocessing(),
         rows_per_shard=settings.rows_per_shard(features),
+        source_fingerprint=fingerprint,
     ) as writer:
         read = _write_rows(source, labels, geometry, settings, writer, SeenRecords(scratch / "seen"))
         return writer.finish(lambda manifest: require_usable(manifest, settings), rows_read=read)

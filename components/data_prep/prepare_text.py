@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.artifacts.source_listing import shown_path
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
 from gpu_pipelines.components.data_prep.packing import PackedRows, Packer, packed_features, packed_rows
@@ -15,7 +17,7 @@ from gpu_pipelines.components.data_prep.parallel import batches, in_processes
 from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source, shown_path
+from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.text_sources import TextRecord, text_records, text_source
 from gpu_pipelines.components.data_prep.text_survey import Survey, survey
 from gpu_pipelines.components.data_prep.text_work import ClassifiedWork, PackedWork, RowForm, TextRows, UsableText
@@ -32,13 +34,14 @@ RECORDS_AT_ONCE = 2000
 CHARACTERS_AT_ONCE = 1 << 20
 
 
-def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path) -> Manifest:
+def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path, fingerprint: str = "") -> Manifest:
     """Prepares the dataset of a text task.
 
     Args:
         settings: what to read and how; already checked.
         directory: where the dataset goes.
         scratch: a directory with the empty directories `sample` and `seen`.
+        fingerprint: of the source's files; empty if not known.
 
     Raises:
         UserError: the source has no usable rows, the tokenizer cannot be had, or a split or class would be empty.
@@ -64,6 +67,7 @@ def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path) -> M
         tokenizer=TOKENIZER,
         packed=not classifies,
         rows_per_shard=settings.rows_per_shard(features),
+        source_fingerprint=fingerprint,
     ) as writer:
         padding = TextTokenizer.read(directory / TOKENIZER).padding
         form = RowForm(length, padding, several=settings.packing)
@@ -76,7 +80,8 @@ def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path) -> M
 
 def _encoder(settings: PrepareSettings, found: Survey) -> TextEncoder:
     if settings.tokenizer != "train":
-        return TextEncoder.load(settings.tokenizer)
+        place = settings.tokenizer
+        return TextEncoder.load(str(fetched_folder(place)) if is_remote(place) else place)
     texts = list(found.training)
     if not texts:
         raise UserError(f"No row of {settings.source} is left for training a tokenizer.", "Add rows.")

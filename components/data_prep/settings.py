@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.components.data_prep.source_files import FORMATS, FORMATS_OF_TASK, class_folders, find_source
+from gpu_pipelines.artifacts.source_listing import class_folders
+from gpu_pipelines.components.data_prep.source_files import FORMATS, FORMATS_OF_TASK, find_source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import task_problems

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from gpu_pipelines.artifacts.remote_files import is_remote, listed, open_remote, read_remote
+from gpu_pipelines.artifacts.remote_files import is_remote, open_remote, read_remote
+from gpu_pipelines.artifacts.source_listing import Listing, class_folders, list_source, shown_path
 from gpu_pipelines.errors import UserError, some_of
 
 if TYPE_CHECKING:
@@ -106,15 +103,6 @@ class Source:
             yield SourceFile(f"{self.root}{name}", shown_path(name), size)
 
 
-def shown_path(path: str | os.PathLike[str]) -> str:
-    """A path as text; what is not UTF-8 of it is shown as escapes."""
-    text = os.fspath(path)
-    try:
-        return os.fsencode(text).decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # a lone surrogate that stands for no byte; no file has such a name
-        return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def format_of(name: str) -> str | None:
     """The format that a file's name tells, None if it tells none."""
     path = PurePosixPath(name.lower())
@@ -122,15 +110,6 @@ def format_of(name: str) -> str | None:
         return _SUFFIXES.get(path.suffix)
     inner = _SUFFIXES.get(PurePosixPath(path.stem).suffix)
     return inner if inner in _COMPRESSED else None
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """Files by name: what all begin with, the rest of each name with its size in bytes, and what was named."""
-
-    root: str
-    files: dict[str, int]
-    kind: str  # file, folder, pattern or nothing
 
 
 def find_source(settings: PrepareSettings) -> Source:
@@ -144,7 +123,7 @@ def find_source(settings: PrepareSettings) -> Source:
     """
     source = shown_path(settings.source)[:200]
     try:
-        listing = _listed(settings.source)
+        listing = list_source(settings.source)
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"The source {source} cannot be read: {reason}.") from None
@@ -157,89 +136,7 @@ def find_source(settings: PrepareSettings) -> Source:
     return _of_one_format(settings, listing, listing.files, settings.source_format)
 
 
-def source_state(source: str) -> str:
-    """Hex SHA-256 of the names of all files of a source with what tells one version of a file from another.
-
-    Raises:
-        UserError: the object storage does not answer.
-    """
-    told = ("size", "generation", "md5Hash", "etag", "ETag", "mtime")
-    if is_remote(source):
-        found = listed(source, is_pattern(source)).items()
-        entries = [(place, [str(info.get(key)) for key in told]) for place, info in found]
-    else:
-        listing = _listed(source)
-        statuses = [(f"{listing.root}{name}", Path(f"{listing.root}{name}").stat()) for name in listing.files]
-        entries = [(repr(place), [str(status.st_size), str(status.st_mtime_ns)]) for place, status in statuses]
-    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-
-
-def is_pattern(source: str) -> bool:
-    """Whether a source has `*`, `?` or `[…]` in it and is not the name of something that exists."""
-    return glob.has_magic(source) and (is_remote(source) or not Path(source).expanduser().exists())
-
-
-def _listed(source: str) -> _Listing:
-    if is_remote(source):
-        return _listed_remote(source.rstrip("/"))
-    path = Path(source).expanduser()
-    if is_pattern(source):
-        root, kind = _fixed_part(str(path)), "pattern"
-        # pathlib takes no absolute patterns.
-        found = [place for place in glob.glob(str(path), recursive=True) if Path(place).is_file()]  # noqa: PTH207
-    elif path.is_dir():
-        root, kind, found = f"{str(path).rstrip('/')}/", "folder", list(_files_below(path))
-    else:
-        root, kind = str(path)[: str(path).rfind("/") + 1], "file" if path.exists() else "nothing"
-        found = [str(path)] if path.exists() else []
-    names = sorted((place[len(root) :] for place in found), key=lambda name: name.split("/"))
-    return _Listing(root, {name: Path(f"{root}{name}").stat().st_size for name in names}, kind)
-
-
-def _listed_remote(source: str) -> _Listing:
-    found = listed(source, is_pattern(source))
-    if is_pattern(source):
-        root, kind = _fixed_part(source), "pattern"
-    elif source in found:
-        root, kind = source[: source.rindex("/") + 1], "file"
-    else:
-        root, kind = f"{source}/", "folder" if found else "nothing"
-    names = {place[len(root) :]: int(info.get("size") or 0) for place, info in found.items()}
-    shown = sorted((name for name in names if not _is_hidden(name)), key=lambda name: name.split("/"))
-    return _Listing(root, {name: names[name] for name in shown}, kind)
-
-
-def _fixed_part(pattern: str) -> str:
-    """The folders of a pattern before the first one that is left open."""
-    parts = pattern.split("/")
-    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-    return "".join(f"{part}/" for part in parts[:fixed])
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
-
-
-def _files_below(folder: Path) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
-        where = shown_path(error.filename)
-        raise UserError(f"The folder {where} cannot be read: {error.strerror}.", "Mend its permissions.")
-
-    yield from (str(path) for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    # Only at the first level a link to a folder is followed; deeper ones could lead in a circle.
-    for below in class_folders(folder):
-        for place, folders, files in os.walk(below, onerror=refuse):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            paths = (os.path.join(place, name) for name in files if not name.startswith("."))  # noqa: PTH118 (speed)
-            yield from (path for path in paths if os.path.isfile(path))  # noqa: PTH113 (speed)
-
-
-def class_folders(folder: Path) -> list[Path]:
-    """The sub-folders that name the classes, sorted; hidden ones are none."""
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _folder(settings: PrepareSettings, listing: _Listing) -> Source:
+def _folder(settings: PrepareSettings, listing: Listing) -> Source:
     files, wanted = listing.files, settings.source_format
     read = FORMATS_OF_TASK[settings.task]
     at_the_top = {format_of(name) for name in files if "/" not in name} - {"images"}
@@ -259,13 +156,13 @@ def _folder(settings: PrepareSettings, listing: _Listing) -> Source:
     return _of_one_format(settings, listing, chosen, wanted)
 
 
-def _has_sub_folders(listing: _Listing) -> bool:
+def _has_sub_folders(listing: Listing) -> bool:
     if is_remote(listing.root):
         return any("/" in name for name in listing.files)
     return bool(class_folders(Path(listing.root)))
 
 
-def _images_by_class(source: str, listing: _Listing) -> Source:
+def _images_by_class(source: str, listing: Listing) -> Source:
     names = tuple(name for name in listing.files if "/" in name)
     if names:
         return Source("images", listing.root, names)
@@ -275,7 +172,7 @@ def _images_by_class(source: str, listing: _Listing) -> Source:
     raise UserError(f"The folder {source} {what}.", "Put the images of each class into a sub-folder of its name.")
 
 
-def _of_one_format(settings: PrepareSettings, listing: _Listing, files: dict[str, int], wanted: str) -> Source:
+def _of_one_format(settings: PrepareSettings, listing: Listing, files: dict[str, int], wanted: str) -> Source:
     if wanted == "auto":
         found = Counter(format_of(name) or "unknown" for name in files)
         if len(found) > 1:

@@ -77,6 +77,7 @@ def evaluate_checkpoints(
         mistakes=mistakes,
         scoring_function=settings.scoring_function,
         rehearsal=best.rehearsal,
+        source_fingerprint=dataset.manifest.source_fingerprint,
     )
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)

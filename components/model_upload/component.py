@@ -14,6 +14,7 @@ def upload_model(
     registry: str = "./registry",
     model_name: str = "",
     serving_image: str = "",
+    pipeline_job: str = "",
 ) -> None:
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
 
@@ -26,6 +27,7 @@ def upload_model(
             the name that the evaluation used.
         serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for Hugging Face's inference
             container.
+        pipeline_job: Name of the pipeline job that this is a step of, to be recorded with the version.
 
     Returns:
         model: The version in the registry, with its name, number and aliases as metadata.

@@ -20,6 +20,7 @@ class UploadSettings:
     registry: str = "./registry"
     model_name: str = ""
     serving_image: str = ""
+    pipeline_job: str = ""
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
@@ -61,8 +62,10 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
             "passed": passed,
             "checkpoint": evaluation.best,
             "dataset_fingerprint": evaluation.dataset_fingerprint,
+            "source_fingerprint": evaluation.source_fingerprint,
             "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
             "gpu_pipelines": __version__,
+            "pipeline_job": settings.pipeline_job,
         },
         promote=passed,
         champion_seen=evaluation.champion_version,

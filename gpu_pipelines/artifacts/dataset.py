@@ -75,6 +75,7 @@ class Manifest:
         tokenizer_files: hex SHA-256 of its files by name.
         records: source records by split, where a row holds several of them or parts of one; else empty.
         duplicates: records left out because the same one was there before.
+        source_fingerprint: hex SHA-256 of the names and states of the source's files; empty if not known.
     """
 
     task: str
@@ -90,6 +91,7 @@ class Manifest:
     tokenizer_files: dict[str, str] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
+    source_fingerprint: str = ""
 
     def rows(self, split: str) -> int:
         return sum(file.rows for file in self.splits[split])
@@ -144,6 +146,7 @@ class Manifest:
             tokenizer_files=dict(content.get("tokenizer_files", {})),
             records=dict(content.get("records", {})),
             duplicates=content.get("duplicates", 0),
+            source_fingerprint=content.get("source_fingerprint", ""),
         )
 
 
@@ -165,6 +168,7 @@ class DatasetWriter:
         tokenizer: directory of the tokenizer below `directory`, already written; None without one.
         packed: whether a row holds several records, each counted by `add`.
         rows_per_shard: rows after which a new shard is begun; left out, as many as fill 64 MiB, at most 8,192.
+        source_fingerprint: of the source's files, taken before they were read.
     """
 
     def __init__(
@@ -179,9 +183,15 @@ class DatasetWriter:
         tokenizer: str | None = None,
         packed: bool = False,
         rows_per_shard: int | None = None,
+        source_fingerprint: str = "",
     ) -> None:
         self._directory = directory
-        self._identity: dict[str, Any] = {"task": task, "source": source, "tokenizer": tokenizer}
+        self._identity: dict[str, Any] = {
+            "task": task,
+            "source": source,
+            "tokenizer": tokenizer,
+            "source_fingerprint": source_fingerprint,
+        }
         if tokenizer is not None:
             self._identity["tokenizer_files"] = sha256_of_tree(directory / tokenizer)
         self._records = dict.fromkeys(SPLITS, 0) if packed else {}

@@ -34,6 +34,7 @@ class Evaluation:
         mistakes: rows of `test` that the best one gets wrong: `source`, `label`, `predicted`, `probability`.
         scoring_function: the user's function that scored the checkpoints; empty if their recipe did.
         rehearsal: the best one was trained on CPU processes in place of the GPUs that were chosen.
+        source_fingerprint: of the files that the dataset was prepared from; empty if not known.
     """
 
     model_name: str
@@ -51,6 +52,7 @@ class Evaluation:
     mistakes: list[dict[str, Any]]
     scoring_function: str = ""
     rehearsal: bool = False
+    source_fingerprint: str = ""
 
     def save(self, directory: Path) -> None:
         write_document(directory / EVALUATION, asdict(self))

@@ -30,13 +30,9 @@ class LocalRequest:
     @property
     def dependencies(self) -> dict[str, list[str]]:
         """For each task the tasks it needs, in an order in which they can run."""
-        tasks = self.pipeline.pipeline_spec.root.dag.tasks
-        waiting = {name: sorted(task.dependent_tasks) for name, task in sorted(tasks.items())}
-        ordered: dict[str, list[str]] = {}
-        while waiting:
-            ready = [name for name, needs in waiting.items() if all(need in ordered for need in needs)]
-            ordered.update({name: waiting.pop(name) for name in ready})
-        return ordered
+        from gpu_pipelines.targets.compiled import compiled, documents_of, steps_of
+
+        return steps_of(documents_of(compiled(self.pipeline))[0])
 
 
 def check_request(

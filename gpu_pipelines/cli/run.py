@@ -17,7 +17,7 @@ def run(
     pipeline: Annotated[
         str,
         typer.Argument(
-            help="Name of the pipeline, train_evaluate_upload; for vertex also a compiled file or an address."
+            help="train_evaluate_upload or scheduled_retraining; for vertex also a compiled file or an address."
         ),
     ],
     param: options.Param = None,

@@ -73,7 +73,10 @@ def run_here(
     with progress_on(console) as progress:
         record = _run_and_record(request, runs, progress, reuse=reuse or resume)
     if record.status == "succeeded":
-        _show_result(console, record)
+        if record.model:
+            _show_result(console, record)
+        else:
+            _show_lines(console, [record.reason, *_end(record)])
         return
     _show_failure(record)
     raise typer.Exit(130 if record.status == "interrupted" else 1)
@@ -81,7 +84,7 @@ def run_here(
 
 def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reuse: bool) -> RunRecord:
     from gpu_pipelines.targets.local import run_locally
-    from gpu_pipelines.targets.run_record import RunRecord, new_run_directory
+    from gpu_pipelines.targets.run_record import RunRecord, new_run_directory, write_outcome
 
     run_id, directory = new_run_directory(runs, request.name)
     record = RunRecord(
@@ -98,13 +101,13 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
     outcome = run_locally(request.pipeline, request.arguments, directory, runs / CACHE, observer, reuse=reuse)
     record.status, record.steps = outcome.status, outcome.steps
     record.seconds = time.monotonic() - started
-    record.artifacts = {name: artifact.uri for name, artifact in outcome.outputs.items()}
-    if "model" in outcome.outputs:
-        record.model = dict(outcome.outputs["model"].metadata)
+    left = outcome.outputs
+    record.artifacts, record.model, record.reason = left.artifacts, left.model, left.reason
     record.save()
     from gpu_pipelines.reports.run_report import write_run_report
 
     write_run_report(record)
+    write_outcome(runs, record)
     return record
 
 
@@ -126,7 +129,6 @@ def _show_result(console: Console, record: RunRecord) -> None:
 
     from gpu_pipelines.artifacts.evaluation import Evaluation
     from gpu_pipelines.numbers import figure
-    from gpu_pipelines.reports.durations import format_seconds
 
     evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
     metrics = list(evaluation.test["metrics"])
@@ -145,11 +147,19 @@ def _show_result(console: Console, record: RunRecord) -> None:
     lines = [
         f"registered {record.model['model_name']} version {int(record.model['version'])} "
         f"as {' and '.join(record.model['aliases'])} in {record.parameters['registry']}",
-        f"finished in {format_seconds(record.seconds)}",
-        f"report: {record.report}",
     ]
-    if "champion" not in record.model["aliases"]:
-        lines.insert(1, "the champion stays; the gates say why")
+    if not record.is_champion:
+        lines.append("the champion stays; the gates say why")
+    _show_lines(console, [*lines, *_end(record)])
+
+
+def _end(record: RunRecord) -> list[str]:
+    from gpu_pipelines.reports.durations import format_seconds
+
+    return [f"finished in {format_seconds(record.seconds)}", f"report: {record.report}"]
+
+
+def _show_lines(console: Console, lines: Sequence[str]) -> None:
     for line in lines:
         # Not wrapped at the console's width, so that a path can be copied.
         console.print(line, highlight=False, markup=False, soft_wrap=True)

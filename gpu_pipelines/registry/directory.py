@@ -93,16 +93,19 @@ class DirectoryRegistry:
     def add(
         self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
     ) -> RegisteredVersion:
-        """Adds a version under the lock of its model; see `Registry.add`."""
+        """Adds a version under the lock of its model, unless one has the same files already; see `Registry.add`."""
         self.require_writable()
         try:
+            files = sha256_of_tree(model)
             with self._locked(name) as folder:
-                incoming = self._copy_in(model, folder, info)
-                number = self._next_number(folder)
-                (folder / "versions").mkdir(exist_ok=True)
-                incoming.rename(folder / "versions" / str(number))
+                number = self._with_files(name, files)
+                if number is None:
+                    incoming = self._copy_in(model, folder, {**info, "files": files})
+                    number = self._next_number(folder)
+                    (folder / "versions").mkdir(exist_ok=True)
+                    incoming.rename(folder / "versions" / str(number))
                 aliases = {**self.aliases(name), CHALLENGER: number}
-                if promote and aliases.get(CHAMPION) == champion_seen:
+                if promote and aliases.get(CHAMPION) in (champion_seen, number):
                     aliases[CHAMPION] = number
                 self._write_aliases(folder, aliases)
         except OSError as error:
@@ -129,11 +132,16 @@ class DirectoryRegistry:
         try:
             shutil.copytree(model, incoming, dirs_exist_ok=True)
             created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            write_document(incoming / VERSION, {"created": created, **info, "files": sha256_of_tree(model)})
+            write_document(incoming / VERSION, {"created": created, **info})
         except BaseException:
             shutil.rmtree(incoming, ignore_errors=True)
             raise
         return incoming
+
+    def _with_files(self, name: str, files: dict[str, str]) -> int | None:
+        """The newest version that has the same files; what a killed upload has completed is not added again."""
+        same = [version.number for version in self.versions(name) if version.info.get("files") == files]
+        return max(same, default=None)
 
     @staticmethod
     def _next_number(folder: Path) -> int:

@@ -75,7 +75,10 @@ class Registry(Protocol):
     def add(
         self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
     ) -> RegisteredVersion:
-        """Adds a version; `challenger` names it, and `champion` as well where it may be promoted.
+        """Adds a version, unless one has the same files already; `challenger` names it, and `champion` where it may.
+
+        Aliases move last. What is stopped before leaves no version, or a whole one without aliases, which the next
+        upload of the same model takes up.
 
         Args:
             name: the model's name.
@@ -86,5 +89,5 @@ class Registry(Protocol):
                 move if it names another by now.
 
         Raises:
-            UserError: the registry cannot be written. No version was added.
+            UserError: the registry cannot be written. There is no half version then.
         """

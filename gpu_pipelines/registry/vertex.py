@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, RegisteredVersion
+from gpu_pipelines.registry.vertex_evaluation import model_evaluation, summary_of
 from gpu_pipelines.targets.vertex.connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
@@ -35,6 +37,7 @@ _SERVING_IMAGE = (
 )
 #: In the bucket: the files of all versions.
 _FOLDER = "models"
+_PIPELINE_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
 _POLL_SECONDS, _MOST_SECONDS = 2.0, 1800.0
 
 
@@ -125,12 +128,14 @@ class VertexRegistry:
     def add(
         self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
     ) -> RegisteredVersion:
-        """Adds a version, unless one has the same files already, and moves the aliases; see `Registry.add`.
+        """Adds a version, unless one has the same files already, its evaluation, and moves the aliases.
 
-        The files are in Cloud Storage, whole, before the service is told of them: a failure leaves no version.
+        The files are in Cloud Storage, whole, before the service is told of them, and aliases move last: what is
+        stopped before leaves no version, or a whole one that the next upload of the same model completes. See
+        `Registry.add`.
 
         Raises:
-            UserError: files or version could not be written.
+            UserError: files, version, evaluation or aliases could not be written.
         """
         files = sha256_of_tree(model)
         digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:_DIGEST_CHARACTERS]
@@ -138,7 +143,9 @@ class VertexRegistry:
         if number is None:
             place = self._place_of(name, digest)
             self._copy_files(model, place, {"created": _now(), **info, "files": files})
-            number = self._upload(name, place, digest)
+            number = self._upload(name, place, {_DIGEST: digest, **_lineage_labels(info)}, _model_fields(model, info))
+        if (model / EVALUATION).is_file():
+            self._import_evaluation(name, number, model_evaluation(Evaluation.load(model), _pipeline_job(info)))
         seen = self.aliases(name).get(CHAMPION)
         moved = [CHALLENGER, CHAMPION] if promote and seen in (champion_seen, number) else [CHALLENGER]
         self._move_aliases(name, moved, number)
@@ -221,8 +228,9 @@ class VertexRegistry:
         folder.require_same(model, sorted(info["files"]))
         folder.write(VERSION, json.dumps({"format_version": 1, **info}, indent=2).encode() + b"\n")
 
-    def _upload(self, name: str, place: str, digest: str) -> int:
+    def _upload(self, name: str, place: str, labels: dict[str, str], fields: dict[str, Any]) -> int:
         """Tells the service of a version; if its answer is lost, looks for the version instead of asking twice."""
+        digest = labels[_DIGEST]
         parent_model = self._model(name)
         request: dict[str, Any] = {
             "parent": self._parent,
@@ -230,7 +238,8 @@ class VertexRegistry:
                 "display_name": name,
                 "artifact_uri": place,
                 "container_spec": {"image_uri": self._serving_image},
-                "labels": {_MANAGED_BY: _OURS, _DIGEST: digest},
+                "labels": {_MANAGED_BY: _OURS, **labels},
+                **fields,
             },
         }
         if parent_model is not None:
@@ -272,6 +281,41 @@ class VertexRegistry:
         if operation.HasField("error"):
             raise exceptions.from_grpc_status(operation.error.code, operation.error.message)
 
+    def _import_evaluation(self, name: str, number: int, evaluation: dict[str, Any]) -> None:
+        """Puts an evaluation beside a version, once; if the answer is lost, looks whether it is there.
+
+        A schema that has changed since is no reason to give up a model: the evaluation is among its files as well.
+        """
+        from google.api_core.exceptions import BadRequest
+
+        parent = self.version(name, str(number)).resource_name
+        if self._has_evaluation(parent):
+            return
+        request = {"parent": parent, "model_evaluation": self._evaluation_message(evaluation)}
+        try:
+            with service_errors(f"Importing the evaluation of version {number} of {name!r}"):
+                self._client.import_model_evaluation(request=request)
+        except UserError as error:
+            if isinstance(error.__cause__, BadRequest):
+                print(f"warning: {error.problem} The version is without it in the console.", flush=True)
+            elif not self._has_evaluation(parent):
+                raise UserError(error.problem, f"Upload again to complete it. {error.remedy}".rstrip()) from error
+
+    def _has_evaluation(self, parent: str) -> bool:
+        with service_errors("Looking for the evaluation of a version"):
+            return any(
+                True for _ in self._client.list_model_evaluations(request={"parent": parent}, retry=tried_again())
+            )
+
+    @staticmethod
+    def _evaluation_message(evaluation: dict[str, Any]) -> Any:
+        from google.cloud.aiplatform_v1.types import ModelEvaluation
+        from google.protobuf import json_format
+
+        message = ModelEvaluation()
+        json_format.ParseDict(evaluation, ModelEvaluation.pb(message))
+        return message
+
     def _move_aliases(self, name: str, aliases: list[str], number: int) -> None:
         wanted = [*aliases, _DEFAULT_ALIAS] if CHAMPION in aliases else aliases
         with service_errors(f"Moving the aliases {', '.join(aliases)} of {name!r}"):
@@ -279,6 +323,26 @@ class VertexRegistry:
                 if version.version_id == str(number) and set(wanted) - set(version.version_aliases):
                     request = {"name": _resource_name(version), "version_aliases": wanted}
                     self._client.merge_version_aliases(request=request, retry=tried_again())
+
+
+def _pipeline_job(info: dict[str, Any]) -> str:
+    """Resource name of the pipeline job that a model is from; empty for one that ran elsewhere."""
+    job = str(info.get("pipeline_job", ""))
+    return job if _PIPELINE_JOB.fullmatch(job) else ""
+
+
+def _lineage_labels(info: dict[str, Any]) -> dict[str, str]:
+    """Labels by which the models of a dataset, or of the files that it was prepared from, can be listed."""
+    named = {"dataset": info.get("dataset_fingerprint"), "source": info.get("source_fingerprint")}
+    return {f"{_OURS}-{name}": str(value)[:_DIGEST_CHARACTERS] for name, value in named.items() if value}
+
+
+def _model_fields(model: Path, info: dict[str, Any]) -> dict[str, str]:
+    """Fields of the service's model that say where a version is from and how good it is."""
+    fields = {"pipeline_job": _pipeline_job(info)}
+    if (model / EVALUATION).is_file():
+        fields["version_description"] = summary_of(Evaluation.load(model))
+    return {name: value for name, value in fields.items() if value}
 
 
 def _resource_name(version: Any) -> str:

@@ -28,7 +28,7 @@ def write_run_report(record: RunRecord) -> None:
         dag=draw_dag(
             record.dependencies,
             {step.name: step.status for step in record.steps},
-            {step.name: f"{step.status}, {_took(step)}" if _took(step) else step.status for step in record.steps},
+            {**dict.fromkeys(record.dependencies, "not run"), **{step.name: _note(step) for step in record.steps}},
         ),
         steps=_steps(record),
         body=body,
@@ -41,7 +41,7 @@ def write_run_report(record: RunRecord) -> None:
 
 def _step_reports(record: RunRecord) -> Iterator[Path]:
     if record.artifacts:
-        yield from (Path(record.artifacts[name]) for name in REPORTS)
+        yield from (Path(record.artifacts[name]) for name in REPORTS if name in record.artifacts)
         return
     # The runner gives no outputs of a run that failed, but the steps that ended have left theirs.
     for step, name in (
@@ -54,12 +54,7 @@ def _step_reports(record: RunRecord) -> Iterator[Path]:
 
 def _headline(record: RunRecord) -> dict[str, Any]:
     if record.status == "succeeded":
-        model = record.model
-        name = f"{model['model_name']} version {int(model['version'])}"
-        champion = "champion" in model["aliases"]
-        text = f"{name} is the champion" if champion else f"{name} was added; the champion stays"
-        lines = [f"The run took {format_seconds(record.seconds)}."]
-        return {"kind": "good" if champion else "warn", "text": text, "lines": lines, "message": ""}
+        return _success(record)
     if record.status == "failed":
         step = record.steps[-1]
         return {
@@ -69,6 +64,27 @@ def _headline(record: RunRecord) -> dict[str, Any]:
             "message": step.message or f"Its log says more: {step.log}",
         }
     return {"kind": "warn", "text": "The run was interrupted", "lines": ["No model was registered."], "message": ""}
+
+
+def _success(record: RunRecord) -> dict[str, Any]:
+    took = f"The run took {format_seconds(record.seconds)}."
+    if not record.model:
+        outcome, _, why = record.reason.partition(": ")
+        text = f"{outcome.capitalize()}: no model was trained"
+        return {"kind": "good", "text": text, "lines": [f"{_sentence(why)} {took}"], "message": ""}
+    name = f"{record.model['model_name']} version {int(record.model['version'])}"
+    text = f"{name} is the champion" if record.is_champion else f"{name} was added; the champion stays"
+    why = record.reason.partition(": ")[2]
+    lines = [f"Trained because {why}. {took}" if why else took]
+    return {"kind": "good" if record.is_champion else "warn", "text": text, "lines": lines, "message": ""}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _note(step: Any) -> str:
+    return f"{step.status}, {_took(step)}" if _took(step) else step.status
 
 
 def _took(step: Any) -> str:

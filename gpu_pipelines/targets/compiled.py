@@ -1,8 +1,9 @@
-"""A pipeline or component as the text of a YAML file."""
+"""A pipeline or component as the text of a YAML file, and the steps in one."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,55 @@ def documents_of(text: str) -> list[Any]:
         yaml.YAMLError, ValueError, RecursionError: it is not YAML.
     """
     return [part for part in yaml.load_all(text, Loader=_LOADER) if part]
+
+
+def steps_of(spec: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The tasks of a pipeline that run something, those in its branches too, each with those that it comes after.
+
+    Args:
+        spec: a compiled pipeline.
+
+    Returns:
+        Names of tasks by name, in an order in which they can run.
+    """
+    needs: dict[str, set[str]] = {}
+    _add_steps(spec, spec["root"].get("dag", {}).get("tasks", {}), set(), needs)
+    waiting = {name: sorted(needs[name]) for name in sorted(needs)}
+    ordered: dict[str, list[str]] = {}
+    while ready := [name for name, before in waiting.items() if all(each in ordered for each in before)]:
+        ordered.update({name: waiting.pop(name) for name in ready})
+    return ordered
+
+
+def step_components(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The component of each task of a pipeline that runs something, by the task's name."""
+    components = spec.get("components", {})
+    dags = [part["dag"] for part in (spec["root"], *components.values()) if "dag" in part]
+    tasks = {name: components[task["componentRef"]["name"]] for dag in dags for name, task in dag["tasks"].items()}
+    return {name: component for name, component in tasks.items() if "executorLabel" in component}
+
+
+def _add_steps(
+    spec: Mapping[str, Any], tasks: Mapping[str, Any], before: set[str], needs: dict[str, set[str]]
+) -> set[str]:
+    """Adds the steps of a part of a pipeline to `needs`; gives those that its end waits for.
+
+    Args:
+        spec: the pipeline.
+        tasks: those of the part.
+        before: the steps that the part as a whole comes after.
+        needs: gets for each step those that it comes after.
+    """
+    last: dict[str, set[str]] = {}
+    waiting = dict(tasks)
+    while ready := [name for name, task in waiting.items() if not waiting.keys() & set(task.get("dependentTasks", []))]:
+        for name in ready:
+            task = waiting.pop(name)
+            after = set().union(*(last[other] for other in task.get("dependentTasks", []))) or before
+            component = spec["components"][task["componentRef"]["name"]]
+            if "dag" in component:
+                last[name] = _add_steps(spec, component["dag"]["tasks"], after, needs)
+            else:
+                needs[name], last[name] = after, {name}
+    inner = {other for task in tasks.values() for other in task.get("dependentTasks", [])}
+    return set().union(*(steps for name, steps in last.items() if name not in inner))

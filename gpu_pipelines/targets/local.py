@@ -19,11 +19,12 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE
 from gpu_pipelines.targets.local_log import LocalLog, Observer, StepRecord
+from gpu_pipelines.targets.local_outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local_processes import no_process_left_behind
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
-# Its effect, a new version, is what it is run for; a result of an earlier run would not have it.
-NEVER_REUSED = "upload-model"
+# The effect of one, a new version, is what it is run for, and the other looks at what may have changed.
+NEVER_REUSED = ("upload-model", "check-for-new-data")
 
 
 class LocalTarget:
@@ -36,9 +37,13 @@ class LocalTarget:
 
     Attributes:
         registry: a directory where the command is run.
+        pipeline_job: the run's name; the local runner knows no resource names.
+        notification: None: the command's exit status and the run's outcome.json tell how it ended.
     """
 
     registry = "./registry"
+    pipeline_job = "{{$.pipeline_job_name}}"
+    notification = None
 
     def __init__(self, state_by_step: Mapping[str, str] | None = None, checkpoint_uri: str | None = None) -> None:
         self.checkpoint_uri = checkpoint_uri
@@ -49,7 +54,7 @@ class LocalTarget:
 
         def task(**arguments: Any) -> Any:
             placed = component(**arguments)
-            placed.set_caching_options(component.name != NEVER_REUSED)
+            placed.set_caching_options(component.name not in NEVER_REUSED)
             if plan is not None:
                 placed.set_env_variable(ACCELERATOR, plan.spec)
             if component.name in self._state_by_step:
@@ -104,12 +109,12 @@ class LocalRun:
     Attributes:
         status: succeeded, failed or interrupted.
         steps: the steps that began, in order.
-        outputs: output artifacts of the pipeline by name; empty unless it succeeded.
+        outputs: what the steps left; empty unless the run succeeded.
     """
 
     status: str
     steps: list[StepRecord]
-    outputs: dict[str, Any] = field(default_factory=dict)
+    outputs: LocalOutputs = field(default_factory=LocalOutputs)
 
 
 def require_step_packages() -> None:
@@ -155,7 +160,7 @@ def run_locally(
             # The image's name is no matter here: no container is started.
             warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
             outputs = pipeline(**arguments).outputs
-        return LocalRun("succeeded", log.steps, dict(outputs))
+        return LocalRun("succeeded", log.steps, outputs_of_run(directory, outputs))
     except KeyboardInterrupt:
         log.end_running("interrupted")
         return LocalRun("interrupted", log.steps)

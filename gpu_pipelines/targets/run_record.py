@@ -1,4 +1,4 @@
-"""What a run on this machine leaves beside its artifacts: `run.json`."""
+"""What a run on this machine leaves beside its artifacts: `run.json`, and how the last run of a pipeline ended."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from gpu_pipelines.targets.local_log import StepRecord
 
 RUN = "run.json"
 REPORT = "report.html"
+#: How the name of the file ends that says how a pipeline's last run ended.
+OUTCOME = "-outcome.json"
 RECORDED_PACKAGES = ("gpu-pipelines", "kfp", "torch", "transformers", "pyarrow", "pillow", "numpy")
 
 
@@ -49,6 +51,7 @@ class RunRecord:
         steps: the steps that began, in order.
         artifacts: paths of the pipeline's outputs.
         model: metadata of the registered version: `model_name`, `version`, `aliases`.
+        reason: why there was, or was not, anything to train; empty if the pipeline does not ask.
         versions: of Python and the packages that matter.
     """
 
@@ -65,7 +68,22 @@ class RunRecord:
     steps: list[StepRecord] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
     versions: dict[str, str] = field(default_factory=installed_versions)
+
+    @property
+    def is_champion(self) -> bool:
+        """Whether the run's model became the champion."""
+        return "champion" in self.model.get("aliases", [])
+
+    @property
+    def outcome(self) -> str:
+        """What came of the run: promoted, not promoted, nothing new, too soon; else its status."""
+        if self.status != "succeeded":
+            return self.status
+        if self.model:
+            return "promoted" if self.is_champion else "not promoted"
+        return self.reason.partition(":")[0]
 
     @property
     def report(self) -> Path:
@@ -78,6 +96,24 @@ class RunRecord:
             del step["started"]
             step["seconds"] = round(step["seconds"], 3)
         write_document(self.directory / RUN, {**content, "seconds": round(self.seconds, 3)})
+
+
+def write_outcome(runs: Path, record: RunRecord) -> None:
+    """Writes `<pipeline>-outcome.json` into the directory of all runs, in the place of that of the run before.
+
+    For whatever watches a schedule on this machine: its place is known before the run is.
+    """
+    failed = record.steps[-1] if record.steps and record.status == "failed" else None
+    content = {
+        "outcome": record.outcome,
+        "reason": failed.message or f"{failed.name} failed" if failed else record.reason,
+        "model": record.model.get("model_name", ""),
+        "version": int(record.model["version"]) if record.model else None,
+        "ended": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "run": str(record.directory),
+        "report": str(record.report),
+    }
+    write_document(runs / f"{record.pipeline}{OUTCOME}", content)
 
 
 def new_run_directory(runs: Path, pipeline: str) -> tuple[str, Path]:

@@ -18,10 +18,17 @@ class Target(Protocol):
     Attributes:
         checkpoint_uri: where checkpoints go; None for a place of each run's own.
         registry: the model registry that a pipeline takes if it is told no other.
+        pipeline_job: KFP's placeholder for the name of a run, by which it is found again.
+        notification: KFP component that tells its `recipients` how a run ended, for an exit handler; None where
+            whoever starts a run sees that.
     """
 
     checkpoint_uri: str | None
     registry: str
+    pipeline_job: str
+
+    @property
+    def notification(self) -> Any | None: ...
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """The component to use in the pipeline instead of `component`.

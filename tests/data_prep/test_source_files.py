@@ -16,11 +16,12 @@ import pytest
 from conftest import storage_emulator, write_photos
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.artifacts.source_listing import source_fingerprint
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import find_source, format_of, source_state
+from gpu_pipelines.components.data_prep.source_files import find_source, format_of
 from gpu_pipelines.components.data_prep.text_sources import text_records
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
@@ -247,8 +248,8 @@ def test_the_state_of_a_source_changes_with_its_files(tmp_path: Path, bucket: st
     seen = []
     for _ in range(2):
         sources = (str(tmp_path / "data"), f"{tmp_path}/data/*.jsonl", uri, f"{uri}/*.jsonl")
-        seen.append([source_state(source) for source in sources])
-        assert seen[-1] == [source_state(source) for source in sources]
+        seen.append([source_fingerprint(source) for source in sources])
+        assert seen[-1] == [source_fingerprint(source) for source in sources]
         (tmp_path / "data/a.jsonl").write_bytes(as_jsonl(ROWS[:30]))
         upload(tmp_path / "data", uri)
     assert all(one != two for one, two in zip(*seen, strict=True))

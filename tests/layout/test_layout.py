@@ -17,6 +17,7 @@ from conftest import gpu_pipelines
 
 from gpu_pipelines.components.catalog import COMPONENTS, components_by_folder, load_component
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_watch.watch import WatchSettings
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.components.model_upload.upload import UploadSettings
 from gpu_pipelines.components.readme import readme
@@ -112,8 +113,8 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
     assert all(command in shown.out for command in ("run", "compile", "accelerators", "models"))
 
 
-# In place of train_model, in pipelines of the users' own.
-IN_PIPELINE = [name for name in COMPONENTS if name != "run_training_script"]
+# One is there in place of train_model, in pipelines of the users' own, and one is of the second pipeline alone.
+IN_PIPELINE = [name for name in COMPONENTS if name not in ("run_training_script", "check_for_new_data")]
 
 
 def interfaces() -> Iterator[tuple[str, Any]]:
@@ -126,7 +127,7 @@ def interfaces() -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize(("name", "spec"), list(interfaces()))
 def test_every_input_and_output_is_described_and_every_parameter_has_a_default(name: str, spec: Any) -> None:
     assert spec.description
-    for kind, entries in (("input", spec.inputs), ("output", spec.outputs)):
+    for kind, entries in (("input", spec.inputs), ("output", spec.outputs or {})):
         for entry, described in entries.items():
             assert described.description, f"{kind} {entry}"
     for entry, described in spec.inputs.items():
@@ -136,6 +137,7 @@ def test_every_input_and_output_is_described_and_every_parameter_has_a_default(n
 @pytest.mark.parametrize(
     ("component", "settings"),
     [
+        ("check_for_new_data", WatchSettings),
         ("prepare_data", PrepareSettings),
         ("train_model", TrainingSettings),
         ("run_training_script", ScriptSettings),
@@ -156,7 +158,7 @@ def test_a_parameter_means_the_same_in_the_pipeline_as_in_its_component() -> Non
         assert spec.type == inputs[name].type
         assert spec.default == inputs[name].default
     hidden = {n for n, i in inputs.items() if "@" not in i.type} - set(pipeline)
-    assert hidden == {"checkpoint_uri", "passed"}, "what the pipeline itself fills in"
+    assert hidden == {"checkpoint_uri", "passed", "pipeline_job"}, "what the pipeline itself fills in"
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
@@ -171,3 +173,11 @@ def test_stubs_are_thin(name: str) -> None:
 def test_the_readme_of_a_step_is_up_to_date(folder: str) -> None:
     path = ROOT / "components" / folder / "README.md"
     assert path.read_text(encoding="utf-8") == readme(folder), "run make docs"
+
+
+def test_what_both_pipelines_take_is_the_same_in_both() -> None:
+    first, second = (load_pipeline(name).build(LocalTarget(), None).component_spec.inputs for name in PIPELINES)
+    assert set(second) - set(first) == {"min_champion_age_days", "start_from_champion"}
+    assert {name: (second[name].type, second[name].default) for name in first} == {
+        name: (spec.type, spec.default) for name, spec in first.items()
+    }

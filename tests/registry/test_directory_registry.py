@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry, model_name_for, open_registry, registry_problems
+
+#: Exit status of a process that was not killed.
+ENDED = 33
 
 
 @pytest.fixture
@@ -24,6 +29,12 @@ def model(tmp_path: Path) -> Path:
 
 
 def add(registry: DirectoryRegistry, model: Path, promote: bool = True, seen: int | None = None) -> int:
+    """Adds what is in the directory with other weights than before."""
+    (model / "model.safetensors").write_bytes(os.urandom(20_000))
+    return add_again(registry, model, promote, seen)
+
+
+def add_again(registry: DirectoryRegistry, model: Path, promote: bool = True, seen: int | None = None) -> int:
     return registry.add("digits", model, {"passed": promote}, promote=promote, champion_seen=seen).number
 
 
@@ -34,6 +45,17 @@ def test_versions_count_from_one_and_hold_a_copy_of_all_files(tmp_path: Path, mo
     assert (first.path / "tokenizer" / "vocabulary.json").read_text() == "{}"
     assert set(first.info["files"]) == {"model.safetensors", "tokenizer/vocabulary.json"}
     assert registry.names() == ["digits"]
+
+
+def test_the_same_model_twice_adds_nothing_and_may_be_promoted_later(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    add(registry, model)
+    assert add(registry, model, promote=False, seen=1) == 2
+    assert add_again(registry, model, promote=False, seen=1) == 2
+    assert registry.aliases("digits") == {"champion": 1, "challenger": 2}
+    assert add_again(registry, model, seen=1) == 2
+    assert registry.aliases("digits") == {"champion": 2, "challenger": 2}
+    assert [version.number for version in registry.versions("digits")] == [1, 2]
 
 
 def test_challenger_names_the_newest_and_champion_the_newest_that_passed(tmp_path: Path, model: Path) -> None:
@@ -67,8 +89,9 @@ def test_an_alias_can_be_moved_by_hand_but_only_to_a_version_that_exists(tmp_pat
 
 def _add_five(root: Path, model: Path) -> None:
     registry = DirectoryRegistry(root)
+    own = shutil.copytree(model, model.with_name(f"model-{os.getpid()}"))
     for _ in range(5):
-        add(registry, model)
+        add(registry, own)
 
 
 def test_writers_at_the_same_time_each_add_all_their_versions(tmp_path: Path, model: Path) -> None:
@@ -87,8 +110,6 @@ def test_writers_at_the_same_time_each_add_all_their_versions(tmp_path: Path, mo
 
 def _add_and_die(root: Path, model: Path, calls: int) -> None:
     """Adds a version and kills itself at the given call of one of the steps that change the registry."""
-    import shutil
-
     import gpu_pipelines.registry.directory as directory
 
     count = 0
@@ -106,29 +127,35 @@ def _add_and_die(root: Path, model: Path, calls: int) -> None:
     shutil.copyfile = counted(shutil.copyfile)  # type: ignore[assignment]
     directory.write_document = counted(directory.write_document)  # type: ignore[assignment]
     Path.rename = counted(Path.rename)  # type: ignore[method-assign]
-    add(DirectoryRegistry(root), model, seen=1)
-    os._exit(33)
+    Path.replace = counted(Path.replace)  # type: ignore[method-assign]
+    add_again(DirectoryRegistry(root), model, seen=1)
+    os._exit(ENDED)
 
 
-@pytest.mark.parametrize("calls", [1, 2, 3, 4, 5])
-def test_a_writer_killed_at_any_stage_leaves_whole_versions_only(tmp_path: Path, model: Path, calls: int) -> None:
-    root = tmp_path / "registry"
-    registry = DirectoryRegistry(root)
-    add(registry, model)
+def test_a_writer_killed_at_any_stage_leaves_whole_versions_only(tmp_path: Path, model: Path) -> None:
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=_add_and_die, args=(root, model, calls))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-    for version in registry.versions("digits"):
-        assert set(version.info["files"]) == {"model.safetensors", "tokenizer/vocabulary.json"}
-        assert all((version.path / name).is_file() for name in version.info["files"])
-    assert registry.aliases("digits")["champion"] == 1
-    started = time.monotonic()
-    number = add(registry, model, seen=1)
-    assert time.monotonic() - started < 10
-    assert registry.aliases("digits") == {"champion": number, "challenger": number}
-    assert not list((root / "digits").glob(".incoming-*"))
+    for calls in range(1, 20):
+        root = tmp_path / f"registry-{calls}"
+        registry = DirectoryRegistry(root)
+        add(registry, model)
+        (model / "model.safetensors").write_bytes(os.urandom(20_000))
+        process = context.Process(target=_add_and_die, args=(root, model, calls))
+        process.start()
+        process.join(60)
+        if process.exitcode == ENDED:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        for version in registry.versions("digits"):
+            written = sha256_of_tree(version.path, leave_out=("version.json",))
+            assert version.info["files"] == written, f"killed at {calls}"
+        assert registry.aliases("digits")["champion"] == 1
+        started = time.monotonic()
+        assert add_again(registry, model, seen=1) == 2, "the next upload of the same model takes up what is there"
+        assert time.monotonic() - started < 10
+        assert registry.aliases("digits") == {"champion": 2, "challenger": 2}
+        assert [version.number for version in registry.versions("digits")] == [1, 2]
+        assert not list((root / "digits").glob(".incoming-*"))
+    assert calls == 8, "two files copied, two documents written and put in place, one rename, and the end"
 
 
 def test_a_registry_that_cannot_be_written_is_said_before_anything_is_copied(tmp_path: Path, model: Path) -> None:

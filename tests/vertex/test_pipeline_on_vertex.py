@@ -1,24 +1,29 @@
-"""A compiled file from its submission to the model in the registry, run as Vertex AI Pipelines runs it."""
+"""Compiled files from their submission to the model in the registry, run as Vertex AI Pipelines runs them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import write_photos
 
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
-COMPILED = Path(__file__).parents[2] / "compiled" / "train_evaluate_upload" / "vertex" / "l4-1.yaml"
+COMPILED = Path(__file__).parents[2] / "compiled"
+FEW_STEPS = {"image_size": 16, "max_steps": 6, "checkpoint_every_steps": 3, "global_batch_size": 16}
 Run = Callable[..., Any]
 
 
 @pytest.fixture
 def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Submits the file with the SDK and runs it; gives the pipeline job as the service has it."""
+    """Submits the file of a pipeline with the SDK and runs it; gives the pipeline job as the service has it."""
     for name, value in vertex_api.environment().items():
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
@@ -28,37 +33,71 @@ def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
 
-    def submit(**parameters: Any) -> Any:
-        job = sdk.PipelineJob("train", str(COMPILED), parameter_values=parameters, job_id="train-1")
+    backend = PipelineBackend(vertex_api, rehearse="cpu:1")
+    runs = count(1)
+
+    def submit(pipeline: str = "train_evaluate_upload", **parameters: Any) -> Any:
+        file = COMPILED / pipeline / "vertex" / "l4-1.yaml"
+        job = sdk.PipelineJob("train", str(file), parameter_values=parameters, job_id=f"train-{next(runs)}")
         job.submit()
-        PipelineBackend(vertex_api, rehearse="cpu:1").run(job.resource_name)
-        return vertex_api.state.pipeline_jobs.job(job.resource_name)
+        backend.run(job.resource_name)
+        return vertex_api.state.pipeline_jobs.job(job.resource_name), backend.mails
 
     return submit
 
 
 @pytest.mark.slow
 def test_a_compiled_file_runs_from_data_to_the_model_registry(vertex_api: VertexApi, run: Run, tmp_path: Path) -> None:
-    job = run(
-        source=str(write_photos(tmp_path / "photos")),
-        image_size=16,
-        max_steps=6,
-        checkpoint_every_steps=3,
-        global_batch_size=16,
-        model_name="photos",
-        gates=["accuracy>=0"],
-    )
+    photos = str(write_photos(tmp_path / "photos"))
+    job, _ = run(source=photos, **FEW_STEPS, model_name="photos", gates=["accuracy>=0"])
     assert job.state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(vertex_api.state.logs.messages()[-60:])
     assert len(vertex_api.state.custom_jobs.jobs) == 2
     ((version,),) = vertex_api.state.models.versions.values()
     assert version.display_name == "photos"
     assert version.artifact_uri.startswith("gs://example-bucket/models/photos/")
     assert {"champion", "challenger"} <= set(version.version_aliases)
+    assert version.pipeline_job == "projects/example-project/locations/us-central1/pipelineJobs/train-1"
+
+
+@pytest.mark.slow
+def test_retraining_on_data_that_grows_ends_with_two_versions(vertex_api: VertexApi, run: Run, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos")
+    given = {**FEW_STEPS, "source": str(photos), "gates": ["accuracy>=0"], "notify": ["team@example.com"]}
+    registry = vertex_api.state.models
+    for grows, versions in ((False, 1), (False, 1), (True, 2)):
+        if grows:
+            more = write_photos(tmp_path / "more", seed=1)
+            for path in more.glob("*/*"):
+                path.rename(photos / path.parent.name / f"more-{path.name}")
+        job, mails = run("scheduled_retraining", **given, start_from_champion=grows)
+        assert job.state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(vertex_api.state.logs.messages()[-60:])
+        ((*_, newest),) = (held := registry.versions.values())
+        assert [len(each) for each in held] == [versions]
+    first = next(iter(held))[0]
+    assert [set(version.version_aliases) for version in (first, newest)] == [
+        set(),
+        {"default", "challenger", "champion"},
+    ]
+    assert mails == [(["team@example.com"], "SUCCEEDED")] * 3
+    assert any(line.startswith("nothing new: ") for line in vertex_api.state.logs.messages())
+    assert [len(found) for found in registry.evaluations.values()] == [1, 1]
+    evaluation = registry.evaluations[f"{newest.name}@2"][0]
+    assert evaluation.metrics["confidenceMetrics"][0]["recall"] >= 0
+    assert [spec["displayName"] for spec in evaluation.metrics["confusionMatrix"]["annotationSpecs"]] == ["blue", "red"]
+    assert evaluation.metadata["pipeline_job_id"] == "train-3"
+    trained_from = json.loads(RemoteFolder(newest.artifact_uri).read("evaluation.json"))["configuration"]["settings"]
+    assert trained_from["model"] == first.artifact_uri
+    states = {
+        task.task_name: task.state.name
+        for task in list(vertex_api.state.pipeline_jobs.jobs.values())[1].job_detail.task_details
+    }
+    assert (states["check-for-new-data"], states["condition-2"]) == ("SUCCEEDED", "SKIPPED")
+    assert states["train-model"] == "PENDING"
 
 
 @pytest.mark.slow
 def test_a_step_that_fails_fails_the_run_and_its_log_says_why(vertex_api: VertexApi, run: Run) -> None:
-    job = run(source="/nowhere")
+    job, _ = run(source="/nowhere")
     assert job.state.name == "PIPELINE_STATE_FAILED"
     assert "The failed tasks are: [prepare-data]." in job.error.message
     states = {task.task_name: task.state.name for task in job.job_detail.task_details}

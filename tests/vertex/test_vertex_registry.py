@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.registry import Registry, open_registry
+from gpu_pipelines.registry import RegisteredVersion, Registry, open_registry
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
 BUCKET = "gs://example-bucket"
 INFO = {"passed": True, "metrics": {"accuracy": 0.9}}
+JOB = "projects/example-project/locations/us-central1/pipelineJobs/nightly-1"
+#: Exit status of an upload that was not killed.
+ENDED = 33
 
 
 @pytest.fixture
@@ -34,6 +42,37 @@ def exported(folder: Path, weights: str) -> Path:
     (folder / "tokenizer").mkdir()
     (folder / "tokenizer" / "vocabulary.json").write_text("{}")
     return folder
+
+
+def evaluated(folder: Path, weights: str, **changes: Any) -> Path:
+    """An exported model with the evaluation of a classifier, or of a text model where `labels` are empty."""
+    measured = {"accuracy": 0.9, "macro_f1": 0.85, "log_loss": 0.3}
+    test = {"rows": 10, "metrics": {name: {"value": v, "low": v, "high": v} for name, v in measured.items()}}
+    content = {
+        "model_name": "digits",
+        "task": "image_classification",
+        "labels": ["no", "yes"],
+        "dataset_fingerprint": "d" * 64,
+        "source_fingerprint": "s" * 64,
+        "best": "step-00000100",
+        "configuration": {"settings": {}, "devices": {}},
+        "select_by": "accuracy",
+        "checkpoints": [],
+        "gates": [],
+        "test": {**test, "confusion": [[4, 1], [0, 5]]},
+        "champion": None,
+        "passed": True,
+        "mistakes": [],
+        **changes,
+    }
+    folder = exported(folder, weights)
+    Evaluation(**content).save(folder)
+    return folder
+
+
+def add(registry: Registry, model: Path, name: str = "digits", seen: int | None = None) -> RegisteredVersion:
+    info = {**INFO, "dataset_fingerprint": "d" * 64, "source_fingerprint": "s" * 64, "pipeline_job": JOB}
+    return registry.add(name, model, info, promote=True, champion_seen=seen)
 
 
 def test_versions_aliases_and_files(registry: Registry, tmp_path: Path) -> None:
@@ -126,3 +165,142 @@ def test_a_version_or_a_bucket_that_is_not_there_is_named(
 def test_an_address_of_another_form_is_refused(uri: str) -> None:
     with pytest.raises(UserError, match="vertex://PROJECT/REGION"):
         open_registry(uri)
+
+
+def evaluations(api: VertexApi, version: int, name: str = "digits") -> list[Any]:
+    return next(
+        (found for key, found in api.state.models.evaluations.items() if key.endswith(f"/{name}@{version}")), []
+    )
+
+
+def test_the_evaluation_is_beside_the_version_in_the_services_own_terms(
+    registry: Registry, vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        add(registry, tmp_path / "1" if (tmp_path / "1").exists() else evaluated(tmp_path / "1", "a"))
+    [evaluation] = evaluations(vertex_api, 1)
+    assert evaluation.metrics_schema_uri.endswith("/modelevaluation/classification_metrics_1.0.0.yaml")
+    metrics = evaluation.metrics
+    assert metrics["logLoss"] == 0.3
+    [at_threshold_0] = metrics["confidenceMetrics"]
+    assert (at_threshold_0["recall"], at_threshold_0["f1ScoreMacro"]) == (0.9, 0.85)
+    assert [spec["displayName"] for spec in metrics["confusionMatrix"]["annotationSpecs"]] == ["no", "yes"]
+    assert [list(row) for row in metrics["confusionMatrix"]["rows"]] == [[4, 1], [0, 5]]
+    assert evaluation.metadata["test_rows"] == 10
+    assert evaluation.metadata["pipeline_job_resource_name"] == JOB
+
+
+def test_a_text_model_has_its_figures_in_the_metadata(
+    registry: Registry, vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    test = {"rows": 7, "metrics": {"perplexity": {"value": 12.5, "low": 12, "high": 13}}}
+    add(registry, evaluated(tmp_path / "1", "a", task="causal_lm", labels=[], test=test))
+    [evaluation] = evaluations(vertex_api, 1)
+    assert evaluation.metrics_schema_uri.endswith("/general_text_generation_metrics_1.0.0.yaml")
+    assert dict(evaluation.metadata["test_metrics"]) == {"perplexity": 12.5}
+
+
+def test_a_version_says_where_it_is_from_and_how_good_it_is(
+    registry: Registry, vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    add(registry, evaluated(tmp_path / "1", "a"))
+    ((version,),) = vertex_api.state.models.versions.values()
+    assert version.pipeline_job == JOB
+    assert version.labels["gpu-pipelines-dataset"] == "d" * 40
+    assert version.labels["gpu-pipelines-source"] == "s" * 40
+    assert version.version_description == (
+        "step-00000100: accuracy 0.9000, macro_f1 0.8500, log_loss 0.3000 on 10 test rows; passed its gates"
+    )
+
+
+def test_an_evaluation_that_the_service_does_not_take_costs_no_model(
+    registry: Registry, vertex_api: VertexApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vertex_api.fail_next("evaluations:import", 400)
+    added = add(registry, evaluated(tmp_path / "1", "a"))
+    assert added.aliases == ("challenger", "champion")
+    assert "warning: Importing the evaluation of version 1 of 'digits' failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", [503, 0])
+def test_an_evaluation_whose_answer_is_lost_is_there_once(
+    registry: Registry, vertex_api: VertexApi, tmp_path: Path, status: int
+) -> None:
+    vertex_api.fail_next("evaluations:import", status, took_effect=True)
+    assert add(registry, evaluated(tmp_path / "1", "a")).aliases == ("challenger", "champion")
+    assert len(evaluations(vertex_api, 1)) == 1
+
+
+def test_an_evaluation_that_did_not_arrive_is_imported_by_the_next_upload(
+    registry: Registry, vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    model = evaluated(tmp_path / "1", "a")
+    vertex_api.fail_next("evaluations:import", 403)
+    with pytest.raises(UserError, match="Upload again to complete it"):
+        add(registry, model)
+    assert registry.aliases("digits") == {"default": 1}
+    assert add(registry, model).aliases == ("challenger", "champion")
+    assert len(evaluations(vertex_api, 1)) == 1
+
+
+def _add_and_die(environment: dict[str, str], name: str, model: Path, calls: int) -> None:
+    """Adds a version and kills itself before the given call of one of those that write to storage or service."""
+    os.environ.update(environment)
+    from google.cloud.aiplatform_v1 import ModelServiceClient
+    from google.cloud.aiplatform_v1.services.model_service.transports.rest import ModelServiceRestTransport
+
+    count = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)
+
+        return call
+
+    upload = ModelServiceRestTransport.upload_model.fget  # type: ignore[attr-defined]
+    ModelServiceRestTransport.upload_model = property(lambda self: counted(upload(self)))
+    for owner, method in (
+        (RemoteFolder, "upload"),
+        (RemoteFolder, "require_same"),
+        (RemoteFolder, "write"),
+        (ModelServiceClient, "import_model_evaluation"),
+        (ModelServiceClient, "merge_version_aliases"),
+    ):
+        setattr(owner, method, counted(getattr(owner, method)))
+    add(open_registry("vertex://", f"{BUCKET}/pipeline-root/run"), model, name, seen=1)
+    os._exit(ENDED)
+
+
+def is_whole(version: RegisteredVersion) -> bool:
+    folder = RemoteFolder(version.place)
+    written = {name: hashlib.sha256(folder.read(name)).hexdigest() for name in version.info["files"]}
+    return bool(written) and written == version.info["files"]
+
+
+def test_an_upload_killed_at_any_stage_leaves_whole_versions_only(
+    registry: Registry, vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    # A process that has Google's clients loaded, and has not used them, is copied for each upload.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gcsfs", "google.cloud.aiplatform_v1", "gpu_pipelines.registry.vertex"])
+    for calls in range(1, 20):
+        name = f"digits-{calls}"
+        add(registry, evaluated(tmp_path / f"{name}-1", f"a {calls}"), name)
+        model = evaluated(tmp_path / f"{name}-2", f"b {calls}")
+        upload = context.Process(target=_add_and_die, args=(vertex_api.environment(), name, model, calls))
+        upload.start()
+        upload.join(120)
+        if upload.exitcode == ENDED:
+            break
+        assert upload.exitcode == -signal.SIGKILL
+        assert all(is_whole(version) for version in registry.versions(name)), calls
+        assert registry.aliases(name)["champion"] == 1
+        assert add(registry, model, name, seen=1).number == 2, "the next upload takes up what is there"
+        assert registry.aliases(name) == {"champion": 2, "challenger": 2, "default": 2}
+        assert [version.number for version in registry.versions(name)] == [1, 2]
+        assert len(evaluations(vertex_api, 2, name)) == 1
+    assert calls == 7, "files, their check, version.json, the version, its evaluation, its aliases, and the end"

@@ -1,7 +1,8 @@
-"""The model registry: models and their versions, uploaded, looked at, listed, deleted."""
+"""The model registry: models, their versions and the evaluations of those, uploaded, looked at, listed, deleted."""
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -12,6 +13,21 @@ from vertex_api.custom_jobs import now
 from vertex_api.names import Names, page
 from vertex_api.operations import Operations
 from vertex_api.rules import check_name_and_labels, raise_found
+from vertex_api.transcoding import as_json
+
+_SCHEMA = r"gs://google-cloud-aiplatform/schema/modelevaluation/([a-z_]+)_metrics_1\.0\.0\.yaml"
+#: Names of the fields of each schema, at every depth.
+#: https://cloud.google.com/vertex-ai/docs/reference/rpc/google.cloud.aiplatform.v1/schema/modelevaluation.metrics
+_METRICS = {
+    "classification": {
+        *("auPrc", "auRoc", "logLoss", "confidenceMetrics", "confusionMatrix"),
+        *("annotationSpecs", "id", "displayName", "rows"),
+        *("confidenceThreshold", "maxPredictions", "recall", "precision", "falsePositiveRate"),
+        *("f1Score", "f1ScoreMicro", "f1ScoreMacro", "recallAt1", "precisionAt1", "falsePositiveRateAt1", "f1ScoreAt1"),
+        *("truePositiveCount", "falsePositiveCount", "falseNegativeCount", "trueNegativeCount"),
+    },
+    "general_text_generation": {"bleu", "rougeLSum"},
+}
 
 
 class Models:
@@ -19,11 +35,13 @@ class Models:
 
     Attributes:
         versions: the versions of each model by its name, the oldest first.
+        evaluations: the evaluations of each version by its name and number, as in …/models/digits@1.
         page_size: the longest page of a list.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int) -> None:
         self.versions: dict[str, list[Any]] = {}
+        self.evaluations: dict[str, list[Any]] = {}
         self.page_size = page_size
         self._names, self._operations = names, operations
         self._lock = threading.RLock()
@@ -85,6 +103,29 @@ class Models:
                     model.version_aliases.append(alias)
         return model
 
+    def import_evaluation(self, request: Any) -> Any:
+        """ImportModelEvaluation, with metrics that its schema has and no others."""
+        model = self.get(api.GetModelRequest(name=request.parent))
+        given = as_json(request.model_evaluation)
+        schema = re.fullmatch(_SCHEMA, given.get("metricsSchemaUri", ""))
+        if schema is None or schema[1] not in _METRICS:
+            raise ApiError(400, f"Unsupported metrics_schema_uri: {given.get('metricsSchemaUri')!r}.")
+        if unknown := sorted(_fields(given.get("metrics", {})) - _METRICS[schema[1]]):
+            raise ApiError(400, f"The metrics do not match their schema: {unknown[0]}.")
+        with self._lock:
+            evaluation = api.ModelEvaluation(request.model_evaluation)
+            evaluation.name = self._names.new(model.name, "evaluations")
+            evaluation.create_time = now()
+            self.evaluations.setdefault(f"{model.name}@{model.version_id}", []).append(evaluation)
+        return evaluation
+
+    def list_evaluations(self, request: Any) -> Any:
+        """ListModelEvaluations, of the version that is named or the default one."""
+        model = self.get(api.GetModelRequest(name=request.parent))
+        held = self.evaluations.get(f"{model.name}@{model.version_id}", [])
+        found, token = page(held, model.name, request, self.page_size)
+        return api.ListModelEvaluationsResponse(model_evaluations=found, next_page_token=token)
+
     def delete(self, request: Any) -> Any:
         """DeleteModel."""
         name = self._names.number(request.name)
@@ -108,3 +149,10 @@ class Models:
         if name not in self.versions:
             raise not_found(name)
         return self.versions[name]
+
+
+def _fields(value: Any) -> set[str]:
+    """Names of all fields in a JSON value."""
+    if isinstance(value, dict):
+        return set(value).union(*(_fields(each) for each in value.values()))
+    return set().union(*(_fields(each) for each in value)) if isinstance(value, list) else set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,7 +51,7 @@ class PipelineRun:
         return {
             "{{$.pipeline_root}}": self.root,
             "{{$.pipeline_job_name}}": self.job_id,
-            "{{$.pipeline_job_uuid}}": "4611686018427387904",
+            "{{$.pipeline_job_uuid}}": str(4611686018427387904 + zlib.crc32(self.job_id.encode())),
             "{{$.pipeline_job_resource_name}}": name,
             "{{$.pipeline_task_name}}": task,
             "{{$.pipeline_task_uuid}}": "2305843009213693952",
@@ -74,7 +75,7 @@ def executor_input_of(
         task: name of the task.
         run: the run that it is in.
         artifacts: the input artifacts by name, each whole or by its URI.
-        values: parameters that are outputs of other tasks, by the name of the input.
+        values: parameters that are outputs of other tasks, or inputs of a part of the pipeline, by the input's name.
     """
     spec = _spec(pipeline)
     placed, component = _task_and_component(spec, task)
@@ -104,6 +105,12 @@ def executor_input_of(
     }
 
 
+def tasks_of(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """All tasks of a pipeline and of the parts in it, by name."""
+    dags = [part["dag"] for part in (spec["root"], *spec["components"].values()) if "dag" in part]
+    return {name: task for dag in dags for name, task in dag["tasks"].items()}
+
+
 def container_command(pipeline: Pipeline, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> list[str]:
     """Command and arguments of a task's container, with every placeholder resolved."""
     spec = _spec(pipeline)
@@ -130,7 +137,7 @@ def _loaded(file: Path) -> dict[str, Any]:
 
 
 def _task_and_component(spec: Mapping[str, Any], task: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    placed = spec["root"]["dag"]["tasks"][task]
+    placed = tasks_of(spec)[task]
     return placed, spec["components"][placed["componentRef"]["name"]]
 
 
@@ -143,7 +150,7 @@ def _parameters(
         given = task.get("inputs", {}).get("parameters", {}).get(parameter, {})
         if "componentInputParameter" in given:
             outer = given["componentInputParameter"]
-            value = run.parameters.get(outer, pipeline[outer].get("defaultValue"))
+            value = run.parameters.get(outer, pipeline.get(outer, {}).get("defaultValue"))
         elif "runtimeValue" in given:
             value = given["runtimeValue"]["constant"]
         else:
@@ -151,8 +158,13 @@ def _parameters(
         if isinstance(value, str):
             for placeholder, text in run.placeholders(name).items():
                 value = value.replace(placeholder, text)
-        found[parameter] = int(value) if definition["parameterType"] == _NUMBER else value
+        found[parameter] = as_stored(value, definition)
     return found
+
+
+def as_stored(value: Any, definition: Mapping[str, Any]) -> Any:
+    """A parameter's value as its container gets it: JSON of the service has points in whole numbers."""
+    return int(value) if definition["parameterType"] == _NUMBER and value is not None else value
 
 
 def _artifact(name: str, given: str | Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:

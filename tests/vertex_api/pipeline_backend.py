@@ -1,6 +1,6 @@
 """Runs pipeline jobs as Vertex AI Pipelines does: each task's container as a process, one after the other.
 
-Pipelines are flat, as this project's are: no loops, conditions or pipelines in pipelines.
+Branches and exit handlers are carried out, loops are not. An e-mail is not sent but noted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from vertex_api.mounted_bucket import command_with_bucket
-from vertex_api.payload import PipelineRun, container_command, executor_input_of
+from vertex_api.payload import PipelineRun, as_stored, container_command, executor_input_of, tasks_of
 from vertex_api.replicas import container_variables
 from vertex_api.server import VertexApi
 from vertex_api.transcoding import as_json
 
 _MOUNT = Path("/gcs")
+_WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
+_CONDITION = re.compile(r"inputs\.parameter_values\['([^']+)'\] == (true|false)")
+_MAIL = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
+Spec = Mapping[str, Any]
 
 
 class PipelineBackend:
@@ -27,12 +31,16 @@ class PipelineBackend:
     Args:
         api: the server; from now on it runs custom jobs as well.
         rehearse: what the training step runs on in place of GPUs, such as cpu:1.
+
+    Attributes:
+        mails: recipients and final state of each e-mail that the service would have sent.
     """
 
     def __init__(self, api: VertexApi, rehearse: str) -> None:
         self._api, self._jobs = api, api.state.pipeline_jobs
         self._bucket = api.folder / "gcs"
         self._bucket.mkdir()
+        self.mails: list[tuple[list[str], str]] = []
         variables = {**api.proxy_environment(), "STORAGE_EMULATOR_HOST": api.url}
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
@@ -55,31 +63,84 @@ class PipelineBackend:
             job_id=job_id,
         )
         self._jobs.begin(name)
+        definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+        values = {
+            key: as_stored(run.parameters.get(key, definition.get("defaultValue")), definition)
+            for key, definition in definitions.items()
+        }
+        failed = self._run_part(name, spec, spec["root"]["dag"]["tasks"], run, values)
+        if failed:
+            message = f"The DAG failed because some tasks failed. The failed tasks are: [{', '.join(failed)}]."
+            self._jobs.end(name, "FAILED", message)
+        else:
+            self._jobs.end(name, "SUCCEEDED")
+
+    def _run_part(
+        self, name: str, spec: Spec, tasks: Mapping[str, Any], run: PipelineRun, values: Mapping[str, Any]
+    ) -> list[str]:
+        """Runs the tasks of a pipeline, or of a part of one; gives those that have failed.
+
+        Args:
+            name: resource name of the pipeline job.
+            spec: the pipeline.
+            tasks: those of the part.
+            run: what placeholders stand for.
+            values: of the part's input parameters.
+        """
         done: dict[str, dict[str, Any]] = {}
-        tasks = spec["root"]["dag"]["tasks"]
+        failed: list[str] = []
         while left := [task for task in tasks if task not in done]:
             task = next(task for task in left if set(tasks[task].get("dependentTasks", [])) <= set(done))
-            done[task] = self._run_task(name, spec, task, run, done)
-            if not done[task]:
-                self._jobs.end(
-                    name, "FAILED", f"The DAG failed because some tasks failed. The failed tasks are: [{task}]."
-                )
-                return
-        self._jobs.end(name, "SUCCEEDED")
+            policy, done[task] = tasks[task].get("triggerPolicy", {}), {}
+            given = self._given(tasks[task], values, done, failed)
+            component = spec["components"][tasks[task]["componentRef"]["name"]]
+            if failed and policy.get("strategy") != _WHATEVER_HAPPENED:
+                continue
+            if not _holds(policy.get("condition", ""), given):
+                self._jobs.set_task(name, task, "SKIPPED")
+            elif "dag" in component:
+                self._jobs.set_task(name, task, "RUNNING")
+                below = self._run_part(name, spec, component["dag"]["tasks"], run, given)
+                self._jobs.set_task(name, task, "FAILED" if below else "SUCCEEDED")
+                failed += below
+            elif _is_mail(spec, component):
+                self.mails.append((given["recipients"], given["pipeline_task_final_status"]["state"]))
+                self._jobs.set_task(name, task, "SUCCEEDED")
+            else:
+                done[task] = self._run_task(name, spec, task, run, done, given)
+                failed += [] if done[task] else [task]
+        return failed
+
+    @staticmethod
+    def _given(
+        task: Mapping[str, Any], values: Mapping[str, Any], done: Mapping[str, Any], failed: list[str]
+    ) -> dict[str, Any]:
+        """The input parameters of a task that come from elsewhere."""
+        found: dict[str, Any] = {}
+        for key, given in task.get("inputs", {}).get("parameters", {}).items():
+            if "componentInputParameter" in given:
+                found[key] = values[given["componentInputParameter"]]
+            elif "taskOutputParameter" in given:
+                # There are none of a task that was not run because one before it has failed.
+                output = given["taskOutputParameter"]
+                found[key] = done[output["producerTask"]].get(output["outputParameterKey"])
+            elif "taskFinalStatus" in given:
+                found[key] = {"state": "FAILED" if failed else "SUCCEEDED"}
+        return found
 
     def _run_task(
-        self, name: str, spec: Mapping[str, Any], task: str, run: PipelineRun, done: Mapping[str, dict[str, Any]]
+        self,
+        name: str,
+        spec: Spec,
+        task: str,
+        run: PipelineRun,
+        done: Mapping[str, dict[str, Any]],
+        values: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Runs a task; gives its outputs, or nothing if it failed."""
-        inputs = spec["root"]["dag"]["tasks"][task].get("inputs", {})
         artifacts = {
             key: done[given["taskOutputArtifact"]["producerTask"]][given["taskOutputArtifact"]["outputArtifactKey"]]
-            for key, given in inputs.get("artifacts", {}).items()
-        }
-        values = {
-            key: done[given["taskOutputParameter"]["producerTask"]][given["taskOutputParameter"]["outputParameterKey"]]
-            for key, given in inputs.get("parameters", {}).items()
-            if "taskOutputParameter" in given
+            for key, given in tasks_of(spec)[task].get("inputs", {}).get("artifacts", {}).items()
         }
         executor_input = executor_input_of(spec, task, run, artifacts, values)
         self._here(run.files / task).mkdir(parents=True)
@@ -126,3 +187,18 @@ class PipelineBackend:
     def _here(self, path: Path) -> Path:
         """A path under `/gcs` as this machine has it."""
         return self._bucket / path.relative_to(_MOUNT)
+
+
+def _holds(condition: str, values: Mapping[str, Any]) -> bool:
+    """Whether a task's condition, in the one form of CEL that KFP writes for a truth, is met."""
+    if not condition:
+        return True
+    match = _CONDITION.fullmatch(condition)
+    assert match, condition
+    return bool(values[match[1]]) is (match[2] == "true")
+
+
+def _is_mail(spec: Spec, component: Mapping[str, Any]) -> bool:
+    """The service runs the component for e-mails itself; its container does nothing but fail."""
+    container = spec["deploymentSpec"]["executors"][component["executorLabel"]].get("container", {})
+    return _MAIL in container.get("command", [])

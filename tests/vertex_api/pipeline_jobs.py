@@ -17,6 +17,7 @@ from vertex_api.custom_jobs import now
 from vertex_api.logs import Logs
 from vertex_api.names import Names, page
 from vertex_api.operations import Operations
+from vertex_api.payload import tasks_of
 from vertex_api.rules import check_name_and_labels, raise_found
 from vertex_api.transcoding import as_json
 
@@ -104,7 +105,7 @@ class PipelineJobs:
             job.start_time = job.update_time = now()
             spec = as_json(job)["pipelineSpec"]
             self._add_task(job, spec["pipelineInfo"]["name"], TASK_STATES.RUNNING)
-            for task in spec["root"]["dag"]["tasks"]:
+            for task in tasks_of(spec):
                 self._add_task(job, task, TASK_STATES.PENDING)
 
     def set_task(self, name: str, task: str, state: str, error: str = "", custom_job: str = "") -> None:

@@ -99,6 +99,8 @@ class State:
                 "ListModelVersions": self.models.list_versions,
                 "MergeVersionAliases": self.models.merge_aliases,
                 "DeleteModel": self.models.delete,
+                "ImportModelEvaluation": self.models.import_evaluation,
+                "ListModelEvaluations": self.models.list_evaluations,
             },
         }
         return {

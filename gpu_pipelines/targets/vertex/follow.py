@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import step_components
 from gpu_pipelines.targets.local_log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.vertex.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
 from gpu_pipelines.targets.vertex.launched_jobs import LaunchedJobs
@@ -227,7 +228,7 @@ def _read(client: Any, name: str) -> Any:
 
 
 def _state(job: Any) -> RunState:
-    names = _steps_of(job.pipeline_spec)
+    names = step_components(job.pipeline_spec).keys()
     details = [detail for detail in job.job_detail.task_details if detail.task_name in names and detail.parent_task_id]
     state = job.state.name
     return RunState(
@@ -242,14 +243,6 @@ def _begun(detail: Any) -> tuple[bool, float, str]:
     """Sorts steps by when they began; those that have not come last, by name."""
     began = detail.start_time
     return not began, began.timestamp() if began else 0.0, detail.task_name
-
-
-def _steps_of(spec: Any) -> set[str]:
-    """Names of the tasks that run something, in the pipeline and in pipelines within it."""
-    components = spec["components"]
-    runs = {key for key, component in components.items() if "executorLabel" in component}
-    dags = [part["dag"] for part in (spec["root"], *components.values()) if "dag" in part]
-    return {name for dag in dags for name, task in dag["tasks"].items() if task["componentRef"]["name"] in runs}
 
 
 def _step(detail: Any) -> StepState:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import step_components
 from gpu_pipelines.targets.vertex.connection import (
     REQUEST_SECONDS,
     job_service,
@@ -75,8 +76,7 @@ class LaunchedJobs:
 def _launchers(spec: Any) -> dict[str, str]:
     """The tasks that launch a custom job, by the display name that they give it."""
     found = {}
-    for name, task in spec["root"]["dag"]["tasks"].items():
-        component = spec["components"][task["componentRef"]["name"]]
+    for name, component in step_components(spec).items():
         parameters = component.get("inputDefinitions", {}).get("parameters", {})
         if "worker_pool_specs" in parameters and "defaultValue" in parameters["display_name"]:
             found[str(parameters["display_name"]["defaultValue"])] = name

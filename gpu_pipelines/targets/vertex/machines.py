@@ -12,6 +12,7 @@ from gpu_pipelines.accelerators.plan import SCHEDULING, PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import steps_of
 from gpu_pipelines.targets.target import STEPS_IMAGE
 from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 
@@ -51,21 +52,8 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
             problems.append(f"{step}: {error}")
     if problems:
         raise UserError.of_all(problems)
-    depths = _depths(spec)
-    return sorted(found, key=lambda each: depths.get(each.step, 0))
-
-
-def _depths(spec: Mapping[str, Any]) -> dict[str, int]:
-    """How many tasks of the pipeline, at most, run one after the other before each of them."""
-    waiting = dict(spec["root"].get("dag", {}).get("tasks", {}))
-    depths: dict[str, int] = {}
-    while ready := [name for name, task in waiting.items() if not waiting.keys() & set(task.get("dependentTasks", []))]:
-        for name in ready:
-            depths[name] = 1 + max(
-                (depths.get(other, 0) for other in waiting[name].get("dependentTasks", [])), default=-1
-            )
-        waiting = {name: task for name, task in waiting.items() if name not in depths}
-    return depths
+    order = list(steps_of(spec))
+    return sorted(found, key=lambda each: order.index(each.step) if each.step in order else 0)
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, PlanRequest]]:

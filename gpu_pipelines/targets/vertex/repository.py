@@ -152,9 +152,13 @@ def find_version(what: str, settings: ProjectSettings) -> PipelineVersion:
         repository = f"{parts.scheme}://{parts.netloc}/{names[0]}/{names[1]}"
         package, reference = names[2], names[3] if len(names) == 4 else reference
     else:
+        from gpu_pipelines.pipelines import PIPELINES
+
         settings.require("repository")
         repository = str(settings.repository)
         package, _, rest = address.partition("/")
+        # In the repository a pipeline has the name that KFP writes, with dashes.
+        package = package.replace("_", "-") if package in PIPELINES else package
         reference = rest or reference
     if not _NAME.fullmatch(package) or not (_VERSION.fullmatch(reference) or _TAG.fullmatch(reference)):
         raise UserError(

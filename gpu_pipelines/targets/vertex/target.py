@@ -19,7 +19,7 @@ from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_
 #: The steps whose results are worth keeping: a new version of a model is what the others are run for.
 CACHED_STEPS = ("prepare-data",)
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
-_STEP_SIZES = {"prepare-data": ("16", "64G")}
+_STEP_SIZES = {"prepare-data": ("16", "64G"), "check-for-new-data": ("1", "4G")}
 _OTHER_SIZE = ("4", "16G")
 #: What KFP starts a component with, and the same with the shell replaced by it: the container's process 1 is what gets
 #: SIGTERM, and a shell does not pass it on.
@@ -37,10 +37,12 @@ class VertexTarget:
     Attributes:
         checkpoint_uri: None: each run has a place of its own.
         registry: Vertex AI Model Registry of the project and region that the run is in.
+        pipeline_job: the job's full name.
     """
 
     checkpoint_uri: str | None = None
     registry = VERTEX
+    pipeline_job = "{{$.pipeline_job_resource_name}}"
 
     def __init__(self, settings: ProjectSettings | None = None, options: JobOptions | None = None) -> None:
         self._settings = settings or ProjectSettings()
@@ -64,6 +66,13 @@ class VertexTarget:
             return made
 
         return task
+
+    @property
+    def notification(self) -> Any:
+        """GCPC's component that sends e-mails; the service itself runs it."""
+        from google_cloud_pipeline_components.v1.vertex_notification_email import VertexNotificationEmailOp
+
+        return VertexNotificationEmailOp
 
     @property
     def _image(self) -> str:

@@ -1,0 +1,44 @@
+"""The KFP interface of `check_for_new_data`."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from gpu_pipelines.targets.target import STEPS_IMAGE
+
+
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
+def check_for_new_data(
+    source: str = "sample:digits",
+    task: str = "image_classification",
+    tokenizer: str = "train",
+    model: str = "convnext-micro",
+    registry: str = "./registry",
+    model_name: str = "",
+    min_champion_age_days: float = 0.0,
+    start_from_champion: bool = False,
+) -> NamedTuple("Outputs", [("Output", bool), ("reason", str), ("model", str), ("tokenizer", str)]):  # type: ignore[valid-type]
+    """Looks at the files of a source, without reading them, and at the registry, and says whether to train again.
+
+    Args:
+        source: What prepare_data would read.
+        task: What the rows are for.
+        tokenizer: As for prepare_data. Where it is train and there is a champion, the champion's is taken instead: two
+            models of texts can be compared on the same tokens only.
+        model: As for train_model.
+        registry: Directory of the model registry, or vertex://PROJECT/REGION for Vertex AI Model Registry, vertex://
+            alone for that of the job's own project and region.
+        model_name: Name of the model in the registry; empty to name it after the source.
+        min_champion_age_days: Days that a champion stays without a challenger, however the data has grown; 0 for none.
+        start_from_champion: Whether to train on from the champion's weights, if there is a champion, in place of model.
+
+    Returns:
+        Output: True if the files of the source are not those that any version of the model was trained on, and the
+            champion is old enough. (KFP's local runner finds the condition of a branch under this name alone.)
+        reason: Why, in one line.
+        model: What to train: model, or where the champion is.
+        tokenizer: What to prepare texts with: tokenizer, or where the champion is.
+    """
+    from gpu_pipelines.components.data_watch.step import run
+
+    return run(locals())

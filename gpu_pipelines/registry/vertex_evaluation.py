@@ -1,0 +1,85 @@
+"""An evaluation in the form in which Vertex AI shows it beside a version of a model.
+
+Fields: https://cloud.google.com/vertex-ai/docs/reference/rpc/google.cloud.aiplatform.v1/schema/modelevaluation.metrics.
+Schemas: PROBLEM_TYPE_TO_SCHEMA_URI in import_model_evaluation.py of google-cloud-pipeline-components 2.22.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.numbers import figure
+
+_SCHEMA = "gs://google-cloud-aiplatform/schema/modelevaluation/{}_metrics_1.0.0.yaml"
+_CLASSIFICATION, _TEXT = _SCHEMA.format("classification"), _SCHEMA.format("general_text_generation")
+#: Classes up to which a confusion matrix is sent, as many as GCPC's own importer sends one of.
+_MOST_CLASSES = 100
+#: The service's name of a figure of ours.
+_SCALARS = {"log_loss": "logLoss", "roc_auc": "auRoc"}
+
+
+def model_evaluation(evaluation: Evaluation, pipeline_job: str) -> dict[str, Any]:
+    """A `ModelEvaluation` as the API has it.
+
+    The schema of a text model has BLEU and ROUGE alone; its loss and the like are in the metadata.
+
+    Args:
+        evaluation: of the model.
+        pipeline_job: resource name of the pipeline job that made it; empty if none did.
+    """
+    metadata: dict[str, Any] = {
+        "evaluation_dataset_type": "gpu-pipelines dataset",
+        "evaluation_dataset_fingerprint": evaluation.dataset_fingerprint,
+        "checkpoint": evaluation.best,
+        "test_rows": evaluation.test["rows"],
+        "test_metrics": _known(evaluation.test["metrics"]),
+        "passed": evaluation.passed,
+    }
+    if pipeline_job:
+        # google-cloud-aiplatform finds the job of an evaluation by this key.
+        metadata |= {"pipeline_job_id": pipeline_job.rpartition("/")[2], "pipeline_job_resource_name": pipeline_job}
+    return {
+        "display_name": f"{evaluation.best} on test",
+        "metrics_schema_uri": _CLASSIFICATION if evaluation.labels else _TEXT,
+        "metrics": _classification(evaluation) if evaluation.labels else {},
+        "metadata": metadata,
+    }
+
+
+def summary_of(evaluation: Evaluation) -> str:
+    """A line for the list of versions: the test metrics and whether the model passed."""
+    figures = ", ".join(f"{name} {figure(metric['value'])}" for name, metric in evaluation.test["metrics"].items())
+    return f"{evaluation.best}: {figures} on {evaluation.test['rows']:,} test rows; " + (
+        "passed its gates" if evaluation.passed else "did not pass its gates"
+    )
+
+
+def _known(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: metric["value"] for name, metric in metrics.items() if metric["value"] is not None}
+
+
+def _classification(evaluation: Evaluation) -> dict[str, Any]:
+    known = _known(evaluation.test["metrics"])
+    found: dict[str, Any] = {ours: known[name] for name, ours in _SCALARS.items() if name in known}
+    if "accuracy" in known:
+        found["confidenceMetrics"] = [_for_every_row(known)]
+    labels, rows = evaluation.labels, evaluation.test.get("confusion", [])
+    if rows and len(labels) <= _MOST_CLASSES:
+        found["confusionMatrix"] = {
+            "annotationSpecs": [{"id": str(number), "displayName": label} for number, label in enumerate(labels)],
+            "rows": [row[: len(labels)] for row in rows],
+        }
+    return found
+
+
+def _for_every_row(known: Mapping[str, float]) -> dict[str, float]:
+    """The metrics at the threshold 0, where each row gets its most probable class and no other.
+
+    Summed over the classes, precision, recall and their mean are then all the share of rows that are right.
+    """
+    accuracy = known["accuracy"]
+    names = ("recall", "precision", "f1Score", "f1ScoreMicro", "recallAt1", "precisionAt1", "f1ScoreAt1")
+    found = {"confidenceThreshold": 0.0, "maxPredictions": 1, **dict.fromkeys(names, accuracy)}
+    return {**found, "f1ScoreMacro": known["macro_f1"]} if "macro_f1" in known else found

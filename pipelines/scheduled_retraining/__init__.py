@@ -1,0 +1,1 @@
+"""The pipeline `scheduled_retraining`."""

@@ -1,0 +1,118 @@
+"""Retraining on this machine: three runs on data that grows in between, as a scheduler would start them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Finished, gpu_pipelines, newest_run, write_photos
+
+PIPELINE = "scheduled_retraining"
+CHEAP = {"image_size": 16, "max_steps": 4, "checkpoint_every_steps": 2, "global_batch_size": 16}
+STEPS = ["check-for-new-data", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended: what the command said, `run.json`, and the outcome file as it was then."""
+
+    done: Finished
+    record: dict[str, Any]
+    outcome: dict[str, Any]
+
+    @property
+    def page(self) -> str:
+        return (self.record["directory"] / "report.html").read_text()
+
+
+def retrain(cwd: Path, **parameters: Any) -> Run:
+    given = [part for name, value in parameters.items() for part in ("-p", f"{name}={value}")]
+    done = gpu_pipelines("run", PIPELINE, "--accelerator", "cpu:1", *given, cwd=cwd)
+    assert done.status == 0, done.out + done.err
+    return Run(done, newest_run(cwd), json.loads((cwd / f"runs/{PIPELINE}-outcome.json").read_text()))
+
+
+def grow(folder: Path, seed: int) -> None:
+    """Adds as many photos again, each under a name of its own."""
+    more = write_photos(folder.parent / "more", seed=seed)
+    for path in list(more.glob("*/*")):
+        path.rename(folder / path.parent.name / f"{seed}-{path.name}")
+    shutil.rmtree(more)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """The first run, one with the same data, one with more data and gates that nothing meets, and one after that."""
+    cwd = tmp_path_factory.mktemp("retraining")
+    photos = write_photos(cwd / "photos")
+    good = {"source": "photos", **CHEAP, "gates": "accuracy>=0"}
+    found = [retrain(cwd, **good), retrain(cwd, **good)]
+    grow(photos, seed=1)
+    harder = {**good, "gates": "log_loss<=0", "start_from_champion": True}
+    return [*found, retrain(cwd, **harder), retrain(cwd, **harder)]
+
+
+def test_the_first_run_makes_a_champion(runs: list[Run]) -> None:
+    first = runs[0]
+    assert [step["name"] for step in first.record["steps"]] == STEPS
+    assert first.record["dependencies"]["prepare-data"] == ["check-for-new-data"]
+    assert first.outcome["outcome"] == "promoted"
+    assert (first.outcome["model"], first.outcome["version"]) == ("photos", 1)
+    assert "there was no champion of photos" in first.outcome["reason"]
+    assert "photos version 1 is the champion" in first.page
+    assert "<h2>Training</h2>" in first.page
+
+
+def test_unchanged_data_ends_the_run_at_once(runs: list[Run]) -> None:
+    second = runs[1]
+    assert [step["name"] for step in second.record["steps"]] == STEPS[:1]
+    assert "nothing new: the source photos is as it was for version 1 of photos, the champion" in second.done.out
+    assert (second.outcome["outcome"], second.outcome["version"]) == ("nothing new", None)
+    assert "Nothing new: no model was trained" in second.page
+    assert second.page.count("not run") == 4
+
+
+def test_grown_data_gives_a_challenger_that_is_compared_on_the_new_rows(runs: list[Run]) -> None:
+    third = runs[2]
+    evaluation = json.loads(Path(third.record["artifacts"]["best_checkpoint"], "evaluation.json").read_text())
+    assert evaluation["champion"]["version"] == 1
+    first = json.loads(Path(runs[0].record["artifacts"]["best_checkpoint"], "evaluation.json").read_text())
+    assert evaluation["test"]["rows"] > first["test"]["rows"]
+    assert (third.outcome["outcome"], third.outcome["version"]) == ("not promoted", 2)
+    assert "the champion stays" in third.done.out
+    assert "Trained because the source photos has changed since version 1 of photos was trained." in third.page
+
+
+def test_training_can_go_on_from_the_champions_weights(runs: list[Run]) -> None:
+    settings = json.loads(next(runs[2].record["directory"].glob("artifacts/checkpoints/*/training.json")).read_text())[
+        "settings"
+    ]
+    assert settings["model"].endswith("registry/photos/versions/1")
+
+
+def test_a_challenger_that_was_not_promoted_is_not_trained_again_on_the_same_data(runs: list[Run]) -> None:
+    assert runs[3].outcome["outcome"] == "nothing new"
+    assert "as it was for version 2 of photos" in runs[3].outcome["reason"]
+
+
+def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    done = gpu_pipelines("run", PIPELINE, "-p", "min_champion_age_days=-1", "-p", "epochs=-1", cwd=tmp_path)
+    assert done.status == 2
+    assert "min_champion_age_days is -1.0; give 0 to 36,500 days." in done.err
+    assert "epochs is -1.0" in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_step_that_fails_is_in_the_outcome_file(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    (folder / "red").mkdir(parents=True)
+    (folder / "red" / "a.png").write_bytes(b"no picture")
+    done = gpu_pipelines("run", PIPELINE, "-p", "source=photos", cwd=tmp_path)
+    assert done.status == 1
+    outcome = json.loads((tmp_path / f"runs/{PIPELINE}-outcome.json").read_text())
+    assert outcome["outcome"] == "failed"
+    assert outcome["reason"] == newest_run(tmp_path)["steps"][-1]["message"] != ""
