@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.components.evaluation.models import Loaded
 from gpu_pipelines.recipes.batch_encoding import BatchEncoder
 from gpu_pipelines.recipes.recipe import Recipe
 from gpu_pipelines.reports.page import png_bytes
@@ -23,12 +23,12 @@ ROWS_TRIED = 64
 PROMPT_CHARACTERS = 200
 
 
-def examples_of(recipe: Recipe, model: nn.Module, dataset: Dataset, device: torch.device) -> Examples | None:
+def examples_of(loaded: Loaded, ours: Recipe, dataset: Dataset, device: torch.device) -> Examples | None:
     """Predicts a few rows of `test`; None for data of which a server would not know what to do with it.
 
     Args:
-        recipe: of the model.
-        model: as it is exported, on `device`, in evaluation mode.
+        loaded: the model as it is exported, on `device`, in evaluation mode.
+        ours: recipe of the dataset.
         dataset: the one that it was evaluated on.
         device: where to run it.
     """
@@ -47,10 +47,10 @@ def examples_of(recipe: Recipe, model: nn.Module, dataset: Dataset, device: torc
         instances, columns = _prompts(rows, dataset.directory / tokenizer)
     chosen = np.unique(np.linspace(0, len(instances) - 1, min(len(instances), EXAMPLES_KEPT)).astype(int))
     with torch.inference_mode():
-        predicted = [recipe.predict(model, recipe.batch(columns[n], device)).float().cpu().numpy()[0] for n in chosen]
+        batches = [ours.batch(columns[number], device) for number in chosen]
+        predicted = [loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()[0] for batch in batches]
     kept = [(instances[n], row) for n, row in zip(chosen, predicted, strict=True) if np.isfinite(row).all()]
-    labels = dataset.manifest.labels
-    predictions = [_of_classes(row, labels) if labels else _of_tokens(row) for _, row in kept]
+    predictions = [_of_classes(row, loaded.labels) if loaded.labels else _of_tokens(row) for _, row in kept]
     return Examples(task, [instance for instance, _ in kept], predictions) if kept else None
 
 

@@ -100,6 +100,8 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         gates: list = [],  # noqa: B006 (KFP takes the default from here)
         select_by: str = EvaluationSettings.select_by,
         scoring_function: str = EvaluationSettings.scoring_function,
+        average_last: int = EvaluationSettings.average_last,
+        slice_by: str = EvaluationSettings.slice_by,
         model_name: str = EvaluationSettings.model_name,
         registry: str = target.registry,
         serving_image: str = UploadSettings.serving_image,
@@ -132,6 +134,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             remove_duplicates=remove_duplicates,
             max_rejected=max_rejected,
             shard_megabytes=shard_megabytes,
+            slice_by=slice_by,
         )
         trained = train(
             dataset=prepared.outputs["dataset"],
@@ -165,6 +168,8 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             gates=gates,
             select_by=select_by,
             scoring_function=scoring_function,
+            average_last=average_last,
+            slice_by=slice_by,
             registry=registry,
             model_name=model_name,
         )
