@@ -171,7 +171,7 @@ class _Parser:
         percent = number_or_none(word[:-1]) if word.endswith("%") else None
         if percent is None or not 50 <= percent < 100:
             raise self._wrong(at, f"{word[:20]!r} is not a confidence of 50% to less than 100%, such as 95%.")
-        return percent / 100
+        return round(percent / 100, 12)
 
     def _number(self, wanted: str) -> tuple[float, int]:
         word, at = self._take(wanted)

@@ -37,8 +37,8 @@ class Evaluation:
         gates: each gate with its value, threshold, `passed`, `why`, and `low` and `high` of an interval it looked at.
         passed: all gates passed.
         mistakes: rows of `test` that the best one does worst on: of a classifier `row`, `source`, `label`,
-            `predicted`, `probability`; of a language model `row`, `source`, `loss`, `terms`, and `start` and `stop`, tokens of the
-            row, where it holds several documents.
+            `predicted`, `probability`; of a language model `row`, `source`, `loss`, `terms`, and `start` and `stop`,
+            tokens of the row, where it holds several documents.
         scoring_function: the user's function that scored the checkpoints; empty if their recipe did.
         rehearsal: the best one was trained on CPU processes in place of the GPUs that were chosen.
         more_is_better: direction of `select_by`.

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.recipes.tasks import TASKS
 
-NAMES = ("accuracy", "macro_f1", "macro_recall", "min_recall", "log_loss")
+NAMES = ("accuracy", "macro_f1", "macro_recall", "min_recall", "roc_auc", "ece", "log_loss")
 
 
 def problem(
@@ -73,7 +73,7 @@ PROBLEMS = [
 def test_every_metric_is_that_of_scikit_learn(options: dict[str, Any]) -> None:
     probabilities, labels = problem(**options)
     got = ClassificationScores.of(probabilities, labels, options.get("classes", 4)).metrics()
-    assert got == pytest.approx(by_scikit_learn(probabilities, labels), abs=1e-6)
+    assert got == pytest.approx(by_scikit_learn(probabilities, labels), abs=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("options", PROBLEMS, ids=str)
@@ -133,6 +133,9 @@ def test_a_model_whose_output_is_not_a_number_is_wrong_and_its_figures_are_finit
 def test_an_interval_contains_its_value(options: dict[str, Any]) -> None:
     scores = ClassificationScores.of(*problem(**options), options.get("classes", 4))
     for name, interval in scores.intervals().items():
+        if name == "roc_auc" and options.get("rows") == 1:
+            assert interval["value"] is None
+            continue
         assert interval["value"] == scores.metrics()[name]
         assert interval["low"] <= interval["value"] <= interval["high"], name
 
