@@ -43,19 +43,19 @@ def better(gate: ChampionGate, scores: Scores, comparison: Comparison | None, ra
     assert comparison is not None
     improvement = sign * comparison.difference(metric)
     both = _both(metric, scores.metrics()[metric], comparison.theirs.metrics()[metric], comparison)
-    more = f"by more than {gate.margin:g}" if gate.margin else "by anything"
+    wanted = f"wanted more than {gate.margin:g}"
     if gate.confidence is None:
         passed = improvement > gate.margin
         gained = f"better by {shown_beside(improvement, gate.margin)}" if improvement >= 0 else "worse"
-        return GateResult(str(gate), improvement, gate.margin, passed, f"{both}: {gained}, wanted {more}")
+        return GateResult(str(gate), improvement, gate.margin, passed, f"{both}: {gained}, {wanted}")
     ends = comparison.ends(metric, gate.confidence)
     if ends is None:
         return GateResult(str(gate), finite_or_none(improvement), gate.margin, False, f"{both}: no interval is known")
     low, high = sorted(sign * end for end in ends)
     passed = low > gate.margin
     why = (
-        f"{both}: better by {improvement:.4f}, of which the {gate.confidence * 100:g}% interval is "
-        f"{shown_beside(low, gate.margin)} to {high:.4f}, wanted {more} in all of it"
+        f"{both}: {'better' if improvement >= 0 else 'worse'} by {abs(improvement):.4f}, {gate.confidence * 100:g}% "
+        f"interval of the improvement {shown_beside(low, gate.margin)} to {high:.4f}, {wanted} in all of it"
     )
     test = comparison.mcnemar() if metric == "accuracy" else None
     if passed and test and test["p_value"] > 1 - gate.confidence:

@@ -17,7 +17,8 @@ from gpu_pipelines.recipes.tasks import task_named
 from gpu_pipelines.reports.charts import Line, Range, interval_chart, line_chart, reliability_chart
 from gpu_pipelines.reports.page import render, write_page
 
-CLASSES_SHOWN = 40
+#: A table of so many classes has them all; of more, those of lowest recall.
+MOST_CLASSES, CLASSES_SHOWN = 40, 20
 CHARTS_OF_OWN_METRICS = 4
 #: Charts over the checkpoints, with the metrics that they show; those that a task has are drawn.
 CHARTS = (
@@ -100,24 +101,25 @@ def _beside_champion(evaluation: Evaluation) -> list[Markup]:
     """The metrics of both models that are shares, and their differences, as far as intervals are known."""
     if evaluation.champion is None or "differences" not in evaluation.champion:
         return []
-    known, theirs = task_named(evaluation.task).metrics, evaluation.champion["metrics"]
+    metrics, theirs = task_named(evaluation.task).metrics, evaluation.champion["metrics"]
     ours = evaluation.test["metrics"]
-    shares = [
-        name
-        for name, metric in ours.items()
-        if name in known and known[name].largest == 1 and _is_known(metric) and _is_known(theirs.get(name))
-    ]
+    # Shares have one scale in common; where the metric that decides is none of them, it is shown alone.
+    main = evaluation.select_by
+    names = [name for name in ours if name in metrics and metrics[name].largest == 1]
+    names = names if main in names else [main]
+    shares = [name for name in names if _is_known(ours[name]) and _is_known(theirs.get(name))]
     charts = []
-    if shares and not evaluation.scoring_function:
+    if shares:
         both = {
             "this model": [_range(ours[name]) for name in shares],
             f"champion (version {evaluation.champion['version']})": [_range(theirs[name]) for name in shares],
         }
         charts.append(interval_chart("Both models on test, 95% intervals", shares, both))
-    difference = evaluation.champion["differences"].get(evaluation.select_by)
-    if _is_known(difference):
-        title = f"Difference in {evaluation.select_by}, of pairs"
-        charts.append(interval_chart(title, [evaluation.select_by], {"this model less champion": [_range(difference)]}))
+    differences = evaluation.champion["differences"]
+    known = {name: _range(differences[name]) for name in shares if _is_known(differences[name])}
+    if known:
+        title = "This model less the champion, 95% intervals"
+        charts.append(interval_chart(title, list(known), {"difference": list(known.values())}, zero=True))
     return charts
 
 
@@ -159,6 +161,6 @@ def _classes(evaluation: Evaluation) -> list[dict[str, Any]]:
         {"label": label, **figures}
         for label, figures in zip(evaluation.labels, evaluation.test["per_class"], strict=True)
     ]
-    if len(rows) > CLASSES_SHOWN:
+    if len(rows) > MOST_CLASSES:
         rows = sorted(rows, key=lambda row: row["recall"])[:CLASSES_SHOWN]
     return rows

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import NamedTuple
@@ -74,7 +74,7 @@ class Pieces:
             self._left = {}
 
     @property
-    def share_left(self) -> int:
+    def left(self) -> int:
         """Number of pieces that nobody has taken."""
         with self._lock:
             return sum(len(pieces) for pieces in self._left.values())
@@ -93,6 +93,7 @@ class Spread:
         self._settings = settings
         self._devices = list(devices)
         self._pools: list[ProcessPoolExecutor] = []
+        self._ready: list[Future[None]] = []
         self._at_once = len(devices) > 1 and (at_once or devices[0] != "cpu")
         if self._at_once:
             self._start_others()
@@ -150,7 +151,7 @@ class Spread:
         return -(-max(1, rows // (PIECES * len(self._devices))) // batch) * batch
 
     def _worth_starting(self, job: _Job, took: float) -> bool:
-        return len(self._devices) > 1 and job.pieces.share_left * took > WORTH_STARTING
+        return len(self._devices) > 1 and job.pieces.left * took > WORTH_STARTING
 
     def _start_others(self) -> None:
         if self._devices[0] == "cpu":
@@ -163,7 +164,7 @@ class Spread:
         for device in self._devices[1:]:
             arguments = (self._settings, device, threads)
             pool = ProcessPoolExecutor(1, mp_context=context, initializer=_start, initargs=arguments)
-            pool.submit(_warm)
+            self._ready.append(pool.submit(_warm))
             self._pools.append(pool)
 
     def _waiting_thread(self, number: int, job: _Job) -> threading.Thread:
@@ -175,6 +176,11 @@ class Spread:
         """Gives pieces to one process, one after the other."""
         last = None
         try:
+            # A process that is not ready when all is done is not waited for.
+            while not wait([self._ready[number]], timeout=0.05).done:
+                if not job.pieces.left:
+                    return
+            self._ready[number].result()
             while (piece := job.pieces.take(last)) is not None:
                 last = piece.source
                 work = self._pools[number].submit(_predict, job.sources[last], job.split, piece.start, piece.stop)

@@ -81,7 +81,7 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
     """
     with _drawn(title, 4.6, 3.9) as (axes, svg):
         rows = np.array([entry["rows"] for entry in bins], dtype=float)
-        axes.plot([0, 1], [0, 1], color=_INK, alpha=0.5, linewidth=1, linestyle=":", label="as sure as right")
+        axes.plot([0, 1], [0, 1], color=_INK, alpha=0.5, linewidth=1, linestyle=":", label="right as often as it says")
         lows, widths = [entry["low"] for entry in bins], [entry["high"] - entry["low"] for entry in bins]
         # The shares of the rows are small bars at the foot, on a scale of their own.
         shares = 0.3 * rows / rows.max()
@@ -96,13 +96,16 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
     return svg[0]
 
 
-def interval_chart(title: str, names: Sequence[str], groups: Mapping[str, Sequence[Range]]) -> Markup:
+def interval_chart(
+    title: str, names: Sequence[str], groups: Mapping[str, Sequence[Range]], *, zero: bool = False
+) -> Markup:
     """Draws values with their intervals, one line for each name, the groups below one another in it.
 
     Args:
         title: what is shown.
         names: at least one.
         groups: for each name of the legend, a range for each of `names`; at most four groups.
+        zero: whether there is a line at 0, which the axis then holds.
 
     Returns:
         An `<svg>` element.
@@ -119,10 +122,13 @@ def interval_chart(title: str, names: Sequence[str], groups: Mapping[str, Sequen
             axes.errorbar(
                 values, places, xerr=ends, fmt="o", color=_COLORS[number], markersize=4.5, linewidth=1.8, label=group
             )
+        if zero:
+            axes.axvline(0, color=_INK, alpha=0.5, linewidth=1, linestyle=":")
         axes.set_yticks(range(len(names)), names, color=_INK)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(color=_INK, alpha=0.12, axis="x")
-        axes.legend(frameon=False, labelcolor=_INK, loc="best", fontsize=9)
+        if len(groups) > 1:
+            axes.legend(frameon=False, labelcolor=_INK, loc="best", fontsize=9)
     return svg[0]
 
 
@@ -170,7 +176,8 @@ def _drawn(title: str, width: float, height: float) -> Iterator[tuple[Any, list[
         figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
         axes = figure.add_subplot(facecolor="none")
         yield axes, made
-        axes.set_title(title, color=_INK, fontsize=12, loc="left")
+        # Above the labels of the y axis too, so that a long one fits.
+        figure.suptitle(title, color=_INK, fontsize=12, x=0.01, horizontalalignment="left")
         axes.tick_params(colors=_INK, which="both")
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom"))
