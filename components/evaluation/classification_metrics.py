@@ -72,8 +72,14 @@ class ClassificationScores:
 
     def subset(self, rows: np.ndarray) -> ClassificationScores:
         """The scores of some of the rows."""
-        columns = (self.probabilities, self.labels, self.predicted, self.confidence, self.losses)
-        return ClassificationScores(*(column[rows] for column in columns), self.classes)
+        return ClassificationScores(
+            self.probabilities[rows],
+            self.labels[rows],
+            self.predicted[rows],
+            self.confidence[rows],
+            self.losses[rows],
+            self.classes,
+        )
 
     def metrics(self) -> dict[str, float]:
         """All metrics by name. Averages over classes are over those that have rows."""

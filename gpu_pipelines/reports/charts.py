@@ -184,7 +184,7 @@ def _drawn(title: str, width: float, height: float) -> Iterator[tuple[Any, list[
             spine.set_color(_INK)
             spine.set_alpha(0.4)
         file = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = file.getvalue()
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg))
     made.append(Markup(svg[svg.index("<svg") :].replace(_INK, "currentColor")))  # noqa: S704 (matplotlib escapes text)
