@@ -91,6 +91,9 @@ def rules_of(tokenizer_directory: Path) -> dict[str, Any]:
 class _Normalised(nn.Module):
     """Takes images scaled to [-1, 1], and gives them to a model in the mean and deviation that it was trained with."""
 
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
     def __init__(self, model: nn.Module, mean: list[float], deviation: list[float]) -> None:
         super().__init__()
         self.inner = model

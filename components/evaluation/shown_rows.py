@@ -42,7 +42,7 @@ def _texts(worst: list[dict[str, Any]], rows: dict[str, np.ndarray], directory: 
     shown = []
     for number, entry in enumerate(worst):
         length = int(rows["length"][number]) if "length" in rows else width
-        place = slice(entry.get("start", 0), min(entry.get("stop", width), length))
+        place = slice(entry["start"], entry["stop"]) if "start" in entry else slice(0, length)
         tokens = rows["input_ids"][number, place]
         # Of a document that is scored apart, what stands before its first scored token is the prompt.
         first = int(np.argmax(rows["loss_mask"][number, place] != 0)) if "start" in entry else 0
