@@ -29,6 +29,7 @@ def prepare_data(
     remove_duplicates: bool = True,
     max_rejected: str = "",
     shard_megabytes: int = 0,
+    slice_by: str = "",
 ) -> None:
     """Reads a data set, checks every row, and writes train, val and test splits that can be mapped into memory.
 
@@ -60,6 +61,8 @@ def prepare_data(
         remove_duplicates: Whether a record that was there before, with the same content and label, is left out.
         max_rejected: Rejected rows above which the step fails: a share such as 5%, or a number; empty for no limit.
         shard_megabytes: Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.
+        slice_by: Of a table, for classification, a column whose values are kept with the rows and not trained on, so
+            that the evaluation can score each value apart. Empty for none.
 
     Returns:
         dataset: The splits as Arrow files, dataset.json, the tokenizer of texts, and rejected.jsonl with each

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.source_listing import is_pattern, shown_path
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
-from gpu_pipelines.components.data_prep.rows import rows_of
+from gpu_pipelines.components.data_prep.rows import rows_of, slice_value
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, find_source
 from gpu_pipelines.errors import UserError
@@ -25,6 +25,7 @@ class Record:
         read: returns the encoded image; raises OSError or ValueError if it cannot be read.
         problem: why the record is unusable before it is read (a malformed line), or None.
         held: bytes of the image that are in memory before it is read.
+        slice_value: its value of the column `slice_by`.
     """
 
     source: str
@@ -32,6 +33,7 @@ class Record:
     read: Callable[[], bytes]
     problem: Problem | None = None
     held: int = 0
+    slice_value: str = ""
 
 
 def image_source(settings: PrepareSettings, scratch: Path) -> Source:
@@ -62,16 +64,22 @@ def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> It
         UserError: a file cannot be read, lacks a column, or there are no rows.
     """
     if source.format == "images":
+        if settings.slice_by:
+            raise UserError(
+                f"slice_by is {settings.slice_by!r}, but folders of images have no columns.", "Give a table."
+            )
         for file in source:
             yield Record(file.name, _class_of(file, settings), file.read)
             meter.finish_file()
         return
     image, label = settings.image_column, settings.label_column
     remedy = "Name the columns with -p image_column=… and -p label_column=…."
+    columns = list(dict.fromkeys(column for column in (image, label, settings.slice_by) if column))
     empty = True
-    for file, (where, row) in rows_of(source, [image, label], remedy, meter):
+    for file, (where, row) in rows_of(source, columns, remedy, meter):
         empty = False
-        yield _table_record(file, where, row, image, label)
+        record = _table_record(file, where, row, image, label)
+        yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
     if empty:
         raise UserError(f"The source {settings.source} has no rows.")
 

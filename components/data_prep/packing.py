@@ -50,11 +50,12 @@ class PackedRow:
 
 
 class PackedRows(NamedTuple):
-    """Rows as a dataset has them: where each came from, its features, and how many documents begin in it."""
+    """Rows as a dataset has them: where each came from, its features, how many documents begin in it, its slice."""
 
     sources: list[str]
     columns: dict[str, np.ndarray]
     records: list[int]
+    slice_values: Sequence[str] = ()
 
 
 def packed_rows(rows: Sequence[PackedRow], length: int, padding: int) -> PackedRows:

@@ -63,6 +63,7 @@ def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path, fi
         features=features,
         labels=labels,
         preprocessing=geometry.preprocessing(),
+        slice_by=settings.slice_by,
         rows_per_shard=settings.rows_per_shard(features),
         source_fingerprint=fingerprint,
     ) as writer:
@@ -130,6 +131,7 @@ def _write_new(
     for (record, image), new in zip(good, is_new, strict=True):
         if new or not settings.remove_duplicates:
             split = split_at(image.content, settings.val_fraction, settings.test_fraction)
-            writer.add(split, record.source, {"image": image.pixels, "label": index[record.label]})
+            row = {"image": image.pixels, "label": index[record.label]}
+            writer.add(split, record.source, row, slice_value=record.slice_value)
         else:
             writer.leave_out_duplicates()

@@ -66,6 +66,7 @@ def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path, fing
         preprocessing={"sequence_length": length, "packing": settings.packing and not classifies},
         tokenizer=TOKENIZER,
         packed=not classifies,
+        slice_by=settings.slice_by,
         rows_per_shard=settings.rows_per_shard(features),
         source_fingerprint=fingerprint,
     ) as writer:
@@ -142,7 +143,8 @@ class _Reader:
         for record, content, is_new in zip(records, contents, self._seen.add(numbers), strict=True):
             if is_new or not settings.remove_duplicates:
                 split = split_at(content, settings.val_fraction, settings.test_fraction)
-                yield UsableText(split, record.source, record.text, self._index.get(record.label, 0))
+                label = self._index.get(record.label, 0)
+                yield UsableText(split, record.source, record.text, label, record.slice_value)
             else:
                 self._writer.leave_out_duplicates()
 
@@ -158,7 +160,7 @@ def _write(done: Iterator[TextRows], form: RowForm, writer: DatasetWriter, progr
     cut = 0
 
     def write(split: str, rows: PackedRows) -> None:
-        writer.add_rows(split, rows.sources, rows.columns, sum(rows.records))
+        writer.add_rows(split, rows.sources, rows.columns, sum(rows.records), rows.slice_values)
 
     for made in done:
         for source, problem in made.rejected:

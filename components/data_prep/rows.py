@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem, as_damaged
-from gpu_pipelines.components.data_prep.source_files import Source, SourceFile
+from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, shown_path
 from gpu_pipelines.components.data_prep.tables import READERS as TABLE_READERS
 from gpu_pipelines.components.data_prep.tables import columns_of
 from gpu_pipelines.components.data_prep.tar_shards import tar_rows
@@ -47,3 +47,9 @@ def source_columns(source: Source) -> list[str]:
         return ["text"]
     with as_damaged(first, source.format):
         return columns_of(first, source.format)
+
+
+def slice_value(row: dict[str, Any] | Problem, column: str) -> str:
+    """A row's value of the column that the evaluation slices by, as text; empty where it has none."""
+    value = None if isinstance(row, Problem) or not column else row.get(column)
+    return "" if value is None or value != value else shown_path(str(value)).strip()

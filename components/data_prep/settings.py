@@ -55,6 +55,7 @@ class PrepareSettings:
     remove_duplicates: bool = True
     max_rejected: str = ""
     shard_megabytes: int = 0
+    slice_by: str = ""
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
@@ -70,6 +71,11 @@ class PrepareSettings:
         if self.source_format not in read:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
         found += self._text_problems()
+        if self.slice_by and (self.task == "causal_lm" or self.source.startswith("sample:")):
+            what = (
+                "rows of causal_lm hold several records" if self.task == "causal_lm" else "samples have no more columns"
+            )
+            found.append(f"slice_by is {self.slice_by!r}, but {what}. Leave it out.")
         if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
         if self.image_size != 0 and not 8 <= self.image_size <= MAX_IMAGE_SIZE:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
-from gpu_pipelines.components.data_prep.rows import rows_of, source_columns
+from gpu_pipelines.components.data_prep.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source, find_source
 from gpu_pipelines.errors import UserError
@@ -36,12 +36,14 @@ class TextRecord:
         text: the text.
         label: class name, where the task has classes.
         problem: why the record is unusable, or None.
+        slice_value: its value of the column `slice_by`.
     """
 
     source: str
     text: Text
     label: str = ""
     problem: Problem | None = None
+    slice_value: str = ""
 
     @property
     def content(self) -> bytes:
@@ -82,9 +84,11 @@ def text_records(source: Source, settings: PrepareSettings, meter: Meter) -> Ite
     if settings.task == "text_classification":
         text, label = settings.text_column, settings.label_column
         remedy = "Name the columns with -p text_column=… and -p label_column=…."
-        for _, (where, row) in rows_of(source, [text, label], remedy, meter):
+        wanted = list(dict.fromkeys(column for column in (text, label, settings.slice_by) if column))
+        for _, (where, row) in rows_of(source, wanted, remedy, meter):
             empty = False
-            yield _labelled(where, row, text, label)
+            record = _labelled(where, row, text, label)
+            yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
     else:
         columns = text_columns(source, settings)
         remedy = "Name the column of texts with -p text_column=…."

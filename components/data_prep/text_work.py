@@ -18,12 +18,13 @@ from gpu_pipelines.recipes.text_encoding import CannotEncodeError, Encoded
 
 
 class UsableText(NamedTuple):
-    """A record that goes into the dataset: its split, where it came from, its text, and the index of its class."""
+    """A record that goes into the dataset: its split, where it came from, its text, index of its class, and slice."""
 
     split: str
     source: str
     text: Text
     label: int = 0
+    slice_value: str = ""
 
 
 @dataclass
@@ -88,7 +89,8 @@ class ClassifiedWork:
                 "length": np.array([len(encoded[number]) for number in chosen], dtype=np.int32),
                 "label": np.array([batch[number].label for number in chosen], dtype=np.int32),
             }
-            made.rows[split] = PackedRows([batch[n].source for n in chosen], columns, [1] * len(chosen))
+            slices = [batch[number].slice_value for number in chosen]
+            made.rows[split] = PackedRows([batch[n].source for n in chosen], columns, [1] * len(chosen), slices)
         return made
 
 

@@ -1,12 +1,15 @@
 """Bootstrap confidence intervals: how much a metric would vary with other rows of the same kind.
 
+The same seed and the same number of rows draw the same rows, so that two models scored on the same rows are compared on
+the same resamples: their difference is that of pairs.
+
 Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -14,10 +17,33 @@ from gpu_pipelines.numbers import finite_or_none
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
-TAIL = (1 - CONFIDENCE) / 2 * 100
+# Weights that are in memory at once.
+_CELLS = 2_000_000
 
 #: A metric as `evaluation.json` holds it: `value`, `low`, `high`; None is what is not a number, or not known.
 Interval = dict[str, float | None]
+#: Metrics of several resamples by name, each (resamples,).
+Resampled = dict[str, np.ndarray]
+
+
+def resample(metrics: Callable[[np.ndarray], Resampled], rows: int, seed: int = 0) -> Resampled:
+    """Metrics of 1,000 resamples, each of as many rows as there are, drawn with replacement.
+
+    Args:
+        metrics: of weights, int64 (resamples, rows): how often each row was drawn.
+        rows: their number, at least 1.
+        seed: of the drawing.
+    """
+    generator = np.random.default_rng(seed)
+    most = max(1, min(RESAMPLES, _CELLS // rows))
+    found: dict[str, list[np.ndarray]] = {}
+    for start in range(0, RESAMPLES, most):
+        some = min(most, RESAMPLES - start)
+        drawn = generator.integers(0, rows, (some, rows)) + np.arange(some)[:, None] * rows
+        weights = np.bincount(drawn.ravel(), minlength=some * rows).reshape(some, rows)
+        for name, values in metrics(weights).items():
+            found.setdefault(name, []).append(values)
+    return {name: np.concatenate(values) for name, values in found.items()}
 
 
 def interval(value: float, resampled: np.ndarray) -> Interval:
@@ -32,8 +58,15 @@ def interval(value: float, resampled: np.ndarray) -> Interval:
     """
     if not math.isfinite(value):
         return without_interval(value)
-    low, high = np.percentile(resampled, [TAIL, 100 - TAIL])
+    low, high = percentiles(resampled, CONFIDENCE)
     return {"value": value, "low": finite_or_none(min(value, low)), "high": finite_or_none(max(value, high))}
+
+
+def percentiles(resampled: np.ndarray, confidence: float) -> tuple[float, float]:
+    """The two values between which so many of the resampled ones lie, such as 0.95 of them."""
+    tail = (1 - confidence) / 2 * 100
+    low, high = np.percentile(resampled, [tail, 100 - tail])
+    return float(low), float(high)
 
 
 def without_interval(value: float) -> Interval:

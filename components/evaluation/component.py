@@ -19,6 +19,8 @@ def evaluate_checkpoints(
     gates: list = [],  # noqa: B006 (KFP takes the default from here)
     select_by: str = "",
     scoring_function: str = "",
+    average_last: int = 0,
+    slice_by: str = "",
     registry: str = "./registry",
     model_name: str = "",
 ) -> NamedTuple("Outputs", [("passed", bool)]):  # type: ignore[valid-type]
@@ -26,11 +28,16 @@ def evaluate_checkpoints(
 
     Args:
         dataset: Made by prepare_data; the one the checkpoints were trained on.
-        checkpoints: Made by train_model or run_training_script.
+        checkpoints: Made by train_model or run_training_script; or a model in Hugging Face layout, or a folder of
+            them, with safetensors weights.
         gates: Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the
-            classification tasks: accuracy, macro_f1, macro_recall, min_recall, log_loss; of causal_lm and of tasks of
-            your own: loss, perplexity, token_accuracy. Empty for the default of the task: accuracy>=0.9 for
-            image_classification, none for others.
+            classification tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error),
+            log_loss, and per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity,
+            bits_per_byte, token_accuracy, completion_accuracy; of tasks of your own: loss, perplexity, token_accuracy.
+            Of all, slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one row on the device of this
+            step. better_than_champion by 0.005 at 95% asks for a difference whose 95% interval lies above 0.005; by and
+            at can be left out. Empty for the default of the task: accuracy>=0.9 for image_classification, none for
+            others.
         select_by: Metric on val that chooses the best checkpoint, and on test compares it with the champion; empty for
             the first metric of the task. Of metrics of a scoring_function more is better, unless a minus stands
             before the name, as in -error_rate.
@@ -38,17 +45,20 @@ def evaluate_checkpoints(
             path/to/file.py:function. It is called with the path of a checkpoint, the path of the dataset and the name
             of a split, and returns a dict of metrics. Checkpoints are the folders or files step-NUMBER,
             checkpoint-NUMBER and epoch-NUMBER.
+        average_last: How many of the last checkpoints are averaged into one more candidate, 2 or more; 0 for none.
+        slice_by: Column whose values are scored apart as well; prepare_data must have kept it. Empty for none.
         registry: Model registry whose champion is compared with: a directory, or vertex://PROJECT/REGION for Vertex AI
             Model Registry, vertex:// alone for that of the job's own project and region.
         model_name: Name of the model in the registry; empty to name it after the source of the data.
 
     Returns:
-        best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card; if a
-            scoring_function chose it, with its own files instead.
+        best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json, a model card and
+            examples.json, a few inputs with the model's outputs; if a scoring_function chose it, with its own files
+            instead.
         evaluation: Test metrics of the best checkpoint.
         confusion: Its confusion matrix on test; empty for a task without classes.
-        report: Verdict, checkpoints over time, test metrics with intervals, and for a classifier confusion matrix and
-            mistakes.
+        report: Verdict, checkpoints over time, test metrics with intervals beside the champion's, slices, the worst
+            rows, and for a classifier confusion matrix and calibration.
         passed: True if all gates passed and the model is at least as good as the champion.
     """
     from gpu_pipelines.components.evaluation.step import run

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,31 +13,40 @@ from typing import Any
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import write_model_card
-from gpu_pipelines.components.evaluation.bootstrap import json_metrics, without_interval
+from gpu_pipelines.components.evaluation.bootstrap import json_metrics
 from gpu_pipelines.components.evaluation.candidates import Candidate, Scorer
+from gpu_pipelines.components.evaluation.classification_metrics import per_class_figures
+from gpu_pipelines.components.evaluation.comparison import Comparison
 from gpu_pipelines.components.evaluation.function_scoring import FunctionScorer
-from gpu_pipelines.components.evaluation.gates import GateResult, shown_beside
+from gpu_pipelines.components.evaluation.gates import ChampionGate, Gate, GateResult
+from gpu_pipelines.components.evaluation.promotion import at_least_as_good, better
 from gpu_pipelines.components.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.components.evaluation.scores import Scores, summary
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings, Ranking
+from gpu_pipelines.components.evaluation.slices import slice_figures, slices_of
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry
+from gpu_pipelines.registry import model_name_for, open_registry
 
-AT_LEAST_CHAMPION = "at least as good as the champion"
 #: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
 TIE_BREAKERS = ("log_loss", "loss")
+LATENCY = "latency_"
 
 
 def evaluate_checkpoints(
-    settings: EvaluationSettings, dataset_directory: Path, checkpoint_directory: Path, export_directory: Path
+    settings: EvaluationSettings,
+    dataset_directory: Path,
+    checkpoint_directory: Path,
+    export_directory: Path,
+    processes: int | None = None,
 ) -> Evaluation:
     """Scores all checkpoints, exports the best one with its evaluation, and says whether it passed.
 
     Args:
         settings: gates, metric to choose by, scoring function, registry and name of the champion.
         dataset_directory: the dataset artifact; `val` ranks, `test` decides.
-        checkpoint_directory: where training left its checkpoints.
+        checkpoint_directory: where training left its checkpoints, or models in Hugging Face layout.
         export_directory: where the best one goes: in Hugging Face layout, or as it is if a function scores it.
+        processes: GPUs or CPU processes to use; None for all that the step was placed on.
 
     Raises:
         UserError: there is no good checkpoint, or data, checkpoints and champion do not belong together.
@@ -49,15 +59,27 @@ def evaluate_checkpoints(
     if settings.scoring_function:
         scorer = FunctionScorer(settings, dataset, checkpoint_directory)
     else:
-        scorer = RecipeScorer(dataset, checkpoint_directory)
+        scorer = RecipeScorer(dataset, checkpoint_directory, settings.average_last, processes)
+    with closing(scorer):
+        return _evaluate(scorer, settings, dataset, export_directory)
 
+
+def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, export_directory: Path) -> Evaluation:
+    task = dataset.manifest.task
+    values = scorer.slice_values(settings.slice_by) if settings.slice_by else []
     on_val = _score_all(scorer, settings, task)
     ranking = settings.ranking(task, on_val[0])
     best = _choose(scorer.candidates, on_val, ranking)
-    scores, mistakes = scorer.on_test(best)
+    scores = scorer.on_test(best)
     name = settings.model_name or model_name_for(dataset.manifest.source)
-    champion = _score_champion(scorer, open_registry(settings.registry).champion(name))
-    gates = _check_gates(settings, task, scores, ranking, champion)
+    registered = open_registry(settings.registry).champion(name)
+    comparison = Comparison(scores, scorer.champion_on_test(registered), registered.number) if registered else None
+    test = summary(scores)
+    if values:
+        test["slices"] = slices_of(values, scores, comparison.theirs if comparison else None)
+    asked = settings.parsed_gates(task)
+    latency = scorer.latency(best) if _asks_for_latency(settings, asked) else None
+    gates = _check_gates(settings, task, asked, _figures(scores, test, latency), scores, comparison)
     evaluation = Evaluation(
         model_name=name,
         task=task,
@@ -65,19 +87,19 @@ def evaluate_checkpoints(
         dataset_fingerprint=dataset.manifest.fingerprint,
         configuration=scorer.configuration,
         select_by=ranking.metric,
-        checkpoints=[
-            {"name": candidate.name, "step": candidate.step, "epoch": candidate.epoch, "val": json_metrics(metrics)}
-            for candidate, metrics in zip(scorer.candidates, on_val, strict=True)
-        ],
+        more_is_better=ranking.more_is_better,
+        checkpoints=[_scored(*scored) for scored in zip(scorer.candidates, on_val, strict=True)],
         best=best.name,
-        test=summary(scores),
-        champion=champion,
+        test=test,
+        champion=comparison.summary() if comparison else None,
         gates=[asdict(gate) for gate in gates],
         passed=all(gate.passed for gate in gates),
-        mistakes=mistakes,
+        mistakes=scorer.worst(scores),
         scoring_function=settings.scoring_function,
         rehearsal=best.rehearsal,
         source_fingerprint=dataset.manifest.source_fingerprint,
+        slice_by=settings.slice_by,
+        latency=latency,
     )
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
@@ -88,30 +110,52 @@ def evaluate_checkpoints(
 
 def _score_all(scorer: Scorer, settings: EvaluationSettings, task: str) -> list[dict[str, float]]:
     """Metrics of each checkpoint on `val`."""
-    on_val: list[dict[str, float]] = []
-    for number, candidate in enumerate(scorer.candidates, start=1):
-        started = time.monotonic()
-        metrics = scorer.on_val(candidate).metrics()
-        if not on_val:
+    found: dict[int, dict[str, float]] = {}
+    total = len(scorer.candidates)
+    started = time.monotonic()
+
+    def done(number: int, scores: Scores) -> None:
+        metrics = scores.metrics()
+        if not found:
             _require_metrics(settings, task, metrics)
-        on_val.append(metrics)
+        found[number] = metrics
         # The first and the last metric of a task say most about it.
         names = dict.fromkeys((next(iter(metrics)), next(reversed(metrics))))
         shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in names)
         took = time.monotonic() - started
-        print(f"checkpoint {number}/{len(scorer.candidates)}  {candidate.name}  {shown}  {took:.1f} s", flush=True)
-    return on_val
+        name = scorer.candidates[number].name
+        print(f"checkpoint {len(found)}/{total}  {name}  {shown}  after {took:.1f} s", flush=True)
+
+    scorer.on_val(done)
+    return [found[number] for number in range(total)]
 
 
-def _score_champion(scorer: Scorer, champion: RegisteredVersion | None) -> dict[str, Any] | None:
-    if champion is None:
-        return None
-    return {"version": champion.number, "metrics": scorer.champion_on_test(champion)}
+def _scored(candidate: Candidate, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """What `evaluation.json` says of a checkpoint."""
+    scored = {"name": candidate.name, "step": candidate.step, "epoch": candidate.epoch, "val": json_metrics(metrics)}
+    return {**scored, "averages": list(candidate.averages)} if candidate.averages else scored
+
+
+def _figures(scores: Scores, test: Mapping[str, Any], latency: Mapping[str, Any] | None) -> dict[str, float]:
+    """Everything on test that can be gated on, by name."""
+    found = dict(scores.metrics())
+    if "per_class" in test:
+        found |= per_class_figures(test["per_class"])
+    found |= slice_figures(test.get("slices", []))
+    if latency is not None:
+        found |= {f"{LATENCY}{name}": latency[name] for name in ("p50_ms", "p95_ms")}
+    return found
+
+
+def _asks_for_latency(settings: EvaluationSettings, gates: Sequence[Gate | ChampionGate]) -> bool:
+    return not settings.scoring_function and any(gate.metric.startswith(LATENCY) for gate in gates)
 
 
 def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[str, float]) -> None:
     """Checks that what is asked for was computed, which for a user's own code shows only when it has run."""
-    asked = [settings.ranking(task, metrics).metric, *(gate.metric for gate in settings.parsed_gates(task))]
+    asked = [settings.ranking(task, metrics).metric]
+    later = () if settings.scoring_function else (LATENCY, "per_class.", "slices.")
+    asked += [g.metric for g in settings.parsed_gates(task) if g.metric and not g.metric.startswith(later)]
     if missing := [name for name in asked if name not in metrics]:
         raise UserError(
             f"There is no metric {missing[0]!r} to select by or gate on; {settings.scoring_function or 'the recipe'} "
@@ -143,24 +187,20 @@ def _choose(candidates: list[Candidate], on_val: list[dict[str, float]], ranking
 
 
 def _check_gates(
-    settings: EvaluationSettings, task: str, scores: Scores, ranking: Ranking, champion: dict[str, Any] | None
+    settings: EvaluationSettings,
+    task: str,
+    gates: Sequence[Gate | ChampionGate],
+    figures: Mapping[str, float],
+    scores: Scores,
+    comparison: Comparison | None,
 ) -> list[GateResult]:
     metrics = scores.metrics()
-    comparison = _champion_gate(metrics[ranking.metric], scores.rows, champion, ranking)
-    return [*(gate.check(metrics) for gate in settings.parsed_gates(task)), comparison]
-
-
-def _champion_gate(value: float, rows: int, champion: dict[str, Any] | None, ranking: Ranking) -> GateResult:
-    metric = ranking.metric
-    if not math.isfinite(value):
-        return GateResult(AT_LEAST_CHAMPION, None, None, False, f"{metric} on test is not a finite number")
-    if champion is None:
-        return GateResult(AT_LEAST_CHAMPION, value, None, True, "there is no champion yet")
-    other = champion["metrics"].get(metric, without_interval(math.nan))["value"]
-    if other is None:
-        why = f"{metric} of version {champion['version']} is not a finite number on the same test rows"
-        return GateResult(AT_LEAST_CHAMPION, value, None, True, why)
-    passed = value >= other if ranking.more_is_better else value <= other
-    ours, theirs = [f"{value:.4f}"] * 2 if value == other else [shown_beside(value, other), shown_beside(other, value)]
-    why = f"{metric} is {ours}, version {champion['version']} has {theirs} on the same {rows:,} test rows"
-    return GateResult(AT_LEAST_CHAMPION, value, other, passed, why)
+    found = []
+    for gate in gates:
+        if isinstance(gate, ChampionGate):
+            found.append(better(gate, scores, comparison, settings.ranking(task, metrics, gate.metric)))
+        else:
+            found.append(gate.check(figures))
+    if not any(isinstance(gate, ChampionGate) for gate in gates):
+        found.append(at_least_as_good(scores, comparison, settings.ranking(task, metrics)))
+    return found

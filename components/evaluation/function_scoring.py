@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
@@ -44,8 +46,15 @@ class GivenScores:
     rows: int
     values: dict[str, float]
 
+    @property
+    def resampled(self) -> None:
+        return None
+
     def metrics(self) -> dict[str, float]:
         return self.values
+
+    def subset(self, rows: np.ndarray) -> GivenScores:
+        raise NotImplementedError("of the rows only the number is known")
 
     def intervals(self) -> dict[str, Interval]:
         return {name: without_interval(value) for name, value in self.values.items()}
@@ -76,18 +85,31 @@ class FunctionScorer:
         self._module, self._function = _load(settings)
         self._metrics: list[str] = []
 
-    def on_val(self, candidate: Candidate) -> Scores:
-        return self._call(candidate.path, "val", candidate.name)
+    def on_val(self, done: Callable[[int, Scores], None]) -> None:
+        for number, candidate in enumerate(self.candidates):
+            done(number, self._call(candidate.path, "val", candidate.name))
 
-    def on_test(self, candidate: Candidate) -> tuple[Scores, list[dict[str, Any]]]:
-        return self._call(candidate.path, "test", candidate.name), []
+    def on_test(self, candidate: Candidate) -> Scores:
+        return self._call(candidate.path, "test", candidate.name)
 
-    def champion_on_test(self, champion: RegisteredVersion) -> dict[str, Interval]:
+    def latency(self, candidate: Candidate) -> dict[str, Any]:
+        raise NotImplementedError("how the model of a function is called is not known")
+
+    def worst(self, scores: Scores) -> list[dict[str, Any]]:
+        return []
+
+    def slice_values(self, column: str) -> list[str]:
+        raise NotImplementedError("a function scores all rows at once")
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def champion_on_test(self, champion: RegisteredVersion) -> Scores:
         evaluation = Evaluation.load(champion.path)
         # A checkpoint that was a single file is a file in the registered model.
         file = champion.path / evaluation.best
         path = file if evaluation.scoring_function and file.is_file() else champion.path
-        return self._call(path, "test", f"the champion, {champion.name} version {champion.number}").intervals()
+        return self._call(path, "test", f"the champion, {champion.name} version {champion.number}")
 
     def export(self, candidate: Candidate, directory: Path) -> None:
         """Copies the checkpoint: the files of a folder, or the one file that it is."""

@@ -1,172 +1,206 @@
-"""Scores the checkpoints of a training with the recipe that it was trained with."""
+"""Scores models with the recipe of their task: checkpoints of the training, or Hugging Face directories."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_model
-from torch import nn
 
-from gpu_pipelines.artifacts.checkpoint import Checkpoint, complete_checkpoints, read_configuration
-from gpu_pipelines.artifacts.dataset import Dataset, Split
-from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.components.evaluation.bootstrap import Interval
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, Checkpoint, complete_checkpoints, read_configuration
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.components.evaluation.averaging import write_average
 from gpu_pipelines.components.evaluation.candidates import Candidate
-from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores, predictions
+from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.components.evaluation.devices import evaluation_devices
+from gpu_pipelines.components.evaluation.documents import all_documents, holds_completions
+from gpu_pipelines.components.evaluation.examples import examples_of
+from gpu_pipelines.components.evaluation.hugging_face import copy_model, models_in
 from gpu_pipelines.components.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.components.evaluation.models import ModelSource
+from gpu_pipelines.components.evaluation.runner import RunnerSettings
 from gpu_pipelines.components.evaluation.scores import Scores
+from gpu_pipelines.components.evaluation.spread import Spread
+from gpu_pipelines.components.evaluation.text_bytes import scored_bytes
+from gpu_pipelines.components.evaluation.worst_rows import worst_classified, worst_texts
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.building import build_model, load_recipe
-from gpu_pipelines.recipes.checkpoint_state import frozen_weights_sha256, load_weights
-from gpu_pipelines.recipes.recipe import Recipe
-from gpu_pipelines.recipes.tasks import TASKS, task_named
-from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
+from gpu_pipelines.recipes.tasks import task_named
 from gpu_pipelines.registry import RegisteredVersion
 
 ROWS_PER_BATCH = 256
-MISTAKES_KEPT = 24
-NOT_A_CLASS = "none (not a number)"
+#: Of models whose training is not known and whose output may be large.
+TEXTS_PER_BATCH = 8
 
 
 class RecipeScorer:
-    """Runs models over the rows of a dataset, in this process; see `Scorer`.
+    """Runs models over the rows of a dataset, on all GPUs of the machine; see `Scorer`.
 
     Args:
         dataset: its `val` and `test` splits are read.
-        directory: where training left its checkpoints.
+        directory: where training left its checkpoints; or a model in Hugging Face layout, or a folder of them.
+        average_last: how many of the last checkpoints are averaged into one more candidate; 0 for none.
+        processes: number of GPUs or CPU processes; None for all that the step was placed on.
 
     Raises:
         UserError: there is no good checkpoint, or data and checkpoints do not belong together.
     """
 
-    def __init__(self, dataset: Dataset, directory: Path) -> None:
-        configuration = read_configuration(directory)
-        settings = configuration.get("settings")
-        if not isinstance(settings, dict) or "model" not in settings:
-            raise UserError(f"The training.json of {directory} does not name the model that was trained.")
-        self.configuration = {"settings": settings, "devices": configuration.get("devices", {})}
+    def __init__(self, dataset: Dataset, directory: Path, average_last: int = 0, processes: int | None = None) -> None:
         self._dataset = dataset
-        self._labels = dataset.manifest.labels
         self._task = task_named(dataset.manifest.task)
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        checkpoints = _good_checkpoints(directory, dataset)
-        self.candidates = [
-            Candidate(c.path, step=c.info.step, epoch=c.info.epoch, rehearsal=c.info.rehearsal) for c in checkpoints
-        ]
-        self._recipe = _recipe_class(settings, self._task.name).for_dataset(dataset)
-        # As the training did: what is frozen was perhaps never trained and is not in a checkpoint.
-        torch.manual_seed(settings.get("seed", 0))
-        self._model = build_model(self._recipe, settings)
-        _require_same_frozen_weights(self._model, checkpoints, settings["model"])
+        self._scratch = tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")
+        self._trained = not foreign_models(directory)
+        checkpoints = _good_checkpoints(directory, dataset) if self._trained else []
+        self.configuration = _configuration(directory) if self._trained else {"settings": {}, "devices": {}}
+        frozen = {checkpoint.info.frozen_weights_sha256 for checkpoint in checkpoints} - {""}
+        if len(frozen) > 1:
+            raise UserError(f"The checkpoints of {directory} hold adapters for different models.")
+        settings = RunnerSettings(
+            dataset.directory,
+            self.configuration["settings"],
+            next(iter(frozen), ""),
+            self._rows_per_batch(),
+            holds_completions(dataset),
+        )
+        devices = evaluation_devices(torch.cuda.device_count(), processes)
+        self._spread = Spread(settings, devices, at_once=processes is not None)
+        self._apart = settings.apart
+        self.candidates = _trained_candidates(checkpoints) if self._trained else _foreign_candidates(directory)
+        if average_last:
+            self._add_average(average_last)
 
-    def on_val(self, candidate: Candidate) -> Scores:
-        load_weights(self._model, candidate.path)
-        val = self._dataset.split("val")
-        return self._scores(self._predict(self._recipe, self._model, val), val)
+    def on_val(self, done: Callable[[int, Scores], None]) -> None:
+        sources = [self._source(candidate) for candidate in self.candidates]
+        rows = self._rows("val")
+        self._spread.predict(sources, "val", rows, lambda n, predicted: done(n, self._scores(predicted, "val")))
 
-    def on_test(self, candidate: Candidate) -> tuple[Scores, list[dict[str, Any]]]:
-        load_weights(self._model, candidate.path)
+    def on_test(self, candidate: Candidate) -> Scores:
+        return self._score_on_test(self._source(candidate))
+
+    def champion_on_test(self, champion: RegisteredVersion) -> Scores:
+        title = f"The champion of {champion.name!r}, version {champion.number},"
+        return self._score_on_test(ModelSource("champion", champion.path, title))
+
+    def latency(self, candidate: Candidate) -> dict[str, Any]:
+        took = self._spread.runner.latency_ms(self._source(candidate), "test")
+        p50, p95 = np.percentile(took, [50, 95])
+        device = self._spread.runner.device_name
+        return {"p50_ms": float(p50), "p95_ms": float(p95), "calls": len(took), "device": device}
+
+    def worst(self, scores: Scores) -> list[dict[str, Any]]:
         test = self._dataset.split("test")
-        predicted = self._predict(self._recipe, self._model, test)
-        scores = self._scores(predicted, test)
-        return scores, _mistakes(predicted, test, self._labels) if self._task.classifies else []
+        if isinstance(scores, ClassificationScores):
+            return worst_classified(scores, test, self._dataset.manifest.labels)
+        if isinstance(scores, LikelihoodScores) and self._dataset.manifest.tokenizer:
+            return worst_texts(scores, test, self._documents if self._apart else None)
+        return []
 
-    def champion_on_test(self, champion: RegisteredVersion) -> dict[str, Interval]:
-        evaluation = Evaluation.load(champion.path)
-        _require_same_kind(champion, evaluation, self._task.name, self._labels)
-        recipe, model = self._load_champion(champion, evaluation)
-        _require_same_tokens(champion, recipe, self._recipe)
-        test = self._dataset.split("test")
-        predicted = self._predict(recipe, model, test)
-        if self._task.classifies:
-            predicted = _by_label(predicted, evaluation.labels, self._labels)
-        return self._scores(predicted, test).intervals()
+    def slice_values(self, column: str) -> list[str]:
+        values = self._dataset.slice_values("test", column)
+        return [values[row] for row in self._documents[0]] if self._apart else values
 
     def export(self, candidate: Candidate, directory: Path) -> None:
-        load_weights(self._model, candidate.path)
-        if self.configuration["settings"].get("lora_rank"):
-            from gpu_pipelines.recipes.adapters import merge_adapters
+        models = self._spread.runner.models
+        loaded = models.load(self._source(candidate))
+        if not self._trained:
+            copy_model(candidate.path, directory)
+        else:
+            if self.configuration["settings"].get("lora_rank"):
+                from gpu_pipelines.recipes.adapters import merge_adapters
 
-            self._model = merge_adapters(self._model)
-        self._recipe.export(self._model, directory)
+                merge_adapters(loaded.model)
+            models.recipe.export(loaded.model, directory)
+        if examples := examples_of(loaded, models.recipe, self._dataset, models.device):
+            examples.save(directory)
 
-    def _scores(self, predicted: np.ndarray, split: Split) -> Scores:
+    def close(self) -> None:
+        self._spread.close()
+        self._scratch.cleanup()
+
+    def _source(self, candidate: Candidate) -> ModelSource:
+        return ModelSource("checkpoint" if self._trained else "hugging_face", candidate.path, candidate.name)
+
+    def _score_on_test(self, source: ModelSource) -> Scores:
+        found: list[Scores] = []
+        rows = self._rows("test")
+        self._spread.predict([source], "test", rows, lambda n, predicted: found.append(self._scores(predicted, "test")))
+        return found[0]
+
+    def _rows(self, split: str) -> int:
+        if rows := self._dataset.manifest.rows(split):
+            return rows
+        raise UserError(f"The split {split} of {self._dataset.directory} has no rows.")
+
+    def _scores(self, predicted: np.ndarray, split: str) -> Scores:
         if not self._task.classifies:
-            return LikelihoodScores.of(predicted)
-        labels = np.concatenate([columns["label"] for columns in split.columns(0, len(split))])
-        return ClassificationScores.of(predicted, labels, len(self._labels))
+            return LikelihoodScores.of(predicted, self._text_bytes[split], self._apart)
+        rows = self._dataset.split(split)
+        labels = np.concatenate([columns["label"] for columns in rows.columns(0, len(rows))])
+        return ClassificationScores.of(predicted, labels, len(self._dataset.manifest.labels))
 
-    def _predict(self, recipe: Any, model: nn.Module, split: Split) -> np.ndarray:
-        """What `recipe` predicts for all rows of a split, which this dataset's own recipe makes batches of."""
-        if not len(split):
-            raise UserError(f"The split {split.name} of {self._dataset.directory} has no rows.")
-        model.to(self._device).eval()
-        size = self._rows_per_batch()
-        found = []
-        with torch.inference_mode():
-            for start in range(0, len(split), size):
-                for columns in split.columns(start, start + size):
-                    batch = self._recipe.batch({name: a.copy() for name, a in columns.items()}, self._device)
-                    found.append(recipe.predict(model, batch).float().cpu().numpy())
-                    self._require_shape(found[-1], len(next(iter(columns.values()))), recipe)
-        return np.concatenate(found)
+    @cached_property
+    def _text_bytes(self) -> dict[str, np.ndarray | None]:
+        tokenizer = self._dataset.manifest.tokenizer
+        if tokenizer is None or self._task.name != "causal_lm":
+            return {"val": None, "test": None}
+        directory = self._dataset.directory / tokenizer
+        return {name: scored_bytes(self._dataset.split(name), directory, self._apart) for name in ("val", "test")}
+
+    @cached_property
+    def _documents(self) -> tuple[list[int], list[slice]]:
+        return all_documents(self._dataset.split("test"))
 
     def _rows_per_batch(self) -> int:
         """Of a classifier as many as ever; of anything else, whose output may be large, as many as were trained on."""
         if self._task.classifies:
             return ROWS_PER_BATCH
         settings, devices = self.configuration["settings"], self.configuration["devices"]
+        if not settings:
+            return TEXTS_PER_BATCH
         of_a_process = settings.get("global_batch_size", 1) // devices.get("processes", 1)
         return max(1, min(ROWS_PER_BATCH, settings.get("micro_batch_size") or of_a_process))
 
-    def _require_shape(self, predicted: np.ndarray, rows: int, recipe: Any) -> None:
-        if self._task.classifies:
-            wanted = f"class probabilities of shape ({rows}, {len(self._labels)})"
-            fits = predicted.ndim == 2 and (predicted.shape[1] == len(self._labels) or recipe is not self._recipe)
-        else:
-            wanted = f"({rows}, 3): sum of losses, number of terms, number right"
-            fits = predicted.ndim == 2 and predicted.shape[1] == 3
-        if not fits or len(predicted) != rows:
-            raise UserError(
-                f"predict of the recipe {type(recipe).__name__} gave the shape {predicted.shape}; the task "
-                f"{self._task.name} is scored by {wanted}."
-            )
-
-    def _load_champion(self, champion: RegisteredVersion, evaluation: Evaluation) -> tuple[Any, nn.Module]:
-        settings = evaluation.configuration["settings"]
-        recipe_class: Any = _recipe_class(settings, self._task.name)
-        if hasattr(recipe_class, "for_exported") and hasattr(recipe_class, "load_exported"):
-            recipe = recipe_class.for_exported(champion.path)
-            return recipe, recipe.load_exported(champion.path)
-        recipe = recipe_class.for_dataset(self._dataset)
-        model = recipe.build_model(settings["model"])
-        try:
-            load_model(model, champion.path / "model.safetensors")
-        except (RuntimeError, SafetensorError, OSError) as error:
-            raise UserError(
-                f"The champion of {champion.name!r}, version {champion.number}, does not fit the model that its recipe "
-                f"{recipe_class.__name__} builds for this dataset: {str(error).splitlines()[0]}",
-                "Define for_exported (a class method) and load_exported in the recipe, as that of image_classification "
-                "does, or give another model_name.",
-            ) from None
-        return recipe, model
+    def _add_average(self, count: int) -> None:
+        chosen = self.candidates[-count:]
+        if not self._trained or len(chosen) < 2:
+            what = "models that this project did not train" if not self._trained else f"{len(chosen)} checkpoint"
+            raise UserError(f"average_last is {count}, but there is nothing to average: {what}.", "Give 0.")
+        last = chosen[-1]
+        path = Path(self._scratch.name) / f"average-of-last-{len(chosen)}"
+        model = self._spread.runner.models.load(self._source(last)).model
+        write_average(model, [candidate.path for candidate in chosen], path)
+        self._spread.runner.models.forget()
+        names = tuple(candidate.name for candidate in chosen)
+        self.candidates.append(Candidate(path, last.step, last.epoch, last.rehearsal, averages=names))
 
 
-def _recipe_class(settings: dict[str, Any], task: str) -> type[Recipe]:
-    path = settings.get("recipe", "")
-    if not path and task not in TASKS:
-        raise UserError(
-            f"The task {task!r} of the dataset is none of this program's, and training.json names no recipe.",
-            "Train with recipe=package.module:ClassName, or give scoring_function.",
-        )
-    return load_recipe(path, task)
+def foreign_models(directory: Path) -> bool:
+    """Whether a directory holds models in Hugging Face layout in place of a training's checkpoints."""
+    return directory.is_dir() and not (directory / CONFIGURATION).is_file() and bool(models_in(directory))
+
+
+def _configuration(directory: Path) -> dict[str, Any]:
+    configuration = read_configuration(directory)
+    settings = configuration.get("settings")
+    if not isinstance(settings, dict) or "model" not in settings:
+        raise UserError(f"The training.json of {directory} does not name the model that was trained.")
+    return {"settings": settings, "devices": configuration.get("devices", {})}
+
+
+def _trained_candidates(checkpoints: list[Checkpoint]) -> list[Candidate]:
+    return [Candidate(c.path, step=c.info.step, epoch=c.info.epoch, rehearsal=c.info.rehearsal) for c in checkpoints]
+
+
+def _foreign_candidates(directory: Path) -> list[Candidate]:
+    return [Candidate(path, step=number) for path, number in models_in(directory)]
 
 
 def _good_checkpoints(directory: Path, dataset: Dataset) -> list[Checkpoint]:
+    _configuration(directory)
     good = []
     for checkpoint in complete_checkpoints(directory):
         if checkpoint.info.dataset_fingerprint != dataset.manifest.fingerprint:
@@ -182,78 +216,3 @@ def _good_checkpoints(directory: Path, dataset: Dataset) -> list[Checkpoint]:
     if not good:
         raise UserError(f"{directory} has no complete checkpoint.", "Train for at least one checkpoint interval.")
     return good
-
-
-def _require_same_frozen_weights(model: nn.Module, checkpoints: list[Checkpoint], name: str) -> None:
-    wanted = {checkpoint.info.frozen_weights_sha256 for checkpoint in checkpoints} - {""}
-    if wanted and wanted != {frozen_weights_sha256(model)}:
-        raise UserError(
-            f"The checkpoints hold adapters for the model {name!r}, whose weights are not what they were in training.",
-            "Put the same weights in that place again.",
-        )
-
-
-def _require_same_kind(champion: RegisteredVersion, evaluation: Evaluation, task: str, labels: list[str]) -> None:
-    if evaluation.scoring_function:
-        raise UserError(
-            f"The champion of {champion.name!r} was scored by {evaluation.scoring_function}, this model by its recipe.",
-            f"Give scoring_function={evaluation.scoring_function} for both, or another model_name.",
-        )
-    if evaluation.task != task:
-        raise UserError(
-            f"The champion of {champion.name!r} is a model for {evaluation.task}, this one is for {task}.",
-            "Give another model_name.",
-        )
-    if labels and not set(evaluation.labels) & set(labels):
-        raise UserError(
-            f"The champion of {champion.name!r} knows none of the classes of this dataset.",
-            "Give another model_name.",
-        )
-
-
-def _require_same_tokens(champion: RegisteredVersion, recipe: Any, ours: Any) -> None:
-    """Refuses to score a text model on tokens that it was not trained on, or on more of them than it takes."""
-    tokenizers = [getattr(each, "tokenizer", None) for each in (recipe, ours)]
-    found = {tokenizer.fingerprint() for tokenizer in tokenizers if isinstance(tokenizer, TextTokenizer)}
-    if len(found) > 1:
-        raise UserError(
-            f"The champion of {champion.name!r}, version {champion.number}, has another tokenizer than this dataset, "
-            "so they cannot be compared on the same rows.",
-            f"Prepare the data with -p tokenizer={champion.path}, or give another model_name.",
-        )
-    longest = getattr(recipe, "sequence_length", None)
-    if longest is not None and longest < getattr(ours, "sequence_length", 0):
-        raise UserError(
-            f"The champion of {champion.name!r}, version {champion.number}, takes at most {longest:,} tokens; the rows "
-            f"of this dataset have {ours.sequence_length:,}.",
-            f"Prepare the data with -p sequence_length={longest}, or give another model_name.",
-        )
-
-
-def _by_label(probabilities: np.ndarray, has: list[str], wanted: list[str]) -> np.ndarray:
-    """Reorders the columns to the `wanted` labels; those of other labels are added up in one more column, the last."""
-    place = {label: index for index, label in enumerate(wanted)}
-    matched = np.zeros((len(probabilities), len(wanted) + 1), dtype=probabilities.dtype)
-    for column, label in enumerate(has):
-        matched[:, place.get(label, len(wanted))] += probabilities[:, column]
-    return matched
-
-
-def _mistakes(probabilities: np.ndarray, test: Split, names: list[str]) -> list[dict[str, Any]]:
-    """The wrong predictions that the model was surest of."""
-    labels = np.concatenate([columns["label"] for columns in test.columns(0, len(test))])
-    finite, predicted = predictions(probabilities, len(names))
-    sureness = np.where(finite, probabilities.max(axis=1), 0.0)
-    wrong = np.flatnonzero(predicted != labels)
-    surest = wrong[np.argsort(-sureness[wrong], kind="stable")][:MISTAKES_KEPT]
-    rows = [int(row) for row in surest]
-    return [
-        {
-            "row": row,
-            "source": source,
-            "label": names[labels[row]],
-            "predicted": [*names, NOT_A_CLASS][predicted[row]],
-            "probability": round(float(sureness[row]), 4),
-        }
-        for row, source in zip(rows, test.sources(rows), strict=True)
-    ]

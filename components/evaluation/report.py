@@ -6,19 +6,19 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from markupsafe import Markup
 
-from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.components.evaluation.bootstrap import without_interval
+from gpu_pipelines.components.evaluation.shown_confusion import confused_pairs, is_small, matrix, picture
+from gpu_pipelines.components.evaluation.shown_rows import shown_rows
 from gpu_pipelines.numbers import figure
-from gpu_pipelines.reports.charts import Line, line_chart
-from gpu_pipelines.reports.page import image_data, render, write_page
+from gpu_pipelines.recipes.tasks import task_named
+from gpu_pipelines.reports.charts import Line, Range, interval_chart, line_chart, reliability_chart
+from gpu_pipelines.reports.page import render, write_page
 
-CLASSES_IN_MATRIX = 25
-CLASSES_SHOWN = 40
-CONFUSED_PAIRS_SHOWN = 20
-TEXT_SHOWN = 240
+#: A table of so many classes has them all; of more, those of lowest recall.
+MOST_CLASSES, CLASSES_SHOWN = 40, 20
 CHARTS_OF_OWN_METRICS = 4
 #: Charts over the checkpoints, with the metrics that they show; those that a task has are drawn.
 CHARTS = (
@@ -34,41 +34,58 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
 
     Args:
         evaluation: what came of it.
-        dataset_directory: the dataset; the mistakes are shown from its test split.
+        dataset_directory: the dataset; the worst rows are shown from its test split.
         path: the HTML file.
     """
-    classes = _classes(evaluation) if "per_class" in evaluation.test else []
     classifies = bool(evaluation.test.get("confusion"))
-    small = classifies and len(evaluation.labels) <= CLASSES_IN_MATRIX
+    classes = _classes(evaluation) if classifies else []
     metrics = evaluation.test["metrics"]
     sections = render(
         Path(__file__).with_name("report.html"),
         e=evaluation,
         figure=figure,
+        signed=_signed,
         unknown=without_interval(math.nan),
+        reasons=_reasons(evaluation),
         metrics=list(metrics),
         epochs=any(scored["epoch"] is not None for scored in evaluation.checkpoints),
         intervals=any(metric["low"] is not None for metric in metrics.values()),
         charts=_charts(evaluation),
+        differences=(evaluation.champion or {}).get("differences", {}),
+        better=_better(evaluation),
+        beside=_beside_champion(evaluation),
         classifies=classifies,
         classes=classes,
         hidden_classes=len(evaluation.labels) - len(classes),
-        confusion=_matrix(evaluation) if small else [],
-        confused=_confused_pairs(evaluation) if classifies and not small else [],
-        mistakes=_mistakes(evaluation, dataset_directory),
+        confusion=matrix(evaluation) if classifies and is_small(evaluation) else [],
+        confusion_picture=picture(evaluation) if classifies and not is_small(evaluation) else None,
+        confused=confused_pairs(evaluation) if classifies and not is_small(evaluation) else [],
+        calibration=_calibration(evaluation),
+        slices=evaluation.test.get("slices", []),
+        worst=shown_rows(evaluation.mistakes, dataset_directory),
     )
     write_page(path, f"Evaluation: {evaluation.model_name}", sections)
 
 
-def _charts(evaluation: Evaluation) -> list[Any]:
-    steps = [scored["step"] for scored in evaluation.checkpoints]
+def _reasons(evaluation: Evaluation) -> list[str]:
+    """Why it passed or not: what failed, else what was asked for."""
+    failed = [gate["why"] for gate in evaluation.gates if not gate["passed"]]
+    return failed or [gate["why"] for gate in evaluation.gates]
+
+
+def _charts(evaluation: Evaluation) -> list[Markup]:
+    # The mean of several checkpoints has no place of its own in time.
+    trained = [scored for scored in evaluation.checkpoints if not scored.get("averages")]
+    steps = [scored["step"] for scored in trained]
     best = next(scored["step"] for scored in evaluation.checkpoints if scored["name"] == evaluation.best)
     # The names of a user's own checkpoints say what their numbers count.
     counted = evaluation.best.partition("-")[0] if evaluation.scoring_function else "step"
+    if len(steps) < 2:
+        return []
 
-    def chart(title: str, *names: str) -> Any:
+    def chart(title: str, *names: str) -> Markup:
         # None, which is no figure, leaves a gap.
-        values = {name: [_or_nan(scored["val"][name]) for scored in evaluation.checkpoints] for name in names}
+        values = {name: [_or_nan(scored["val"][name]) for scored in trained] for name in names}
         lines = [Line(name, steps, values[name], dots=True) for name in names]
         return line_chart(title, counted, lines, mark=best)
 
@@ -80,6 +97,61 @@ def _charts(evaluation: Evaluation) -> list[Any]:
     return [chart(f"{name} on val", name) for name in shown]
 
 
+def _beside_champion(evaluation: Evaluation) -> list[Markup]:
+    """The metrics of both models that are shares, and their differences, as far as intervals are known."""
+    if evaluation.champion is None or "differences" not in evaluation.champion:
+        return []
+    metrics, theirs = task_named(evaluation.task).metrics, evaluation.champion["metrics"]
+    ours = evaluation.test["metrics"]
+    # Shares have one scale in common; where the metric that decides is none of them, it is shown alone.
+    main = evaluation.select_by
+    names = [name for name in ours if name in metrics and metrics[name].largest == 1]
+    names = names if main in names else [main]
+    shares = [name for name in names if _is_known(ours[name]) and _is_known(theirs.get(name))]
+    charts = []
+    if shares:
+        both = {
+            "this model": [_range(ours[name]) for name in shares],
+            f"champion (version {evaluation.champion['version']})": [_range(theirs[name]) for name in shares],
+        }
+        charts.append(interval_chart("Both models on test, 95% intervals", shares, both))
+    differences = evaluation.champion["differences"]
+    known = {name: _range(differences[name]) for name in shares if _is_known(differences[name])}
+    if known:
+        title = "This model less the champion, 95% intervals"
+        charts.append(interval_chart(title, list(known), {"difference": list(known.values())}, zero=True))
+    return charts
+
+
+def _is_known(metric: dict[str, Any] | None) -> bool:
+    return metric is not None and metric["value"] is not None and metric["low"] is not None
+
+
+def _range(metric: dict[str, Any]) -> Range:
+    return Range(metric["value"], metric["low"], metric["high"])
+
+
+def _calibration(evaluation: Evaluation) -> Markup | None:
+    bins = evaluation.test.get("calibration")
+    return reliability_chart("Calibration on test", bins) if bins else None
+
+
+def _better(evaluation: Evaluation) -> dict[str, str]:
+    """For each metric whether its difference to the champion is good or bad, with an interval on one side of 0."""
+    known = {} if evaluation.scoring_function else task_named(evaluation.task).metrics
+    found = {}
+    for name, difference in (evaluation.champion or {}).get("differences", {}).items():
+        low, high = difference["low"], difference["high"]
+        if name in known and low is not None and high is not None and (low > 0 or high < 0):
+            found[name] = "good" if (low > 0) == known[name].more_is_better else "bad"
+    return found
+
+
+def _signed(value: float | None) -> str:
+    """A difference with its sign."""
+    return figure(value) if value is None else f"{'+' if value > 0 else '−' if value < 0 else ''}{figure(abs(value))}"
+
+
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
@@ -89,64 +161,6 @@ def _classes(evaluation: Evaluation) -> list[dict[str, Any]]:
         {"label": label, **figures}
         for label, figures in zip(evaluation.labels, evaluation.test["per_class"], strict=True)
     ]
-    if len(rows) > CLASSES_SHOWN:
+    if len(rows) > MOST_CLASSES:
         rows = sorted(rows, key=lambda row: row["recall"])[:CLASSES_SHOWN]
     return rows
-
-
-def _matrix(evaluation: Evaluation) -> list[dict[str, Any]]:
-    counts = np.array(evaluation.test["confusion"])
-    largest = max(1, counts.max())
-    # The square root keeps a single mistake visible beside hundreds of right answers.
-    tints = np.rint(85 * np.sqrt(counts / largest)).astype(int)
-    return [
-        {
-            "label": label,
-            "cells": [
-                {"count": int(count), "tint": int(tint), "right": column == row}
-                for column, (count, tint) in enumerate(zip(counts[row], tints[row], strict=True))
-            ],
-        }
-        for row, label in enumerate(evaluation.labels)
-    ]
-
-
-def _confused_pairs(evaluation: Evaluation) -> list[dict[str, Any]]:
-    counts = np.array(evaluation.test["confusion"])
-    np.fill_diagonal(counts, 0)
-    order = np.argsort(-counts, axis=None, kind="stable")[:CONFUSED_PAIRS_SHOWN]
-    pairs = [np.unravel_index(place, counts.shape) for place in order]
-    return [
-        {"label": evaluation.labels[row], "predicted": evaluation.labels[column], "count": int(counts[row, column])}
-        for row, column in pairs
-        if counts[row, column]
-    ]
-
-
-def _mistakes(evaluation: Evaluation, dataset_directory: Path) -> list[dict[str, Any]]:
-    """The mistakes, each with its image or the beginning of its text where the dataset has them."""
-    if not evaluation.mistakes:
-        return []
-    dataset = Dataset(dataset_directory)
-    rows = dataset.split("test").take(np.array([mistake["row"] for mistake in evaluation.mistakes]))
-    shown: list[dict[str, str]]
-    if "image" in rows:
-        shown = [{"image": image_data(image)} for image in rows["image"]]
-    elif "input_ids" in rows and dataset.manifest.tokenizer:
-        shown = [{"text": text} for text in _texts(rows, dataset_directory / dataset.manifest.tokenizer)]
-    else:
-        shown = [{} for _ in evaluation.mistakes]
-    return [{**mistake, **more} for mistake, more in zip(evaluation.mistakes, shown, strict=True)]
-
-
-def _texts(rows: dict[str, np.ndarray], tokenizer_directory: Path) -> list[str]:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(tokenizer_directory / "tokenizer.json"))
-    lengths = rows.get("length", np.full(len(rows["input_ids"]), rows["input_ids"].shape[1]))
-    # A token is at least one character, so that the tokens of a long text need not all be read.
-    texts = [
-        tokenizer.decode(tokens[: min(length, TEXT_SHOWN + 8)].tolist())
-        for tokens, length in zip(rows["input_ids"], lengths, strict=True)
-    ]
-    return [text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…" for text in texts]

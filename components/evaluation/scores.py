@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gpu_pipelines.components.evaluation.bootstrap import Interval
+import numpy as np
+
+from gpu_pipelines.components.evaluation.bootstrap import Interval, Resampled
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Scores(Protocol):
@@ -14,6 +19,10 @@ class Scores(Protocol):
     def rows(self) -> int:
         """Number of rows scored."""
 
+    @property
+    def resampled(self) -> Resampled | None:
+        """Each metric of resamples of the rows, the same for all models on as many rows; None if it is not known."""
+
     def metrics(self) -> dict[str, float]:
         """All metrics by name; NaN or infinity where a model has diverged."""
 
@@ -22,6 +31,9 @@ class Scores(Protocol):
 
     def details(self) -> dict[str, Any]:
         """What `evaluation.json` says of the test rows besides `rows` and `metrics`."""
+
+    def subset(self, rows: np.ndarray) -> Self:
+        """The scores of some of the rows; not of scores whose `resampled` is None."""
 
 
 def summary(scores: Scores) -> dict[str, Any]:

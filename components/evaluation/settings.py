@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_pipelines.components.evaluation.gates import Gate, parse_gate
+from gpu_pipelines.components.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.recipes.tasks import Metric, task_named
 from gpu_pipelines.registry import registry_problems
@@ -32,6 +32,8 @@ class EvaluationSettings:
     gates: list[str] = field(default_factory=list)
     select_by: str = ""
     scoring_function: str = ""
+    average_last: int = 0
+    slice_by: str = ""
     registry: str = "./registry"
     model_name: str = ""
 
@@ -46,11 +48,39 @@ class EvaluationSettings:
             )
         if metrics is not None and self.select_by and self.select_by not in metrics:
             found.append(f"select_by is {self.select_by!r}, which is not a metric. {nearest(self.select_by, metrics)}")
+        if self.average_last < 0 or self.average_last == 1:
+            found.append(f"average_last is {self.average_last}; give 2 or more checkpoints, or 0 to average none.")
         for gate in self.gates:
             try:
-                parse_gate(gate, metrics)
+                found += self._gate_problems(gate, parse_gate(gate, metrics, task_named(task).classifies))
             except ValueError as error:
                 found.append(str(error))
+        return found + self._function_problems() if self.scoring_function else found
+
+    def _gate_problems(self, text: str, gate: Gate | ChampionGate) -> list[str]:
+        """What a gate asks for that cannot be known."""
+        if isinstance(gate, Gate):
+            if gate.metric.startswith("slices.") and not self.slice_by and not self.scoring_function:
+                return [f"The gate {text!r} is about slices. Name a column with slice_by."]
+            return []
+        if self.scoring_function and gate.confidence is not None:
+            return [
+                f"The gate {text!r} asks for an interval; of a scoring_function only the metric of all rows is known. "
+                "Leave out at …%."
+            ]
+        if self.scoring_function and gate.metric:
+            return [f"The gate {text!r} names a metric; with a scoring_function the one of select_by is compared."]
+        return []
+
+    def _function_problems(self) -> list[str]:
+        """What a scoring function cannot do."""
+        found = []
+        if self.average_last:
+            found.append(
+                "average_last needs checkpoints of train_model; of a scoring_function's the format is unknown."
+            )
+        if self.slice_by:
+            found.append("slice_by needs predictions of each row; a scoring_function gives metrics of all rows.")
         return found
 
     def problems_here(self) -> list[str]:
@@ -65,21 +95,22 @@ class EvaluationSettings:
         match = _FILE.fullmatch(self.scoring_function)
         return Path(match["file"]).expanduser() if match else None
 
-    def parsed_gates(self, task: str) -> list[Gate]:
+    def parsed_gates(self, task: str) -> list[Gate | ChampionGate]:
         """The gates given, or the task's own where none are and its own metrics are used."""
         gates = self.gates or ([] if self.scoring_function else task_named(task).gates)
-        return [parse_gate(gate, self._known_metrics(task)) for gate in gates]
+        return [parse_gate(gate, self._known_metrics(task), task_named(task).classifies) for gate in gates]
 
-    def ranking(self, task: str, metrics: Mapping[str, float]) -> Ranking:
-        """What the best checkpoint is chosen by: `select_by`, or the first of the metrics.
+    def ranking(self, task: str, metrics: Mapping[str, float], metric: str = "") -> Ranking:
+        """What two models are compared by: `metric`, else `select_by`, else the first of the metrics.
 
         Args:
             task: task of the dataset.
             metrics: of some checkpoint, by name.
+            metric: one of the task's.
         """
         known = self._known_metrics(task)
         if known is not None:
-            metric = self.select_by or next(iter(known))
+            metric = metric or self.select_by or next(iter(known))
             return Ranking(metric, known[metric].more_is_better)
         metric = self.select_by.removeprefix("-") or next(iter(metrics))
         return Ranking(metric, not self.select_by.startswith("-"))

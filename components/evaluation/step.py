@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.checkpoint_store import local_copy
+from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.report import write_report
@@ -31,7 +31,8 @@ def run(arguments: Mapping[str, Any]) -> bool:
         settings = fields_from(EvaluationSettings, arguments)
         place = place_of(arguments["checkpoints"])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
-            directory = local_copy(place, Path(scratch), foreign=bool(settings.scoring_function))
+            foreign = bool(settings.scoring_function) or not holds_training(place)
+            directory = local_copy(place, Path(scratch), foreign=foreign)
             with output_files(model, EVALUATION) as exported:
                 evaluation = evaluate_checkpoints(settings, dataset, directory, exported)
         model.metadata.update(task=evaluation.task, checkpoint=evaluation.best, rehearsal=evaluation.rehearsal)
@@ -39,6 +40,10 @@ def run(arguments: Mapping[str, Any]) -> bool:
             model.metadata["framework"] = "pytorch"
         # A metric that is not a number would fail the task on Vertex AI.
         values = {name: metric["value"] for name, metric in evaluation.test["metrics"].items()}
+        if unknown := [name for name, value in values.items() if value is None]:
+            print(
+                f"warning: not a finite number on test, and left out of the metrics: {', '.join(unknown)}", flush=True
+            )
         figures = {f"test_{name}": round(value, 6) for name, value in values.items() if value is not None}
         log_metrics(arguments["evaluation"], figures)
         _write_confusion(arguments["confusion"], evaluation)

@@ -104,6 +104,17 @@ class CheckpointStore:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def holds_training(uri: str) -> bool:
+    """Whether a directory or `gs://…` holds the checkpoints of a training of this project.
+
+    Raises:
+        UserError: the storage cannot be read.
+    """
+    if is_remote(uri):
+        return CONFIGURATION in RemoteFolder(uri).names()
+    return (Path(uri) / CONFIGURATION).is_file()
+
+
 def local_copy(uri: str, directory: Path, *, foreign: bool = False) -> Path:
     """The checkpoints of a URI as a local directory: itself, or all that is complete there, downloaded.
 

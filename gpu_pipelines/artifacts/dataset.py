@@ -22,6 +22,8 @@ from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, sha256_of
 from gpu_pipelines.errors import UserError
 
 MANIFEST = "dataset.json"
+# A column of text beside the features, which no model is trained on.
+SLICE = "slice"
 REJECTED = "rejected.jsonl"
 SPLITS = ("train", "val", "test")
 SHARD_BYTES = 64 << 20
@@ -76,6 +78,7 @@ class Manifest:
         records: source records by split, where a row holds several of them or parts of one; else empty.
         duplicates: records left out because the same one was there before.
         source_fingerprint: hex SHA-256 of the names and states of the source's files; empty if not known.
+        slice_by: column of the source whose value is kept with each row; empty for none.
     """
 
     task: str
@@ -92,6 +95,7 @@ class Manifest:
     records: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
     source_fingerprint: str = ""
+    slice_by: str = ""
 
     def rows(self, split: str) -> int:
         return sum(file.rows for file in self.splits[split])
@@ -147,6 +151,7 @@ class Manifest:
             records=dict(content.get("records", {})),
             duplicates=content.get("duplicates", 0),
             source_fingerprint=content.get("source_fingerprint", ""),
+            slice_by=content.get("slice_by", ""),
         )
 
 
@@ -167,6 +172,7 @@ class DatasetWriter:
         preprocessing: how raw records become features.
         tokenizer: directory of the tokenizer below `directory`, already written; None without one.
         packed: whether a row holds several records, each counted by `add`.
+        slice_by: column of the source whose value `add` gets for each row; empty for none.
         rows_per_shard: rows after which a new shard is begun; left out, as many as fill 64 MiB, at most 8,192.
         source_fingerprint: of the source's files, taken before they were read.
     """
@@ -182,6 +188,7 @@ class DatasetWriter:
         preprocessing: Mapping[str, Any],
         tokenizer: str | None = None,
         packed: bool = False,
+        slice_by: str = "",
         rows_per_shard: int | None = None,
         source_fingerprint: str = "",
     ) -> None:
@@ -191,6 +198,7 @@ class DatasetWriter:
             "source": source,
             "tokenizer": tokenizer,
             "source_fingerprint": source_fingerprint,
+            "slice_by": slice_by,
         }
         if tokenizer is not None:
             self._identity["tokenizer_files"] = sha256_of_tree(directory / tokenizer)
@@ -201,7 +209,7 @@ class DatasetWriter:
         self._rows_per_shard = rows_per_shard or min(8192, rows_of_shard(features, SHARD_BYTES))
         self._schema = pa.schema(
             [pa.field(name, feature.arrow_type, nullable=False) for name, feature in self._features.items()]
-            + [pa.field("source", pa.string(), nullable=False)]
+            + [pa.field(name, pa.string(), nullable=False) for name in ("source", *([SLICE] if slice_by else []))]
         )
         self._pending = {split: _Pending(self._features, self._rows_per_shard) for split in SPLITS}
         self._files: dict[str, list[DataFile]] = {split: [] for split in SPLITS}
@@ -222,7 +230,7 @@ class DatasetWriter:
     ) -> None:
         self._rejected_file.close()
 
-    def add(self, split: str, source: str, row: Mapping[str, Any], records: int = 1) -> None:
+    def add(self, split: str, source: str, row: Mapping[str, Any], records: int = 1, slice_value: str = "") -> None:
         """Adds a row.
 
         Args:
@@ -230,13 +238,22 @@ class DatasetWriter:
             source: where it came from, for people.
             row: a numpy array or number for each feature.
             records: of a packed dataset, how many records begin in this row.
+            slice_value: its value of the column `slice_by`.
 
         Raises:
             ValueError: a value does not have its feature's shape.
         """
-        self.add_rows(split, [source], {name: np.asarray(row[name])[None] for name in self._features}, records)
+        columns = {name: np.asarray(row[name])[None] for name in self._features}
+        self.add_rows(split, [source], columns, records, [slice_value])
 
-    def add_rows(self, split: str, sources: Sequence[str], columns: Mapping[str, np.ndarray], records: int) -> None:
+    def add_rows(
+        self,
+        split: str,
+        sources: Sequence[str],
+        columns: Mapping[str, np.ndarray],
+        records: int,
+        slice_values: Sequence[str] = (),
+    ) -> None:
         """Adds several rows.
 
         Args:
@@ -244,6 +261,7 @@ class DatasetWriter:
             sources: where each came from, for people.
             columns: for each feature an array (rows, *shape).
             records: how many records begin in these rows; without packing, as many as there are rows.
+            slice_values: their values of the column `slice_by`, where there is one.
 
         Raises:
             ValueError: an array does not have the shape of its feature.
@@ -259,7 +277,7 @@ class DatasetWriter:
         self._kept += records
         start = 0
         while start < len(sources):
-            start += self._pending[split].take(sources, columns, start)
+            start += self._pending[split].take(sources, columns, start, slice_values)
             if self._pending[split].is_full:
                 self._write_shard(split)
 
@@ -311,6 +329,8 @@ class DatasetWriter:
         pending = self._pending[split]
         columns = [_column(feature, pending.columns[name][: pending.rows]) for name, feature in self._features.items()]
         columns.append(pa.array(pending.sources, pa.string()))
+        if self._identity["slice_by"]:
+            columns.append(pa.array(pending.slice_values, pa.string()))
         name = f"{split}/part-{len(self._files[split]):05d}.arrow"
         path = self._directory / name
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, self._schema) as writer:
@@ -334,18 +354,22 @@ class _Pending:
     def clear(self) -> None:
         self.rows = 0
         self.sources: list[str] = []
+        self.slice_values: list[str] = []
 
     @property
     def is_full(self) -> bool:
         return self.rows == self._most
 
-    def take(self, sources: Sequence[str], columns: Mapping[str, np.ndarray], start: int) -> int:
+    def take(
+        self, sources: Sequence[str], columns: Mapping[str, np.ndarray], start: int, slice_values: Sequence[str]
+    ) -> int:
         """Takes as many rows from `start` on as it has room for, and returns how many."""
         stop = min(len(sources), start + self._most - self.rows)
         end = self.rows + stop - start
         for name, array in self.columns.items():
             array[self.rows : end] = columns[name][start:stop]
         self.sources += sources[start:stop]
+        self.slice_values += slice_values[start:stop]
         self.rows = end
         return stop - start
 
@@ -412,6 +436,10 @@ class Split:
             for row, index in zip(rows, shard, strict=True)
         ]
 
+    def slice_values(self) -> list[str]:
+        """The value of the column `slice_by` of each row, in a dataset that was prepared with one."""
+        return [value for batch in self._batches for value in batch.column(SLICE).to_pylist()]
+
     def _array(self, batch: pa.RecordBatch, name: str) -> np.ndarray:
         feature = self._features[name]
         column = batch.column(name)
@@ -441,3 +469,21 @@ class Dataset:
             UserError: a shard is missing or damaged.
         """
         return Split(self.directory, self.manifest, name)
+
+    def slice_values(self, split: str, column: str) -> list[str]:
+        """The value of a column of the source for each row of a split.
+
+        Args:
+            split: `train`, `val` or `test`.
+            column: the one that the dataset was prepared with.
+
+        Raises:
+            UserError: the dataset was not prepared with this column.
+        """
+        if self.manifest.slice_by != column:
+            has = f"it keeps {self.manifest.slice_by!r}" if self.manifest.slice_by else "it keeps none"
+            raise UserError(
+                f"The dataset {self.directory} does not keep the column {column!r} to slice by; {has}.",
+                f"Prepare it with slice_by={column}.",
+            )
+        return self.split(split).slice_values()

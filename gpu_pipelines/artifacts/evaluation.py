@@ -23,18 +23,28 @@ class Evaluation:
         dataset_fingerprint: dataset evaluated on.
         configuration: how the checkpoints were trained, `settings` and `devices`; both empty if that is not known.
         select_by: metric on `val` that chose the best checkpoint.
-        checkpoints: for each, `name`, `step`, `epoch` (None if not known) and its metrics on `val`. Here and below, a
-            metric that is not a finite number is None.
+        checkpoints: for each, `name`, `step`, `epoch` (None if not known), its metrics on `val`, and `averages`, the
+            checkpoints that it is the mean of, where it is one. Here and below, a metric that is not a finite number
+            is None.
         best: name of the checkpoint chosen.
         test: the best one on `test`: `rows`, `metrics` (each value, low, high; the latter None where no interval is
-            known), and of a classifier `per_class` and `confusion`, of a model that is scored by its loss `terms`.
-        champion: the registry's champion on the same rows: `version` and `metrics`, or None if there is none.
-        gates: each gate with its value, threshold, `passed` and `why`.
+            known), of a classifier `per_class`, `confusion` and `calibration` (bins with range, rows, mean confidence
+            and accuracy), of a model that is scored by its loss `terms`, and `slices`: for each value of the column
+            `slice_by` its rows, metrics, and the `champion`'s values.
+        champion: the registry's champion on the same rows, or None if there is none: `version`, `metrics`,
+            `differences` (of the model to it: value, low, high at `confidence`, by paired bootstrap), and of
+            classifiers `mcnemar`.
+        gates: each gate with its value, threshold, `passed`, `why`, and `low` and `high` of an interval it looked at.
         passed: all gates passed.
-        mistakes: rows of `test` that the best one gets wrong: `source`, `label`, `predicted`, `probability`.
+        mistakes: rows of `test` that the best one does worst on: of a classifier `row`, `source`, `label`,
+            `predicted`, `probability`; of a language model `row`, `source`, `loss`, `terms`, and `start` and `stop`,
+            tokens of the row, where it holds several documents.
         scoring_function: the user's function that scored the checkpoints; empty if their recipe did.
         rehearsal: the best one was trained on CPU processes in place of the GPUs that were chosen.
         source_fingerprint: of the files that the dataset was prepared from; empty if not known.
+        more_is_better: direction of `select_by`.
+        slice_by: column of the slices; empty if there are none.
+        latency: of one row: `p50_ms`, `p95_ms`, `calls` and `device`; None if no gate asked for it.
     """
 
     model_name: str
@@ -53,6 +63,9 @@ class Evaluation:
     scoring_function: str = ""
     rehearsal: bool = False
     source_fingerprint: str = ""
+    more_is_better: bool = True
+    slice_by: str = ""
+    latency: dict[str, Any] | None = None
 
     def save(self, directory: Path) -> None:
         write_document(directory / EVALUATION, asdict(self))

@@ -49,6 +49,8 @@ CLASSIFICATION_METRICS = {
     "macro_f1": Metric(),
     "macro_recall": Metric(),
     "min_recall": Metric(),
+    "roc_auc": Metric(),
+    "ece": Metric(more_is_better=False),
     "log_loss": Metric(more_is_better=False, largest=math.inf),
 }
 
@@ -56,7 +58,9 @@ CLASSIFICATION_METRICS = {
 LANGUAGE_MODEL_METRICS = {
     "loss": Metric(more_is_better=False, largest=math.inf),
     "perplexity": Metric(more_is_better=False, largest=math.inf),
+    "bits_per_byte": Metric(more_is_better=False, largest=math.inf),
     "token_accuracy": Metric(),
+    "completion_accuracy": Metric(),
 }
 
 TASKS = {

@@ -1,17 +1,23 @@
-"""Line charts as inline SVG that takes the page's colours, so that it is readable on light and dark ground."""
+"""Charts as inline SVG that take the page's colours, so that they are readable on light and dark ground."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 # Stands for the page's text colour while matplotlib draws; no other colour here may be equal to it.
 _INK = "#010203"
 _COLORS = ("#3b82f6", "#f59e0b", "#10b981", "#ec4899")
+_WRONG = "#e5484d"
+_TICKS = 20
+_LONGEST_LABEL = 14
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,15 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     dots: bool = False
+
+
+@dataclass(frozen=True)
+class Range:
+    """A value with its interval; the ends are None where they are not known."""
+
+    value: float
+    low: float | None
+    high: float | None
 
 
 def line_chart(
@@ -39,13 +54,7 @@ def line_chart(
     Returns:
         An `<svg>` element.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 11}):
-        figure = Figure(figsize=(4.6, 2.9), layout="constrained", facecolor="none")
-        axes = figure.add_subplot(facecolor="none")
+    with _drawn(title, 4.6, 2.9) as (axes, svg):
         for line, color in zip(lines, _COLORS, strict=False):
             marker = "o" if line.dots else None
             axes.plot(line.x, line.y, color=color, linewidth=1.8, label=line.name, marker=marker, markersize=4)
@@ -53,18 +62,129 @@ def line_chart(
             axes.axvline(mark, color=_INK, alpha=0.5, linewidth=1, linestyle=":")
         if logarithmic:
             axes.set_yscale("log")
-        axes.set_title(title, color=_INK, fontsize=12, loc="left")
         axes.set_xlabel(x_label, color=_INK)
-        axes.tick_params(colors=_INK, which="both")
         axes.grid(color=_INK, alpha=0.12)
+        if len(lines) > 1:
+            axes.legend(frameon=False, labelcolor=_INK)
+    return svg[0]
+
+
+def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
+    """Draws how often a classifier is right, by how sure it is, and how many rows it is so sure of.
+
+    Args:
+        title: what is shown.
+        bins: each with `low`, `high`, `rows`, `confidence` and `accuracy`.
+
+    Returns:
+        An `<svg>` element.
+    """
+    with _drawn(title, 4.6, 3.9) as (axes, svg):
+        rows = np.array([entry["rows"] for entry in bins], dtype=float)
+        axes.plot([0, 1], [0, 1], color=_INK, alpha=0.5, linewidth=1, linestyle=":", label="right as often as it says")
+        lows, widths = [entry["low"] for entry in bins], [entry["high"] - entry["low"] for entry in bins]
+        # The shares of the rows are small bars at the foot, on a scale of their own.
+        shares = 0.3 * rows / rows.max()
+        axes.bar(lows, shares, widths, align="edge", color=_INK, alpha=0.18, label="share of rows (own scale)")
+        sure, right = [entry["confidence"] for entry in bins], [entry["accuracy"] for entry in bins]
+        axes.plot(sure, right, color=_COLORS[0], linewidth=1.8, marker="o", markersize=4, label="this model")
+        axes.set(xlim=(0, 1), ylim=(0, 1.02), aspect="auto")
+        axes.set_xlabel("probability of the predicted class", color=_INK)
+        axes.set_ylabel("share that is right", color=_INK)
+        axes.grid(color=_INK, alpha=0.12)
+        axes.legend(frameon=False, labelcolor=_INK, loc="upper left", fontsize=9)
+    return svg[0]
+
+
+def interval_chart(
+    title: str, names: Sequence[str], groups: Mapping[str, Sequence[Range]], *, zero: bool = False
+) -> Markup:
+    """Draws values with their intervals, one line for each name, the groups below one another in it.
+
+    Args:
+        title: what is shown.
+        names: at least one.
+        groups: for each name of the legend, a range for each of `names`; at most four groups.
+        zero: whether there is a line at 0, which the axis then holds.
+
+    Returns:
+        An `<svg>` element.
+    """
+    with _drawn(title, 4.6, 0.95 + 0.42 * len(names) + 0.22 * len(groups)) as (axes, svg):
+        step = 0.8 / max(2, len(groups) + 1)
+        for number, (group, ranges) in enumerate(groups.items()):
+            places = [place + step * (number - (len(groups) - 1) / 2) for place in range(len(names))]
+            values = np.array([each.value for each in ranges])
+            ends = [
+                [each.value - (each.value if each.low is None else each.low) for each in ranges],
+                [(each.value if each.high is None else each.high) - each.value for each in ranges],
+            ]
+            axes.errorbar(
+                values, places, xerr=ends, fmt="o", color=_COLORS[number], markersize=4.5, linewidth=1.8, label=group
+            )
+        if zero:
+            axes.axvline(0, color=_INK, alpha=0.5, linewidth=1, linestyle=":")
+        axes.set_yticks(range(len(names)), names, color=_INK)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.grid(color=_INK, alpha=0.12, axis="x")
+        if len(groups) > 1:
+            axes.legend(frameon=False, labelcolor=_INK, loc="best", fontsize=9)
+    return svg[0]
+
+
+def heatmap(title: str, counts: np.ndarray, labels: Sequence[str]) -> Markup:
+    """Draws a confusion matrix of many classes: right answers and mistakes in two colours, the stronger the more.
+
+    Args:
+        title: what is shown.
+        counts: (classes, classes): rows by true and predicted class.
+        labels: names of the classes, some of which are written at the axes.
+
+    Returns:
+        An `<svg>` element.
+    """
+    from matplotlib.colors import to_rgb
+
+    with _drawn(title, 7.6, 6.9) as (axes, svg):
+        right = np.eye(len(counts), dtype=bool)
+        pixels = np.zeros((*counts.shape, 4))
+        pixels[..., :3] = np.where(right[..., None], to_rgb(_COLORS[0]), to_rgb(_WRONG))
+        # Each on the scale of its own kind; a single mistake must be seen beside hundreds of right answers.
+        for chosen in (right, ~right):
+            largest = max(1, counts[chosen].max(initial=0))
+            shown = chosen & (counts > 0)
+            pixels[shown, 3] = 0.25 + 0.75 * np.sqrt(counts[shown] / largest)
+        axes.imshow(pixels, interpolation="nearest", aspect="equal")
+        places = range(0, len(labels), -(-len(labels) // _TICKS))
+        named = [f"{labels[p][:_LONGEST_LABEL]}…" if len(labels[p]) > _LONGEST_LABEL else labels[p] for p in places]
+        axes.set_xticks(list(places), named, rotation=90, fontsize=9)
+        axes.set_yticks(list(places), named, fontsize=9)
+        axes.set_xlabel("predicted class", color=_INK)
+        axes.set_ylabel("true class", color=_INK)
+    return svg[0]
+
+
+@contextmanager
+def _drawn(title: str, width: float, height: float) -> Iterator[tuple[Any, list[Markup]]]:
+    """Axes to draw on, and a list that gets the `<svg>` element at the end."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    made: list[Markup] = []
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 11}):
+        figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+        axes = figure.add_subplot(facecolor="none")
+        yield axes, made
+        # Above the labels of the y axis too, so that a long one fits.
+        figure.suptitle(title, color=_INK, fontsize=12, x=0.01, horizontalalignment="left")
+        axes.tick_params(colors=_INK, which="both")
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom"))
             spine.set_color(_INK)
             spine.set_alpha(0.4)
-        if len(lines) > 1:
-            axes.legend(frameon=False, labelcolor=_INK)
         file = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = file.getvalue()
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg))
-    return Markup(svg[svg.index("<svg") :].replace(_INK, "currentColor"))  # noqa: S704 (matplotlib escapes text)
+    made.append(Markup(svg[svg.index("<svg") :].replace(_INK, "currentColor")))  # noqa: S704 (matplotlib escapes text)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +19,9 @@ from torch import nn
 from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete, write_configuration
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
-from gpu_pipelines.recipes.building import build_model
+from gpu_pipelines.recipes.building import build_model, load_recipe
 from gpu_pipelines.recipes.checkpoint_state import frozen_weights_sha256, save_state, trained_weights
 from gpu_pipelines.recipes.recipe import Recipe
-from gpu_pipelines.recipes.text_classification import TextClassification
 
 ROWS = {"train": 8, "val": 30, "test": 40}
 SLOPES = np.array([2.0, -1.0, 0.5])
@@ -55,6 +58,34 @@ class WrongShape(Regression):
 
     def predict(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return super().predict(model, batch)[:, :2]
+
+
+class AwaitsTheOther(Regression):
+    """In the process that evaluates it waits until the other one has begun; that one leaves a mark, and goes on."""
+
+    def predict(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        mark = Path(os.environ["MARK"])
+        if multiprocessing.parent_process() is None:
+            deadline = time.monotonic() + 120
+            while not mark.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+        elif not mark.exists():
+            mark.write_text(str(os.getpid()))
+            self.go_on()
+        return super().predict(model, batch)
+
+    def go_on(self) -> None:
+        """What the other process does then."""
+
+
+class KilledInTheOther(AwaitsTheOther):
+    def go_on(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FailsInTheOther(AwaitsTheOther):
+    def go_on(self) -> None:
+        raise RuntimeError("the device is gone\nand more")
 
 
 def numbers_dataset(directory: Path, task: str = "regression") -> Dataset:
@@ -137,10 +168,15 @@ def classes_dataset(directory: Path) -> Dataset:
 
 def train_classes(directory: Path, dataset: Dataset) -> None:
     """The checkpoint of a classifier that has not been trained."""
-    settings = {"model": "bert-micro", "seed": 0}
+    train_checkpoint(directory, dataset, "text_classification", "bert-micro")
+
+
+def train_checkpoint(directory: Path, dataset: Dataset, task: str, model: str) -> None:
+    """The checkpoint of a model that has not been trained."""
+    settings = {"model": model, "seed": 0}
     directory.mkdir()
-    write_configuration(directory, {"task": "text_classification", "settings": settings, "devices": {}})
-    write_checkpoint(directory, 1, build_model(TextClassification.for_dataset(dataset), settings), dataset)
+    write_configuration(directory, {"task": task, "settings": settings, "devices": {}})
+    write_checkpoint(directory, 1, build_model(load_recipe("", task).for_dataset(dataset), settings), dataset)
 
 
 def write_checkpoint(directory: Path, step: int, model: nn.Module, dataset: Dataset, **info: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_pipelines.components.evaluation.gates import Gate, parse_gate
+from gpu_pipelines.components.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.recipes.tasks import TASKS
 
@@ -37,34 +37,73 @@ def test_a_gate_is_read_with_or_without_spaces(text: str, gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "gate"),
     [
-        ("", "not of the form"),
-        ("accuracy", "not of the form"),
-        (">=0.95", "not of the form"),
-        ("accuracy>=", "not of the form"),
-        ("accuracy==0.95", "not of the form"),
-        ("accuracy=0.95", "not of the form"),
-        ("accuracy!=0.95", "not of the form"),
-        ("accuracy=>0.95", "not of the form"),
-        ("accuracy>=0.95 or more", "not of the form"),
-        ("accuracy>=0.9, macro_f1>=0.9", "not of the form"),
-        ("0.95<=accuracy", "not of the form"),
-        ("accuracy>=95%", "'95%', not a number"),
-        ("accuracy>=0,95", "not a number"),
-        ("accuracy>==0.95", "not of the form"),
-        ("accuracy>=high", "not a number"),
-        ("accuracy>=nan", "not a number"),
-        ("acuracy>=0.95", "Did you mean 'accuracy'"),
-        ("Accuracy>=0.95", "Did you mean 'accuracy'"),
-        ("bleu>=0.3", "Valid: accuracy, macro_f1"),
-        ("val.accuracy>=0.95", "no metric 'val.accuracy'"),
+        ("better_than_champion", ChampionGate()),
+        ("better_than_champion by 0.005", ChampionGate(margin=0.005)),
+        ("better_than_champion at 95%", ChampionGate(confidence=0.95)),
+        ("better_than_champion by 0.005 at 95%", ChampionGate(margin=0.005, confidence=0.95)),
+        ("  better_than_champion  at 99.9% in macro_f1 by 1e-3", ChampionGate("macro_f1", 0.001, 0.999)),
     ],
 )
-def test_a_gate_that_is_wrong_is_refused_with_what_would_do(text: str, says: str) -> None:
+def test_a_comparison_with_the_champion_is_read_in_any_order_and_named_in_one(text: str, gate: ChampionGate) -> None:
+    assert parse_gate(text, KNOWN) == gate
+    assert parse_gate(str(gate), KNOWN) == gate
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "says"),
+    [
+        ("", 0, "a metric, such as accuracy>=0.95 is missing here"),
+        ("accuracy", 8, "one of >=, <=, > and < is missing here"),
+        (">=0.95", 0, "a gate begins with a metric"),
+        ("accuracy>= ", 10, "a number, such as 0.95 is missing here"),
+        ("accuracy==0.95", 8, "'==' is none of"),
+        ("accuracy = 0.95", 9, "'=' is none of"),
+        ("accuracy!=0.95", 8, "'!=' is none of"),
+        ("accuracy=>0.95", 8, "'=>' is none of"),
+        ("accuracy>=0.95 or more", 15, "nothing more is expected here"),
+        ("accuracy>=0.9, macro_f1>=0.9", 10, "'0.9,' is not a number"),
+        ("accuracy>=0.9 , macro_f1>=0.9", 14, "Give several gates as a list"),
+        ("0.95<=accuracy", 0, "a gate begins with a metric"),
+        ("accuracy>=95%", 10, "'95%' is not a number"),
+        ("accuracy>=0,95", 10, "'0,95' is not a number"),
+        ("accuracy>==0.95", 8, "'>==' is none of"),
+        ("accuracy>=high", 10, "'high' is not a number"),
+        ("accuracy>=nan", 10, "'nan' is not a number"),
+        ("acuracy>=0.95", 0, "Did you mean 'accuracy'"),
+        ("Accuracy>=0.95", 0, "Did you mean 'accuracy'"),
+        ("bleu>=0.3", 0, "Valid: accuracy, macro_f1"),
+        ("val.accuracy>=0.95", 0, "no metric 'val.accuracy'"),
+        ("per_class.recal.min>=0.8", 0, "Did you mean 'per_class.recall.min'"),
+        ("better_then_champion", 0, "Did you mean 'better_than_champion'"),
+        ("better_than_champion>=0.1", 20, "in METRIC, by NUMBER or at NUMBER%"),
+        ("better_than_champion by", 23, "how much better, such as 0.005 is missing here"),
+        ("better_than_champion by much", 24, "'much' is not a number"),
+        ("better_than_champion by -0.1", 24, "at least 0"),
+        ("better_than_champion at 95", 24, "such as 95%"),
+        ("better_than_champion at 0.95%", 24, "50% to less than 100%"),
+        ("better_than_champion at 100%", 24, "50% to less than 100%"),
+        ("better_than_champion at 95% at 95%", 28, "each once"),
+        ("better_than_champion in acuracy", 24, "Did you mean 'accuracy'"),
+    ],
+)
+def test_a_gate_that_is_wrong_is_refused_at_its_character_with_what_would_do(text: str, at: int, says: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_gate(text, KNOWN, classifies=True)
+    first, shown, mark = str(caught.value).splitlines()
+    assert says in first
+    assert f"is wrong at character {at + 1}: " in first
+    assert shown[6:] == text
+    assert mark.index("^") - 6 == at
+
+
+def test_the_mark_stands_below_its_character_in_a_long_gate_too() -> None:
+    text = f"accuracy >= {' ' * 80}\t0.95 more"
     with pytest.raises(ValueError) as caught:
         parse_gate(text, KNOWN)
-    assert says in str(caught.value)
+    _, shown, mark = str(caught.value).splitlines()
+    assert shown[mark.index("^") :] == "more"
 
 
 @pytest.mark.parametrize("text", ["accuracy>=0_95", "accuracy>=1_0", "accuracy>=٠.٩"])
@@ -77,6 +116,33 @@ def test_a_number_that_only_python_reads_is_refused(text: str) -> None:
 def test_a_gate_that_nothing_can_pass_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_gate(text, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "valid"),
+    [
+        ("per_class.recall.min>=0.8", "image_classification", True),
+        ("per_class.recall.min>=0.8", "causal_lm", False),
+        ("per_class.f1.mean>=0.8", "text_classification", True),
+        ("latency_p95_ms<=50", "causal_lm", True),
+        ("bits_per_byte<=1.2", "causal_lm", True),
+        ("slices.accuracy.min>=0.8", "image_classification", False),
+    ],
+)
+def test_which_figures_can_be_gated_on_depends_on_the_task(text: str, task: str, valid: bool) -> None:
+    assert (EvaluationSettings(gates=[text]).problems(task) == []) is valid
+
+
+def test_what_a_gate_asks_for_must_be_known() -> None:
+    sliced = EvaluationSettings(gates=["slices.accuracy.min>=0.8"], slice_by="camera")
+    assert sliced.problems(TASK) == []
+    own = EvaluationSettings(
+        gates=["better_than_champion at 95%"], scoring_function="a:b", average_last=1, slice_by="c"
+    )
+    text = "\n".join(own.problems(TASK))
+    for word in ("Leave out at", "average_last is 1", "average_last needs", "slice_by needs"):
+        assert word in text
+    assert EvaluationSettings(gates=["better_than_champion by 2"], scoring_function="a:b").problems(TASK) == []
 
 
 @FEW
@@ -123,7 +189,7 @@ def test_the_reason_names_the_metric_its_value_and_what_was_wanted() -> None:
 def test_a_result_can_be_written_as_json() -> None:
     result = asdict(Gate("accuracy", ">=", 0.5).check({"accuracy": 0.75}))
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert set(result) == {"gate", "value", "threshold", "passed", "why"}
+    assert set(result) == {"gate", "value", "threshold", "passed", "why", "low", "high"}
 
 
 def test_all_wrong_gates_are_listed_at_once_with_the_other_settings() -> None:

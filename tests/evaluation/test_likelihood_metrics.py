@@ -21,10 +21,20 @@ def texts(rows: int, seed: int = 0) -> np.ndarray:
 
 
 def test_every_term_weighs_the_same_however_long_its_row_is() -> None:
-    scores = LikelihoodScores.of(np.array([[2.0, 1, 1], [3.0, 9, 3], [0.0, 0, 0]], dtype=np.float32))
-    assert scores.metrics() == pytest.approx({"loss": 0.5, "perplexity": math.exp(0.5), "token_accuracy": 0.4})
+    sums = np.array([[2.0, 1, 1], [3.0, 9, 3], [0.0, 0, 0]], dtype=np.float32)
+    scores = LikelihoodScores.of(sums, np.array([4.0, 6.0, 0.0]), completions=True)
+    assert scores.metrics() == pytest.approx(
+        {
+            "loss": 0.5,
+            "perplexity": math.exp(0.5),
+            "bits_per_byte": 0.5 / math.log(2),
+            "token_accuracy": 0.4,
+            "completion_accuracy": 0.5,
+        }
+    )
     assert (scores.rows, scores.details()) == (3, {"terms": 10})
-    assert list(scores.metrics()) == list(TASKS["causal_lm"].metrics)
+    assert list(scores.metrics()) == list(scores.resampled) == list(TASKS["causal_lm"].metrics)
+    assert scores.subset(np.array([1])).metrics()["completion_accuracy"] == 0
 
 
 def test_intervals_agree_with_the_normal_approximation_of_a_ratio() -> None:
@@ -44,7 +54,7 @@ def test_intervals_agree_with_the_normal_approximation_of_a_ratio() -> None:
 
 def test_intervals_are_the_same_every_time_and_hold_their_value() -> None:
     scores = LikelihoodScores.of(texts(30))
-    assert scores.intervals() == scores.intervals() != scores.intervals(seed=1)
+    assert scores.intervals() == LikelihoodScores.of(texts(30)).intervals()
     assert all(i["low"] <= i["value"] <= i["high"] for i in scores.intervals().values())  # type: ignore[operator]
 
 

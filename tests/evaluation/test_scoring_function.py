@@ -123,7 +123,9 @@ def test_a_checkpoint_may_be_one_file_and_a_champion_is_scored_by_the_same_funct
     upload_model(settings, folder / "best", passed=True)
     (folder / "checkpoints/checkpoint-0099.bin").unlink()
     second = evaluate(folder, out="second")
-    assert second.champion == {"version": 1, "metrics": first.test["metrics"]}
+    assert second.champion is not None
+    assert (second.champion["version"], second.champion["metrics"]) == (1, first.test["metrics"])
+    assert second.champion["differences"]["skill"] == {"value": -20, "low": None, "high": None}
     assert not second.passed
     upload_model(settings, folder / "second", passed=True)
     third = evaluate(folder, out="third", select_by="-word_error_rate")

@@ -23,7 +23,7 @@ from conftest import gpu_pipelines, newest_run, run_pipeline, write_photos
         (["-p", "learning_rate=0"], "learning_rate is 0.0; give more than 0"),
         (["-p", "epochs"], "-p epochs is not of the form key=value"),
         (["-p", "gates=acuracy>=0.9"], "no metric 'acuracy' to gate on. Did you mean 'accuracy'?"),
-        (["-p", "gates=accuracy"], "not of the form METRIC>=NUMBER"),
+        (["-p", "gates=accuracy"], "one of >=, <=, > and < is missing here.\n      accuracy\n              ^"),
         (["-p", "select_by=f1"], "select_by is 'f1', which is not a metric"),
         (["-p", "model=resnet"], "There is no model 'resnet'"),
         (["-p", "model_name=../up"], "model_name is '../up'"),

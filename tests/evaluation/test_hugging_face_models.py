@@ -1,0 +1,164 @@
+"""Models that this project did not train: they are scored as transformers runs them, all weights or an error."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evaluations import classes_dataset, settings_in, write_tokenizer
+from safetensors.torch import load_file, save_file
+
+from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
+from gpu_pipelines.errors import UserError
+
+LABELS = ["bad", "good", "ugly"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return classes_dataset(tmp_path_factory.mktemp("texts") / "data")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two checkpoints as the Trainer of transformers leaves them, with classes in another order, and one more."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("trained")
+    torch.manual_seed(0)
+    for number in (500, 1000):
+        config = BertConfig(
+            vocab_size=40,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=32,
+            id2label=dict(enumerate(LABELS)),
+            label2id={label: number for number, label in enumerate(LABELS)},
+        )
+        BertForSequenceClassification(config).save_pretrained(folder / f"checkpoint-{number}")
+        (folder / f"checkpoint-{number}/training_args.bin").write_bytes(b"a pickle")
+        (folder / f"checkpoint-{number}/trainer_state.json").write_text("{}")
+    return folder
+
+
+def evaluate(dataset: Dataset, models: Path, folder: Path, name: str = "best") -> Evaluation:
+    return evaluate_checkpoints(settings_in(folder), dataset.directory, models, folder / name)
+
+
+def copied(trained: Path, folder: Path) -> Path:
+    shutil.copytree(trained / "checkpoint-500", folder / "model")
+    return folder / "model"
+
+
+def test_checkpoints_of_another_program_are_ranked_exported_and_compared(
+    texts: Dataset, trained: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    evaluation = evaluate(texts, trained, tmp_path)
+    assert [(scored["name"], scored["step"]) for scored in evaluation.checkpoints] == [
+        ("checkpoint-500", 500),
+        ("checkpoint-1000", 1000),
+    ]
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "best", local_files_only=True).eval()
+    rows = texts.split("test").take(np.arange(40))
+    mask = torch.from_numpy(np.arange(rows["input_ids"].shape[1]) < rows["length"][:, None]).long()
+    with torch.no_grad():
+        found = model(torch.from_numpy(rows["input_ids"]).long(), mask).logits.argmax(-1).numpy()
+    right = np.array(LABELS)[found] == np.array(["good", "bad"])[rows["label"]]
+    assert evaluation.test["metrics"]["accuracy"]["value"] == pytest.approx(right.mean())
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
+        "MODEL_CARD.md",
+        "config.json",
+        "evaluation.json",
+        "examples.json",
+        "model.safetensors",
+    ]
+    assert set(Examples.load(tmp_path / "best").predictions[0]["scores"]) == set(LABELS)
+    upload_model(UploadSettings(settings_in(tmp_path).registry, "mine"), tmp_path / "best", passed=True)
+    again = evaluate(texts, trained / evaluation.best, tmp_path, "again")
+    assert again.champion is not None
+    assert again.champion["metrics"] == again.test["metrics"] == evaluation.test["metrics"]
+
+
+def test_what_does_not_fit_is_refused(texts: Dataset, trained: Path, tmp_path: Path) -> None:
+    def refused(model: Path) -> str:
+        with pytest.raises(UserError) as caught:
+            evaluate(texts, model, tmp_path)
+        return str(caught.value)
+
+    model = copied(trained, tmp_path)
+    write_tokenizer(model, words=30)
+    assert "has another tokenizer than the dataset" in refused(model)
+    # How texts were last cut and filled up is no part of what a tokenizer does to a text.
+    write_tokenizer(model)
+    content = json.loads((model / "tokenizer.json").read_text())
+    content["truncation"] = {"direction": "Right", "max_length": 16, "strategy": "LongestFirst", "stride": 0}
+    (model / "tokenizer.json").write_text(json.dumps(content))
+    assert evaluate(texts, model, tmp_path, "fits").best == "model"
+
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "id2label": {"0": "x", "1": "y", "2": "z"}}))
+    assert "knows none of the classes of this dataset" in refused(model)
+    (model / "config.json").write_text(json.dumps(config))
+    weights = load_file(model / "model.safetensors")
+    weights.pop("classifier.bias")
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    assert "does not fit its config.json: classifier.bias" in refused(model)
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    assert "has no safetensors files" in refused(model)
+
+
+def test_images_are_given_to_a_model_as_its_preprocessor_says(tmp_path: Path) -> None:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    generator = np.random.default_rng(0)
+    features = {"image": Feature("uint8", (3, 12, 12)), "label": Feature("int32")}
+    with DatasetWriter(
+        tmp_path / "data",
+        task="image_classification",
+        source="x",
+        features=features,
+        labels=["a", "b"],
+        preprocessing={},
+    ) as writer:
+        for number in range(60):
+            image = generator.integers(0, 256, (3, 12, 12), dtype=np.uint8)
+            writer.add(("train", "val", "test")[number % 3], "x", {"image": image, "label": number % 2})
+        writer.finish()
+    mean, deviation = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    names = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
+    config = ViTConfig(
+        image_size=12,
+        patch_size=4,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        **names,
+    )
+    torch.manual_seed(1)
+    model = ViTForImageClassification(config).eval()
+    with torch.no_grad():
+        model.classifier.weight.mul_(20)
+    model.save_pretrained(tmp_path / "model")
+    preprocessor = {"do_normalize": True, "image_mean": mean, "image_std": deviation}
+    (tmp_path / "model/preprocessor_config.json").write_text(json.dumps(preprocessor))
+    dataset = Dataset(tmp_path / "data")
+    evaluation = evaluate(dataset, tmp_path / "model", tmp_path)
+    rows = dataset.split("test").take(np.arange(20))
+    pixels = (rows["image"] / 255 - np.array(mean)[:, None, None]) / np.array(deviation)[:, None, None]
+    with torch.no_grad():
+        probabilities = model(torch.from_numpy(pixels).float()).logits.softmax(-1).numpy()
+    wanted = -np.log(probabilities[np.arange(20), rows["label"]]).mean()
+    assert evaluation.test["metrics"]["log_loss"]["value"] == pytest.approx(wanted, rel=1e-4)

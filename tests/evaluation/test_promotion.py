@@ -1,0 +1,160 @@
+"""The gate `better_than_champion`: how often it promotes what is no better, and what is."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.components.evaluation.comparison import Comparison, sign_test
+from gpu_pipelines.components.evaluation.gates import ChampionGate, GateResult
+from gpu_pipelines.components.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.components.evaluation.promotion import at_least_as_good, better
+from gpu_pipelines.components.evaluation.settings import Ranking
+
+PAIRS = 200
+AT_95 = ChampionGate(confidence=0.95)
+RANKINGS = {"accuracy": Ranking("accuracy", True), "log_loss": Ranking("log_loss", False)}
+
+
+@cache
+def classifiers(seed: int, rows: int, gain: float = 0.0) -> Comparison:
+    """Two classifiers of two classes, right in 80% of the rows, mostly the same ones; ours gains some of the others."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 2, rows)
+    hardness = generator.random(rows)
+    found = []
+    for more in (gain, 0.0):
+        right = np.where(generator.random(rows) < 0.3, generator.random(rows), hardness) < 0.8 + more
+        sure = generator.uniform(0.55, 0.95, rows).astype(np.float32)
+        probabilities = np.where(right, sure, 1 - sure)
+        columns = np.stack([np.where(labels == 0, probabilities, 1 - probabilities)] * 2, axis=1)
+        columns[:, 1] = 1 - columns[:, 0]
+        found.append(ClassificationScores.of(columns, labels, 2))
+    return Comparison(found[0], found[1], 1)
+
+
+def texts(seed: int, rows: int, gain: float = 0.0) -> Comparison:
+    """Two language models whose losses on a text are alike; ours is lower by `gain` nats for each token."""
+    generator = np.random.default_rng(seed)
+    terms = generator.integers(20, 200, rows)
+    hardness = generator.gamma(20.0, 0.15, rows)
+    sums = [
+        np.stack([terms * (hardness + generator.normal(0, 0.2, rows) - less), terms, terms * 0.4], axis=1)
+        for less in (gain, 0.0)
+    ]
+    return Comparison(LikelihoodScores.of(sums[0]), LikelihoodScores.of(sums[1]), 1)
+
+
+def promoted(make: Any, metric: str, rows: int, gain: float = 0.0) -> int:
+    ranking = RANKINGS.get(metric, Ranking(metric, False))
+    found = [better(AT_95, pair.ours, pair, ranking) for pair in (make(seed, rows, gain) for seed in range(PAIRS))]
+    return sum(result.passed for result in found)
+
+
+# Of 200 equals 2.5% are promoted by chance, 5; more than 12 would be seen once in 300 times.
+MOST = 12
+
+
+@pytest.mark.parametrize(
+    ("make", "metric", "rows"),
+    [
+        (classifiers, "accuracy", 300),
+        (classifiers, "accuracy", 30),
+        (classifiers, "log_loss", 300),
+        (texts, "loss", 150),
+    ],
+)
+def test_of_equally_good_models_hardly_any_is_promoted(make: Any, metric: str, rows: int) -> None:
+    assert promoted(make, metric, rows) <= MOST
+
+
+@pytest.mark.parametrize(("make", "metric", "rows"), [(classifiers, "accuracy", 200), (texts, "loss", 150)])
+def test_a_model_that_is_better_by_twice_the_interval_is_promoted_nearly_always(
+    make: Any, metric: str, rows: int
+) -> None:
+    ends = make(10**6, rows).ends(metric, 0.95)
+    assert ends is not None
+    # From the estimate to either end of the interval is half of it.
+    gain = 2 * (ends[1] - ends[0]) / 2
+    assert promoted(make, metric, rows, gain) >= 0.95 * PAIRS
+
+
+def result(gate: ChampionGate, pair: Comparison, metric: str = "accuracy") -> GateResult:
+    return better(gate, pair.ours, pair, RANKINGS[metric])
+
+
+def of(right: list[bool]) -> ClassificationScores:
+    labels = np.zeros(len(right), dtype=np.int64)
+    return ClassificationScores.of(np.eye(2, dtype=np.float32)[np.where(right, 0, 1)], labels, 2)
+
+
+def test_a_few_rows_are_not_enough_however_one_sided_they_are() -> None:
+    # The interval of four rows gained and none lost does not hold 0; by a coin one of two models wins so in 1 of 8.
+    pair = Comparison(of([True] * 100), of([False] * 4 + [True] * 96), 1)
+    found = result(AT_95, pair)
+    assert found.low is not None
+    assert found.low > 0
+    assert not found.passed
+    assert (
+        "differ in too few rows (4 that this one alone gets right, 0 the champion; McNemar's p is 0.125)" in found.why
+    )
+    assert result(AT_95, Comparison(of([True] * 100), of([False] * 8 + [True] * 92), 1)).passed
+
+
+def test_a_margin_must_be_exceeded_by_the_difference_or_by_its_interval() -> None:
+    pair = Comparison(of([True] * 950 + [False] * 50), of([True] * 900 + [False] * 100), 1)
+    assert result(ChampionGate(margin=0.049), pair).passed
+    assert not result(ChampionGate(margin=0.051), pair).passed
+    assert not result(ChampionGate(margin=0.049, confidence=0.95), pair).passed
+    found = result(ChampionGate(margin=0.03, confidence=0.95), pair)
+    assert found.passed
+    assert (found.value, found.threshold) == (pytest.approx(0.05), 0.03)
+    # The normal approximation: the standard error of 50 rows gained of 1,000.
+    error = math.sqrt(0.05 * 0.95 / 1000)
+    assert found.low == pytest.approx(0.05 - 1.96 * error, abs=0.002)
+    assert found.high == pytest.approx(0.05 + 1.96 * error, abs=0.002)
+
+
+def test_equals_are_as_good_but_not_better_and_less_loss_is_better() -> None:
+    pair = Comparison(of([True, False]), of([False, True]), 1)
+    assert at_least_as_good(pair.ours, pair, RANKINGS["accuracy"]).passed
+    assert not result(ChampionGate(), pair).passed
+    worse = classifiers(0, 200, gain=-0.2)
+    assert not at_least_as_good(worse.ours, worse, RANKINGS["log_loss"]).passed
+    assert not result(AT_95, worse, "log_loss").passed
+    turned = Comparison(worse.theirs, worse.ours, 1)
+    assert result(AT_95, turned, "log_loss").passed
+
+
+def test_without_a_champion_to_compare_with_the_gate_passes_and_without_a_number_of_ours_it_fails() -> None:
+    ours = LikelihoodScores.of(np.array([[1e9, 1, 0]] * 3))
+    good = LikelihoodScores.of(np.array([[1.0, 1, 0]] * 3))
+    ranking = Ranking("perplexity", False)
+    assert better(AT_95, good, None, ranking).passed
+    assert not better(AT_95, ours, None, ranking).passed
+    assert better(AT_95, good, Comparison(good, ours, 1), ranking).passed
+    assert not better(AT_95, ours, Comparison(ours, good, 1), ranking).passed
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (4, 0), (3, 9), (12, 30), (500, 400), (7, 7), (2000, 100)])
+def test_mcnemars_exact_test_is_the_binomial_test(wins: int, losses: int) -> None:
+    wanted = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    assert sign_test(wins, losses) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_differences_are_of_pairs() -> None:
+    pair = classifiers(3, 500)
+    summary = pair.summary()
+    ours, theirs = pair.ours.intervals()["accuracy"], summary["metrics"]["accuracy"]
+    difference = summary["differences"]["accuracy"]
+    assert difference["value"] == pytest.approx(ours["value"] - theirs["value"])  # type: ignore[operator]
+    alone = (ours["high"] - ours["low"]) ** 2 + (theirs["high"] - theirs["low"]) ** 2  # type: ignore[operator]
+    assert difference["high"] - difference["low"] < 0.8 * math.sqrt(alone), "the models are right in the same rows"
+    right = [pair.ours.right, pair.theirs.right]  # type: ignore[attr-defined]
+    assert summary["mcnemar"]["this_model_alone_right"] == int((right[0] & ~right[1]).sum())

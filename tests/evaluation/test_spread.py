@@ -1,0 +1,149 @@
+"""Several processes share rows and checkpoints; what they give is what one process gives, or the step fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evaluations import numbers_dataset, settings_in, write_regressions
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.components.evaluation.devices import evaluation_devices
+from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.components.evaluation.spread import Piece, Pieces
+from gpu_pipelines.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
+
+
+def evaluate(numbers: Dataset, folder: Path, name: str, processes: int | None, **given: Any) -> Evaluation:
+    best = folder / f"best-{name}-{processes}"
+    settings = settings_in(folder, **given)
+    return evaluate_checkpoints(settings, numbers.directory, folder / name, best, processes)
+
+
+def finish_times(checkpoints: int, processes: int, pieces: int, swap: float = 0.1) -> list[float]:
+    """When each of several processes has nothing left to do, if a piece takes 1 and other weights `swap`."""
+    work = Pieces(checkpoints, pieces, 1)
+    clock, last = [0.0] * processes, [None] * processes
+    ended: list[float] = []
+    while clock:
+        now = min(range(len(clock)), key=lambda number: clock[number])
+        piece = work.take(last[now])
+        if piece is None:
+            ended.append(clock.pop(now))
+            last.pop(now)
+            continue
+        clock[now] += 1 + swap * (piece.source != last[now])
+        last[now] = piece.source  # type: ignore[call-overload]
+    return ended
+
+
+@pytest.mark.parametrize(("checkpoints", "processes"), [(10, 8), (3, 2), (1, 8), (8, 8), (2, 7), (17, 4)])
+def test_all_processes_finish_together(checkpoints: int, processes: int) -> None:
+    ended = finish_times(checkpoints, processes, pieces=4 * processes)
+    fair = checkpoints * 4  # pieces of each process
+    assert max(ended) - min(ended) <= 1.2, "no more than the last piece"
+    assert max(ended) <= fair + 1.2 + 0.1 * (checkpoints / processes + 4), "weights are swapped hardly more than needed"
+
+
+def test_each_piece_is_taken_once_however_many_take() -> None:
+    pieces, taken = Pieces(5, 103, 10), []
+    lock = threading.Lock()
+
+    def take_all() -> None:
+        last = None
+        while (piece := pieces.take(last)) is not None:
+            last = piece.source
+            with lock:
+                taken.append(piece)
+
+    threads = [threading.Thread(target=take_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wanted = [Piece(source, start, min(103, start + 10)) for source in range(5) for start in range(0, 103, 10)]
+    assert sorted(taken) == wanted
+
+
+def test_two_processes_find_what_one_finds(numbers: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("MARK", str(mark))
+    errors = [0.5, 0.1, 0.3]
+    write_regressions(tmp_path / "alone", numbers, errors)
+    write_regressions(tmp_path / "together", numbers, errors, recipe="AwaitsTheOther")
+    one = evaluate(numbers, tmp_path, "alone", 1)
+    two = evaluate(numbers, tmp_path, "together", 2)
+    assert int(mark.read_text()) != os.getpid(), "another process took part"
+    for had, found in zip(one.checkpoints, two.checkpoints, strict=True):
+        assert had["val"]["loss"] == pytest.approx(found["val"]["loss"], rel=1e-6)
+    assert two.best == one.best
+    assert two.test["metrics"]["loss"]["value"] == pytest.approx(one.test["metrics"]["loss"]["value"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ("KilledInTheOther", "The process that evaluates on cpu was killed"),
+        ("FailsInTheOther", "The evaluation on cpu failed: RuntimeError: the device is gone"),
+    ],
+)
+def test_a_process_that_fails_fails_the_step(
+    numbers: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, says: str
+) -> None:
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    write_regressions(tmp_path / "checkpoints", numbers, [0.5, 0.1], recipe=recipe)
+    with pytest.raises(UserError) as caught:
+        evaluate(numbers, tmp_path, "checkpoints", 2)
+    assert str(caught.value).startswith(says)
+    assert not list(tmp_path.glob("best*"))
+
+
+def test_all_gpus_of_the_machine_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GPU_PIPELINES_ACCELERATOR", "GPU_PIPELINES_REHEARSE"):
+        monkeypatch.delenv(name, raising=False)
+    assert evaluation_devices(8) == [f"cuda:{number}" for number in range(8)]
+    assert evaluation_devices(8, processes=2) == ["cuda:0", "cuda:1"]
+    assert evaluation_devices(0) == ["cpu"] * 2
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:3")
+    assert evaluation_devices(0) == ["cpu"] * 3
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "h100:8")
+    monkeypatch.setenv("GPU_PIPELINES_REHEARSE", "cpu:4")
+    assert evaluation_devices(8) == ["cpu"] * 4
+
+
+# The mean of the last checkpoints
+
+
+def test_the_mean_of_the_last_checkpoints_is_one_more_candidate(numbers: Dataset, tmp_path: Path) -> None:
+    from evaluations import SLOPES
+    from safetensors.numpy import load_file
+
+    write_regressions(tmp_path / "checkpoints", numbers, [0.5, 0.3, -0.2, -0.1])
+    evaluation = evaluate(numbers, tmp_path, "checkpoints", 1, average_last=3)
+    assert evaluation.best == "average-of-last-3"
+    assert len(evaluation.checkpoints) == 5
+    assert evaluation.checkpoints[-1]["averages"] == [f"step-000000{number}0" for number in (2, 3, 4)]
+    assert evaluation.checkpoints[-1]["step"] == 40
+    assert evaluation.test["metrics"]["loss"]["value"] == pytest.approx(0, abs=1e-9)
+    weights = load_file(tmp_path / "best-checkpoints-1/model.safetensors")
+    assert weights["weight"][0] == pytest.approx(SLOPES, abs=1e-6)
+    # The weights in memory must be those of the checkpoint again, not what the mean was made of.
+    losses = [scored["val"]["loss"] for scored in evaluation.checkpoints]
+    assert losses == sorted(losses, reverse=True)[:1] + losses[1:]
+    alone = evaluate(numbers, tmp_path, "checkpoints", None)
+    assert [s["val"]["loss"] for s in alone.checkpoints] == pytest.approx(losses[:4], rel=1e-6)
+
+
+def test_one_checkpoint_cannot_be_averaged(numbers: Dataset, tmp_path: Path) -> None:
+    write_regressions(tmp_path / "checkpoints", numbers, [0.5])
+    with pytest.raises(UserError, match="nothing to average: 1 checkpoint"):
+        evaluate(numbers, tmp_path, "checkpoints", 1, average_last=3)
