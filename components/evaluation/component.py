@@ -43,8 +43,9 @@ def evaluate_checkpoints(
         model_name: Name of the model in the registry; empty to name it after the source of the data.
 
     Returns:
-        best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card; if a
-            scoring_function chose it, with its own files instead.
+        best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json, a model card and
+            examples.json, a few inputs with the model's outputs; if a scoring_function chose it, with its own files
+            instead.
         evaluation: Test metrics of the best checkpoint.
         confusion: Its confusion matrix on test; empty for a task without classes.
         report: Verdict, checkpoints over time, test metrics with intervals, and for a classifier confusion matrix and

@@ -17,6 +17,7 @@ from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.components.evaluation.bootstrap import Interval
 from gpu_pipelines.components.evaluation.candidates import Candidate
 from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores, predictions
+from gpu_pipelines.components.evaluation.examples import examples_of
 from gpu_pipelines.components.evaluation.likelihood_metrics import LikelihoodScores
 from gpu_pipelines.components.evaluation.scores import Scores
 from gpu_pipelines.errors import UserError
@@ -93,6 +94,9 @@ class RecipeScorer:
 
             self._model = merge_adapters(self._model)
         self._recipe.export(self._model, directory)
+        self._model.to(self._device).eval()
+        if examples := examples_of(self._recipe, self._model, self._dataset, self._device):
+            examples.save(directory)
 
     def _scores(self, predicted: np.ndarray, split: Split) -> Scores:
         if not self._task.classifies:

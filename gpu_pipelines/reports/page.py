@@ -38,11 +38,16 @@ def sections_of(path: Path) -> Markup:
     return Markup(text.partition(_BEGIN)[2].partition(_END)[0])  # noqa: S704 (this program wrote and escaped it)
 
 
-def image_data(pixels: np.ndarray) -> str:
-    """A `data:` URI of a PNG of uint8 pixels (channels, height, width)."""
+def png_bytes(pixels: np.ndarray) -> bytes:
+    """A PNG of uint8 pixels (channels, height, width)."""
     from PIL import Image
 
     array = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(array)).save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return file.getvalue()
+
+
+def image_data(pixels: np.ndarray) -> str:
+    """A `data:` URI of a PNG of uint8 pixels (channels, height, width)."""
+    return "data:image/png;base64," + base64.b64encode(png_bytes(pixels)).decode("ascii")

@@ -15,10 +15,9 @@ from torch import nn
 from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete, write_configuration
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
-from gpu_pipelines.recipes.building import build_model
+from gpu_pipelines.recipes.building import build_model, load_recipe
 from gpu_pipelines.recipes.checkpoint_state import frozen_weights_sha256, save_state, trained_weights
 from gpu_pipelines.recipes.recipe import Recipe
-from gpu_pipelines.recipes.text_classification import TextClassification
 
 ROWS = {"train": 8, "val": 30, "test": 40}
 SLOPES = np.array([2.0, -1.0, 0.5])
@@ -137,10 +136,15 @@ def classes_dataset(directory: Path) -> Dataset:
 
 def train_classes(directory: Path, dataset: Dataset) -> None:
     """The checkpoint of a classifier that has not been trained."""
-    settings = {"model": "bert-micro", "seed": 0}
+    train_checkpoint(directory, dataset, "text_classification", "bert-micro")
+
+
+def train_checkpoint(directory: Path, dataset: Dataset, task: str, model: str) -> None:
+    """The checkpoint of a model that has not been trained."""
+    settings = {"model": model, "seed": 0}
     directory.mkdir()
-    write_configuration(directory, {"task": "text_classification", "settings": settings, "devices": {}})
-    write_checkpoint(directory, 1, build_model(TextClassification.for_dataset(dataset), settings), dataset)
+    write_configuration(directory, {"task": task, "settings": settings, "devices": {}})
+    write_checkpoint(directory, 1, build_model(load_recipe("", task).for_dataset(dataset), settings), dataset)
 
 
 def write_checkpoint(directory: Path, step: int, model: nn.Module, dataset: Dataset, **info: Any) -> None:
