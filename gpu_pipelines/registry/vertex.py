@@ -18,7 +18,8 @@ from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
-from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, RegisteredVersion
+from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
+from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
 from gpu_pipelines.targets.vertex_connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
@@ -28,11 +29,6 @@ _DEFAULT_ALIAS = "default"
 _MANAGED_BY, _OURS = "managed-by", "gpu-pipelines"
 _DIGEST = "gpu-pipelines-digest"
 _DIGEST_CHARACTERS = 40
-#: Hugging Face's inference container serves exported models as they are, from AIP_STORAGE_URI.
-_SERVING_IMAGE = (
-    "us-docker.pkg.dev/deeplearning-platform-release/gcr.io/"
-    "huggingface-pytorch-inference-cpu.2-3.transformers.4-48.ubuntu2204.py311"
-)
 #: In the bucket: the files of all versions.
 _FOLDER = "models"
 _POLL_SECONDS, _MOST_SECONDS = 2.0, 1800.0
@@ -44,7 +40,7 @@ class VertexRegistry:
     Args:
         address: `PROJECT/REGION`; empty for those of the job that this runs in, or of the settings.
         near: `gs://…`, in whose bucket the files of models are kept; empty for that of the settings.
-        serving_image: container that serves the models; empty for Hugging Face's.
+        serving_image: container that serves the models; empty for that of the settings, else one that fits the model.
 
     Raises:
         UserError: the address is not of that form.
@@ -58,7 +54,7 @@ class VertexRegistry:
             )
         self._address = address.rstrip("/")
         self._near = near
-        self._serving_image = serving_image or _SERVING_IMAGE
+        self._serving_image = serving_image
 
     def require_writable(self) -> None:
         """Checks that there is a place for files, and that models may be listed.
@@ -123,14 +119,21 @@ class VertexRegistry:
         self._move_aliases(name, [alias], number)
 
     def add(
-        self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
+        self,
+        name: str,
+        model: Path,
+        info: dict[str, Any],
+        *,
+        promote: bool,
+        champion_seen: int | None,
+        check: Check | None = None,
     ) -> RegisteredVersion:
         """Adds a version, unless one has the same files already, and moves the aliases; see `Registry.add`.
 
         The files are in Cloud Storage, whole, before the service is told of them: a failure leaves no version.
 
         Raises:
-            UserError: files or version could not be written.
+            UserError: files or version could not be written, or the check failed.
         """
         files = sha256_of_tree(model)
         digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:_DIGEST_CHARACTERS]
@@ -138,7 +141,9 @@ class VertexRegistry:
         if number is None:
             place = self._place_of(name, digest)
             self._copy_files(model, place, {"created": _now(), **info, "files": files})
-            number = self._upload(name, place, digest)
+            if check:
+                _checked(place, check)
+            number = self._upload(name, place, digest, serving_container(model, self._serving_image))
         seen = self.aliases(name).get(CHAMPION)
         moved = [CHALLENGER, CHAMPION] if promote and seen in (champion_seen, number) else [CHALLENGER]
         self._move_aliases(name, moved, number)
@@ -221,7 +226,7 @@ class VertexRegistry:
         folder.require_same(model, sorted(info["files"]))
         folder.write(VERSION, json.dumps({"format_version": 1, **info}, indent=2).encode() + b"\n")
 
-    def _upload(self, name: str, place: str, digest: str) -> int:
+    def _upload(self, name: str, place: str, digest: str, container: ServingContainer) -> int:
         """Tells the service of a version; if its answer is lost, looks for the version instead of asking twice."""
         parent_model = self._model(name)
         request: dict[str, Any] = {
@@ -229,7 +234,7 @@ class VertexRegistry:
             "model": {
                 "display_name": name,
                 "artifact_uri": place,
-                "container_spec": {"image_uri": self._serving_image},
+                "container_spec": container.spec(),
                 "labels": {_MANAGED_BY: _OURS, _DIGEST: digest},
             },
         }
@@ -279,6 +284,16 @@ class VertexRegistry:
                 if version.version_id == str(number) and set(wanted) - set(version.version_aliases):
                     request = {"name": _resource_name(version), "version_aliases": wanted}
                     self._client.merge_version_aliases(request=request, retry=tried_again())
+
+
+def _checked(place: str, check: Check) -> None:
+    """Checks files in the bucket, of which no version tells yet; what fails does not stay there."""
+    try:
+        check(place)
+    except BaseException:
+        folder = RemoteFolder(place)
+        folder.delete(folder.names())
+        raise
 
 
 def _resource_name(version: Any) -> str:
