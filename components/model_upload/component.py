@@ -25,7 +25,7 @@ def upload_model(
         model_name: Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for
             the name that the evaluation used.
         serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for Hugging Face's inference
-            container.
+            container, and for vLLM if it is a language model of 1 GiB or more.
 
     Returns:
         model: The version in the registry, with its name, number and aliases as metadata.
