@@ -14,6 +14,7 @@ def upload_model(
     registry: str = "./registry",
     model_name: str = "",
     serving_image: str = "",
+    smoke_test: bool = True,
 ) -> None:
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
 
@@ -26,6 +27,8 @@ def upload_model(
             the name that the evaluation used.
         serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for Hugging Face's inference
             container, and for vLLM if it is a language model of 1 GiB or more.
+        smoke_test: Whether to start this project's prediction server on the uploaded files and compare its predictions
+            with the evaluated ones, before any alias moves.
 
     Returns:
         model: The version in the registry, with its name, number and aliases as metadata.

@@ -22,6 +22,7 @@ class UploadSettings:
     registry: str = "./registry"
     model_name: str = ""
     serving_image: str = ""
+    smoke_test: bool = True
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
@@ -69,7 +70,7 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
         },
         promote=passed,
         champion_seen=evaluation.champion_version,
-        check=SmokeTest(model_directory, _other_server(settings, model_directory)),
+        check=SmokeTest(model_directory, _other_server(settings, model_directory)) if settings.smoke_test else None,
     )
     print(f"added {version.name} version {version.number} ({', '.join(version.aliases)})", flush=True)
     champion = registry.champion(name)

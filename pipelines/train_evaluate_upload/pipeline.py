@@ -103,6 +103,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         model_name: str = EvaluationSettings.model_name,
         registry: str = target.registry,
         serving_image: str = UploadSettings.serving_image,
+        smoke_test: bool = UploadSettings.smoke_test,
     ) -> Outputs:
         """Prepares data, trains a model, evaluates every checkpoint and uploads the best one.
 
@@ -174,6 +175,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             registry=registry,
             model_name=model_name,
             serving_image=serving_image,
+            smoke_test=smoke_test,
         )
         return Outputs(
             data_report=prepared.outputs["report"],

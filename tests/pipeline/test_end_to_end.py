@@ -63,6 +63,7 @@ def test_what_is_printed_tells_progress_result_and_report(digits_run: Path) -> N
     assert re.search(r"train-model: step \d+/336  epoch [\d.]+  loss [\d.]+  lr \S+  [\d,]+ samples/s", printed)
     assert "prepare-data: kept 1,797 of 1,797 rows" in printed
     assert "✓ accuracy>=0.9: accuracy is" in printed
+    assert "upload-model: smoke test: 4 examples served as evaluated" in printed
     assert "registered digits version 1 as challenger and champion in ./registry" in printed
     report = re.search(r"^report: (.*)$", printed, re.MULTILINE)
     assert report

@@ -28,10 +28,10 @@ TEXTS = ["the bee sees the cat", "a cat", "an ant and a bee and a cat and an ant
 MODELS = {"image_classification": "vit-micro", "text_classification": "bert-micro", "causal_lm": "gpt2-micro"}
 
 
-def export(task: str, directory: Path) -> Path:
-    """An exported model of a task, whose weights are random but always the same."""
+def export(task: str, directory: Path, seed: int = 0) -> Path:
+    """An exported model of a task, whose weights are random but always the same for a seed."""
     directory.mkdir(parents=True)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     recipe = _recipe(task, directory)
     model = recipe.build_model(MODELS[task]).eval()
     recipe.export(model, directory)
