@@ -53,8 +53,12 @@ class ServingContainer:
     @property
     def is_of_others(self) -> bool:
         """Whether what it answers is not this project's to know: a user's image, or vLLM."""
-        name = self.image.rpartition("/")[2].partition("@")[0].partition(":")[0]
-        return name != OUR_IMAGE and self.image != HUGGING_FACE_IMAGE
+        return not self.is_ours and self.image != HUGGING_FACE_IMAGE
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this project's server, by its name."""
+        return self.image.rpartition("/")[2].partition("@")[0].partition(":")[0] == OUR_IMAGE
 
     def spec(self) -> dict[str, Any]:
         """In the terms of Vertex AI's ModelContainerSpec, without what is left to it."""

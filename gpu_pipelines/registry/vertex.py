@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
 from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
+from gpu_pipelines.registry.vertex_operations import wait_for
 from gpu_pipelines.targets.vertex_connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
@@ -55,6 +55,11 @@ class VertexRegistry:
         self._address = address.rstrip("/")
         self._near = near
         self._serving_image = serving_image
+
+    @property
+    def settings(self) -> ProjectSettings:
+        """Project and region of the registry."""
+        return self._settings
 
     def require_writable(self) -> None:
         """Checks that there is a place for files, and that models may be listed.
@@ -261,21 +266,7 @@ class VertexRegistry:
         return UploadModelRequest(request)
 
     def _wait(self, operation: Any) -> None:
-        """Waits for a long-running operation.
-
-        It is asked for as the service's own clients do it for an operation of theirs, except that those insist on
-        https for it, whatever the endpoint.
-        """
-        from google.api_core import exceptions
-
-        end = time.monotonic() + _MOST_SECONDS
-        while not operation.done:
-            if time.monotonic() > end:
-                raise exceptions.DeadlineExceeded(f"{operation.name} has not ended in {_MOST_SECONDS:g} s.")
-            time.sleep(_POLL_SECONDS)
-            operation = self._client.get_operation({"name": operation.name}, retry=tried_again())
-        if operation.HasField("error"):
-            raise exceptions.from_grpc_status(operation.error.code, operation.error.message)
+        wait_for(self._client, operation, _POLL_SECONDS, _MOST_SECONDS)
 
     def _move_aliases(self, name: str, aliases: list[str], number: int) -> None:
         wanted = [*aliases, _DEFAULT_ALIAS] if CHAMPION in aliases else aliases
