@@ -51,6 +51,7 @@ bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/local_pipeline.py
 	$(BIN)/python benchmarks/accelerators_cli.py
 	$(BIN)/python benchmarks/compile.py
+	$(BIN)/python benchmarks/serving.py
 
 # Hours on two cores; docs/benchmarks.md says how to run less of it.
 bench-training: $(VENV)/.bench
