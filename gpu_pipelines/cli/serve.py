@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,10 +39,9 @@ def serve(
     from gpu_pipelines.serving.server import serve as run_server
     from gpu_pipelines.serving.settings import Contract, ServerSettings
 
-    given = {"max_batch": max_batch, "max_wait_ms": max_wait_ms}
-    settings = replace(
-        ServerSettings.of_environment(), **{name: value for name, value in given.items() if value is not None}
-    )
+    asked: dict[str, Any] = {"max_batch": max_batch, "max_wait_ms": max_wait_ms}
+    given = {name: value for name, value in asked.items() if value is not None}
+    settings = replace(ServerSettings.of_environment(), **given)
     if problems := settings.problems():
         raise UserError.of_all(problems)
     status = run_server(place, settings, Contract.of_environment(), listen(host, port), access_log)

@@ -285,7 +285,8 @@ def shared(before: Mapping[str, int], percent: int) -> dict[str, int]:
         return {**dict.fromkeys(with_traffic, 0), _NEW: 100}
     left = 100 - percent
     split = {number: share * left // 100 for number, share in with_traffic.items()}
-    # What rounding leaves over goes to the first ones.
-    for number in list(split)[: left - sum(split.values())]:
+    # What rounding leaves over goes to those from whom it took the most.
+    by_rest = sorted(split, key=lambda number: -(with_traffic[number] * left % 100))
+    for number in by_rest[: left - sum(split.values())]:
         split[number] += 1
     return {**split, _NEW: percent}

@@ -72,7 +72,7 @@ class LanguageModel:
             tokens[place, :own], mask[place, :own] = row.tokens, 1
             # Padding is a document of its own, as in training.
             positions[place] = np.concatenate([np.arange(own), np.arange(width - own)])
-        columns = {"input_ids": tokens, "loss_mask": mask, "position_ids": positions}
+        columns: dict[str, np.ndarray] = {"input_ids": tokens, "loss_mask": mask, "position_ids": positions}
         with torch.inference_mode():
             sums = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
             return [self._prediction(row, found) for row, found in zip(rows, sums, strict=True)]

@@ -117,12 +117,11 @@ class Endpoints:
         if answer.status_code != 200:
             raise ApiError(400, answer.text)
         deployed = next(each for each in endpoint.deployed_models if each.id == number)
-        return api.PredictResponse(
-            predictions=answer.json()["predictions"],
-            deployed_model_id=number,
-            model=deployed.model,
-            model_version_id=deployed.model_version_id,
+        response = api.PredictResponse(
+            deployed_model_id=number, model=deployed.model, model_version_id=deployed.model_version_id
         )
+        json_format.ParseDict({"predictions": answer.json()["predictions"]}, api.PredictResponse.pb(response))
+        return response
 
     def _held(self, name: str) -> Any:
         number = self._names.number(name)
