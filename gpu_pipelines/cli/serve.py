@@ -35,7 +35,7 @@ def serve(
 
     _require_extra()
     place = place_of_model(model, registry)
-    from gpu_pipelines.serving.server import listen
+    from gpu_pipelines.serving.listener import listen
     from gpu_pipelines.serving.server import serve as run_server
     from gpu_pipelines.serving.settings import Contract, ServerSettings
 

@@ -22,7 +22,8 @@ def main() -> None:
         model = given.model or contract.storage_uri
         if not model:
             raise UserError("No model is given.", "Name a directory or gs://…, or set AIP_STORAGE_URI.")
-        from gpu_pipelines.serving.server import listen, serve
+        from gpu_pipelines.serving.listener import listen
+        from gpu_pipelines.serving.server import serve
 
         listener = listen(given.host, contract.port) if given.fd is None else socket.socket(fileno=given.fd)
         status = serve(model, settings, contract, listener)

@@ -61,20 +61,6 @@ def serve(
     return server.status
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        UserError: the address is taken or not of this machine.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UserError(f"Nothing can listen on {host}:{port}: {why}.", "Give another --port or --host.") from None
-
-
 class _Server(uvicorn.Server):
     """uvicorn's server, which after a SIGTERM goes on for a while.
 

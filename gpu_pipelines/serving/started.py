@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.serving.server import listen
+from gpu_pipelines.serving.listener import listen
 from gpu_pipelines.serving.settings import PREFIX, Contract
 
 #: The longest that a model may take to be fetched and loaded, and to answer, seconds.

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import requests
 
-from gpu_pipelines.serving.server import listen
+from gpu_pipelines.serving.listener import listen
 
 HEALTH, PREDICT = "/v1/endpoints/1/deployedModels/2", "/v1/endpoints/1/deployedModels/2:predict"
 
