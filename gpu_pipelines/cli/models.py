@@ -103,7 +103,7 @@ def deploy(
     opened = open_registry(registry)
     name, _, reference = model.partition("@")
     deployed = EndpointDeployer(opened.settings).deploy(opened.version(name, reference or "champion"), request)  # type: ignore[attr-defined]
-    print(f"{model} gets {traffic} percent of the requests to {deployed}")
+    print(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
 
 
 def _print_table(header: list[str], rows: list[list[Any]]) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.artifacts.examples import EXAMPLES, Examples
@@ -89,6 +89,13 @@ class DeploymentRequest:
         return machine_spec(planned)
 
 
+class Deployed(NamedTuple):
+    """A version behind an endpoint: the endpoint's resource name, and the percent of its requests that it gets."""
+
+    endpoint: str
+    percent: int
+
+
 class EndpointDeployer:
     """Deploys versions of a project's registry.
 
@@ -101,7 +108,7 @@ class EndpointDeployer:
         self._settings = settings
         self._say = say
 
-    def deploy(self, version: RegisteredVersion, request: DeploymentRequest) -> str:
+    def deploy(self, version: RegisteredVersion, request: DeploymentRequest) -> Deployed:
         """Deploys a version, tests it on the endpoint, and takes it back if a prediction is not the evaluated one.
 
         Args:
@@ -109,7 +116,7 @@ class EndpointDeployer:
             request: endpoint, traffic and machines.
 
         Returns:
-            Resource name of the endpoint.
+            The endpoint, and the share that it gives the version: all of its requests if it is the first one.
 
         Raises:
             UserError: it cannot be deployed, or predicts something else. The endpoint's traffic is as before then.
@@ -119,9 +126,10 @@ class EndpointDeployer:
         machine = request.machine(self._settings.region)
         endpoint = self._endpoint(request.endpoint)
         before = dict(endpoint.traffic_split)
-        number = self._add(endpoint, version, request, machine, shared(before, request.traffic_percent))
+        split = shared(before, request.traffic_percent)
+        number = self._add(endpoint, version, request, machine, split)
         try:
-            self._test(endpoint.name, number, version, request.traffic_percent if before else 100)
+            self._test(endpoint.name, number, version, split[_NEW])
         except BaseException as error:
             self._take_back(endpoint.name, number, before)
             if isinstance(error, UserError):
@@ -132,7 +140,7 @@ class EndpointDeployer:
             raise
         if not request.keep:
             self._remove_idle(endpoint.name)
-        return str(endpoint.name)
+        return Deployed(endpoint.name, split[_NEW])
 
     @cached_property
     def _client(self) -> Any:

@@ -211,7 +211,8 @@ def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sig
 
 def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos")
-    request = ["run", PIPELINE, "-p", "source=photos", "-p", "max_steps=400", "-p", "gates=accuracy>=0"]
+    given = ("source=photos", "max_steps=400", "gates=accuracy>=0", "smoke_test=false")
+    request = ["run", PIPELINE, *(part for parameter in given for part in ("-p", parameter))]
     refused = gpu_pipelines(*request, "--resume", cwd=tmp_path)
     assert refused.status == 2
     assert "no run of train_evaluate_upload with these parameters" in refused.err

@@ -19,6 +19,9 @@ from exported_models import MODELS, export
 from server_process import PREDICT, Server, started, wait_until_ready
 
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.cli.serve import place_of_model
+from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.comparison import differences
 
 
@@ -170,6 +173,20 @@ def is_listening(server: Server) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_a_model_is_a_directory_or_a_version_of_a_registry(models: dict[str, Path], tmp_path: Path) -> None:
+    settings = UploadSettings(registry=str(tmp_path / "registry"), smoke_test=False)
+    for passed in (True, False):
+        upload_model(settings, models["causal_lm"], passed=passed)
+    places = [place_of_model(f"animals{end}", settings.registry) for end in ("", "@champion", "@1", "@challenger")]
+    assert [Path(place).name for place in places] == ["1", "1", "1", "2"]
+    assert place_of_model(str(tmp_path), "no registry") == str(tmp_path)
+    assert place_of_model("gs://bucket/model", "no registry") == "gs://bucket/model"
+    with pytest.raises(UserError, match="Did you mean 'animals'"):
+        place_of_model("animal", settings.registry)
+    with pytest.raises(UserError, match="There is no directory no/where"):
+        place_of_model("no/where", settings.registry)
 
 
 def test_the_command_names_what_it_cannot_serve(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exported_models import export
+from typer.testing import CliRunner
 
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.cli.main import app
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import Registry, open_registry
 from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer, shared
@@ -121,6 +123,20 @@ def test_an_endpoint_that_refuses_to_predict_leads_back(
     with pytest.raises(UserError, match="Asking the endpoint for a prediction failed"):
         EndpointDeployer(registry.settings).deploy(version, DeploymentRequest("animals"))
     assert state_of(vertex_api) == ([], {})
+
+
+def test_the_command_deploys_what_an_alias_names(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(registry, model, tmp_path, 1)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["models", "deploy", "animals@champion", "--endpoint", "animals", "--traffic", "30"])
+    assert done.exit_code == 0, done.output
+    assert "made the endpoint projects/" in done.stdout
+    assert "animals@champion gets 100 percent of the requests" in done.stdout
+    assert state_of(vertex_api) == (["1"], {"1": 100})
+    refused = CliRunner().invoke(app, ["models", "deploy", "animals", "--endpoint", "a", "--registry", "./registry"])
+    assert "./registry is not a registry of Vertex AI" in str(refused.exception)
 
 
 def test_wrong_requests_are_refused_before_anything_is_sent(registry: Any, vertex_api: VertexApi) -> None:
