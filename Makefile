@@ -10,8 +10,11 @@ BASE_IMAGE ?= python:3.11-slim-bookworm
 TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gpu_pipelines/__init__.py)
 IMAGE ?= gpu-pipelines/steps:$(VERSION)
+SERVING_IMAGE ?= $(subst /steps:,/serving:,$(IMAGE))
+BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) \
+	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 
-.PHONY: run test test-slow test-images test-terraform image lint bench bench-training bench-data compile docs clean
+.PHONY: run test test-slow test-images test-terraform image serving-image lint bench bench-training bench-data compile docs clean
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
@@ -22,14 +25,15 @@ test: $(VENV)/.dev lint
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not images and not terraform"
 
-# The image of the steps for the CPU, and the pipeline in it; both need a Docker engine (DOCKER_HOST).
+# The images of the steps and of the server for the CPU, and what runs in them; both need a Docker engine (DOCKER_HOST).
 image:
-	$(DOCKER_BUILD) --tag $(IMAGE) --file images/steps/Dockerfile --build-arg BASE_IMAGE=$(BASE_IMAGE) \
-		--build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) --build-arg VERSION=$(VERSION) \
-		--build-arg REVISION=$(shell git rev-parse HEAD) .
+	$(DOCKER_BUILD) --tag $(IMAGE) --file images/steps/Dockerfile $(BUILD_ARGUMENTS) .
 
-test-images: $(VENV)/.dev image
-	IMAGE=$(IMAGE) $(BIN)/python -m pytest tests/images tests/compute_engine -m images
+serving-image:
+	$(DOCKER_BUILD) --tag $(SERVING_IMAGE) --file images/serving/Dockerfile $(BUILD_ARGUMENTS) .
+
+test-images: $(VENV)/.dev image serving-image
+	IMAGE=$(IMAGE) SERVING_IMAGE=$(SERVING_IMAGE) $(BIN)/python -m pytest tests/images tests/compute_engine -m images
 
 test-terraform: $(VENV)/.dev
 	terraform fmt -check -recursive -diff terraform
@@ -48,6 +52,7 @@ bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/accelerators_cli.py
 	$(BIN)/python benchmarks/compile.py
 	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/serving.py
 
 # Hours on two cores; docs/benchmarks.md says how to run less of it.
 bench-training: $(VENV)/.bench

@@ -16,6 +16,7 @@ locals {
     region          = var.region
     pipeline_root   = "gs://${local.bucket}/${local.pipelines_folder}"
     image           = "${local.image_repository}/steps:${var.image_tag}"
+    serving_image   = "${local.image_repository}/serving:${var.serving_image_tag}"
     repository      = "https://${var.region}-kfp.pkg.dev/${var.project}/${local.pipelines}"
     service_account = "${local.runner}@${local.account_domain}"
   }

@@ -32,6 +32,12 @@ variable "image_tag" {
   default     = "0.1.0-cu126"
 }
 
+variable "serving_image_tag" {
+  description = "Tag of the image that serves models, VERSION-VARIANT."
+  type        = string
+  default     = "0.1.0-cpu"
+}
+
 variable "users" {
   description = "Who may run, upload and schedule pipelines and jobs, such as [\"group:ml@example.com\"]."
   type        = set(string)

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gpu_pipelines.components.data_prep.image_features import (
-    ImageGeometry,
-    UnreadableImageError,
-    choose_geometry,
-    open_image,
-)
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records
 from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.recipes.image_features import (
+    ImageGeometry,
+    UnreadableImageError,
+    choose_geometry,
+    open_image,
+)
 
 EXAMPLES = 200
 

@@ -14,7 +14,6 @@ from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.artifacts.source_listing import shown_path
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
-from gpu_pipelines.components.data_prep.image_features import ImageGeometry, UnreadableImageError, decode
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records, image_source
 from gpu_pipelines.components.data_prep.image_survey import survey
 from gpu_pipelines.components.data_prep.parallel import batches, cores, in_order
@@ -23,6 +22,7 @@ from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
+from gpu_pipelines.recipes.image_features import ImageGeometry, UnreadableImageError, decode
 
 # What a thread gets at once: so many images, or bytes of them.
 IMAGES_AT_ONCE = 32

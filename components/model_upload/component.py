@@ -15,6 +15,7 @@ def upload_model(
     model_name: str = "",
     serving_image: str = "",
     pipeline_job: str = "",
+    smoke_test: bool = True,
 ) -> None:
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
 
@@ -26,8 +27,10 @@ def upload_model(
         model_name: Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for
             the name that the evaluation used.
         serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for Hugging Face's inference
-            container.
+            container, and for vLLM if it is a language model of 1 GiB or more.
         pipeline_job: Name of the pipeline job that this is a step of, to be recorded with the version.
+        smoke_test: Whether to start this project's prediction server on the uploaded files and compare its predictions
+            with the evaluated ones, before any alias moves.
 
     Returns:
         model: The version in the registry, with its name, number and aliases as metadata.

@@ -9,8 +9,10 @@ from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.components.model_upload.smoke_test import SmokeTest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, is_local, open_registry, registry_problems
+from gpu_pipelines.registry.serving_container import serving_container
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class UploadSettings:
     model_name: str = ""
     serving_image: str = ""
     pipeline_job: str = ""
+    smoke_test: bool = True
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
@@ -40,7 +43,8 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
         The version added, with the aliases that name it.
 
     Raises:
-        UserError: the directory is no exported model, or the registry cannot be written. No version is left then.
+        UserError: the directory is no exported model, the registry cannot be written, or what was uploaded does not
+            predict as it was evaluated. No version is left then.
     """
     if problems := settings.problems():
         raise UserError.of_all(problems)
@@ -69,6 +73,7 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
         },
         promote=passed,
         champion_seen=evaluation.champion_version,
+        check=SmokeTest(model_directory, _other_server(settings, model_directory)) if settings.smoke_test else None,
     )
     print(f"added {version.name} version {version.number} ({', '.join(version.aliases)})", flush=True)
     champion = registry.champion(name)
@@ -79,3 +84,11 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
             flush=True,
         )
     return version
+
+
+def _other_server(settings: UploadSettings, model: Path) -> str:
+    """What serves the model where this project's server is not meant to; empty if nothing else is."""
+    if is_local(settings.registry):
+        return ""
+    container = serving_container(model, settings.serving_image)
+    return f"the container {container.image}" if container.is_of_others else ""

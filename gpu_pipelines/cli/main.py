@@ -14,6 +14,7 @@ from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.run import run
+from gpu_pipelines.cli.serve import serve
 from gpu_pipelines.cli.upload import upload
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
@@ -35,6 +36,7 @@ app.command()(follow)
 app.command()(cancel)
 app.command(cls=JobCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(migrate)
 app.command()(upload)
+app.command()(serve)
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(accelerators.app, name="accelerators")
 app.add_typer(models.app, name="models")

@@ -80,6 +80,32 @@ def alias(name: str, alias: str, version: int, registry: Registry = "./registry"
     print(f"{alias} of {name} is now version {version}")
 
 
+@app.command()
+def deploy(
+    model: Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion.")],
+    endpoint: Annotated[str, typer.Option(help="Name of the endpoint; made if there is none.")],
+    registry: Annotated[str, typer.Option(metavar="URI", help="vertex://PROJECT/REGION.")] = "vertex://",
+    traffic: Annotated[int, typer.Option(metavar="PERCENT", help="Share of the requests that it gets.")] = 100,
+    accelerator: Annotated[str, typer.Option(metavar="SPEC", help="GPUs of each machine: l4:1, say.")] = "",
+    machine_type: Annotated[str, typer.Option(help="Machine type; the smallest that fits if not given.")] = "",
+    min_replicas: Annotated[int, typer.Option(help="Machines at least.")] = 1,
+    max_replicas: Annotated[int, typer.Option(help="Machines at most.")] = 1,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep models on the endpoint that get no requests.")] = False,
+) -> None:
+    """Deploy a version to a Vertex AI endpoint; it is taken back if it does not predict as it was evaluated."""
+    from gpu_pipelines.errors import UserError
+    from gpu_pipelines.registry import VERTEX, open_registry
+    from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer
+
+    request = DeploymentRequest(endpoint, traffic, accelerator, machine_type, min_replicas, max_replicas, keep)
+    if not registry.startswith(VERTEX):
+        raise UserError(f"{registry} is not a registry of Vertex AI.", "Give --registry vertex://PROJECT/REGION.")
+    opened = open_registry(registry)
+    name, _, reference = model.partition("@")
+    deployed = EndpointDeployer(opened.settings).deploy(opened.version(name, reference or "champion"), request)  # type: ignore[attr-defined]
+    print(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
+
+
 def _print_table(header: list[str], rows: list[list[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def run_on_vertex(
 
     settings.require("project", "region", "pipeline_root")
     compiled = compiled_pipeline(pipeline, flags, settings)
-    arguments = checked_arguments(compiled.spec, assignments, file)
+    arguments = checked_arguments(compiled.spec, assignments, file, _of_the_project(compiled.spec, settings))
     request = PipelineRequest(
         new_job_id(name_of(compiled.spec)),
         pipeline_job(compiled.spec, arguments, settings, cache=cache, template=compiled.template),
@@ -66,6 +66,13 @@ def run_on_vertex(
         from gpu_pipelines.cli.follow import follow_run
 
         follow_run(name, settings, every, as_json)
+
+
+def _of_the_project(spec: Mapping[str, Any], settings: ProjectSettings) -> dict[str, Any]:
+    """Parameters that the project's settings say: its file is not there where the steps run."""
+    takes = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    image = settings.serving_image
+    return {"serving_image": image} if image and "serving_image" in takes else {}
 
 
 def _as_sent(request: PipelineRequest, settings: ProjectSettings) -> dict[str, Any]:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes import pretrained
 from gpu_pipelines.recipes.recipe import Batch, Recipe
 from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.recipes.text_rows import require_dataset_of, require_text_fits, trimmed_length
 from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Dataset
 
 NOT_SCORED = -100
 # Logits of a document beside other neighbours differ by rounding alone; attention to a neighbour changes them wholly.

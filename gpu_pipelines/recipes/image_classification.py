@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes import pretrained
 from gpu_pipelines.recipes.image_architectures import image_classifier
 from gpu_pipelines.recipes.recipe import Batch, Recipe
 from gpu_pipelines.recipes.tasks import TASKS
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Dataset
 
 
 class ImageClassification(Recipe):

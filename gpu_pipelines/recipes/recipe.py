@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from gpu_pipelines.artifacts.dataset import Dataset
-
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from gpu_pipelines.artifacts.dataset import Dataset
 
 Batch = dict[str, torch.Tensor]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Dataset
 
 # Matrix multiplications on tensor cores want lengths that are multiples of this.
 LENGTH_STEP = 8

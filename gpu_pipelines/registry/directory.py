@@ -17,7 +17,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_tree, write_document
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, RegisteredVersion
+from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
 
 _MODEL = "model.json"
 _INCOMING = ".incoming-"
@@ -91,7 +91,14 @@ class DirectoryRegistry:
             self._write_aliases(folder, {**self.aliases(name), alias: number})
 
     def add(
-        self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
+        self,
+        name: str,
+        model: Path,
+        info: dict[str, Any],
+        *,
+        promote: bool,
+        champion_seen: int | None,
+        check: Check | None = None,
     ) -> RegisteredVersion:
         """Adds a version under the lock of its model, unless one has the same files already; see `Registry.add`."""
         self.require_writable()
@@ -100,7 +107,7 @@ class DirectoryRegistry:
             with self._locked(name) as folder:
                 number = self._with_files(name, files)
                 if number is None:
-                    incoming = self._copy_in(model, folder, {**info, "files": files})
+                    incoming = self._copy_in(model, folder, {**info, "files": files}, check)
                     number = self._next_number(folder)
                     (folder / "versions").mkdir(exist_ok=True)
                     incoming.rename(folder / "versions" / str(number))
@@ -126,13 +133,15 @@ class DirectoryRegistry:
                 shutil.rmtree(stale, ignore_errors=True)
             yield folder
 
-    def _copy_in(self, model: Path, folder: Path, info: dict[str, Any]) -> Path:
+    def _copy_in(self, model: Path, folder: Path, info: dict[str, Any], check: Check | None) -> Path:
         incoming = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=folder))
         incoming.chmod(0o755)
         try:
             shutil.copytree(model, incoming, dirs_exist_ok=True)
             created = datetime.now(timezone.utc).isoformat(timespec="seconds")
             write_document(incoming / VERSION, {"created": created, **info})
+            if check:
+                check(str(incoming))
         except BaseException:
             shutil.rmtree(incoming, ignore_errors=True)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ CHAMPION = "champion"
 CHALLENGER = "challenger"
 #: What was recorded with a version, among its files.
 VERSION = "version.json"
+#: Looks at the files of a version where they were uploaded to, before the version counts; raises `UserError`.
+Check = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,14 @@ class Registry(Protocol):
         """Lets an alias name a version. Raises `UserError` if there is no such version."""
 
     def add(
-        self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
+        self,
+        name: str,
+        model: Path,
+        info: dict[str, Any],
+        *,
+        promote: bool,
+        champion_seen: int | None,
+        check: Check | None = None,
     ) -> RegisteredVersion:
         """Adds a version, unless one has the same files already; `challenger` names it, and `champion` where it may.
 
@@ -87,7 +97,8 @@ class Registry(Protocol):
             promote: the model passed its gates.
             champion_seen: version of the champion it was compared with, None if there was none; `champion` does not
                 move if it names another by now.
+            check: called with the place of the uploaded files before the version counts and any alias moves.
 
         Raises:
-            UserError: the registry cannot be written. There is no half version then.
+            UserError: the registry cannot be written, or the check failed. There is no half version then.
         """

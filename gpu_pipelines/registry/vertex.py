@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
-from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, RegisteredVersion
+from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
+from gpu_pipelines.registry.serving_container import serving_container
 from gpu_pipelines.registry.vertex_evaluation import model_evaluation, summary_of
+from gpu_pipelines.registry.vertex_operations import wait_for
 from gpu_pipelines.targets.vertex.connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
@@ -30,11 +31,6 @@ _DEFAULT_ALIAS = "default"
 _MANAGED_BY, _OURS = "managed-by", "gpu-pipelines"
 _DIGEST = "gpu-pipelines-digest"
 _DIGEST_CHARACTERS = 40
-#: Hugging Face's inference container serves exported models as they are, from AIP_STORAGE_URI.
-_SERVING_IMAGE = (
-    "us-docker.pkg.dev/deeplearning-platform-release/gcr.io/"
-    "huggingface-pytorch-inference-cpu.2-3.transformers.4-48.ubuntu2204.py311"
-)
 #: In the bucket: the files of all versions.
 _FOLDER = "models"
 _PIPELINE_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
@@ -47,7 +43,7 @@ class VertexRegistry:
     Args:
         address: `PROJECT/REGION`; empty for those of the job that this runs in, or of the settings.
         near: `gs://…`, in whose bucket the files of models are kept; empty for that of the settings.
-        serving_image: container that serves the models; empty for Hugging Face's.
+        serving_image: container that serves the models; empty for that of the settings, else one that fits the model.
 
     Raises:
         UserError: the address is not of that form.
@@ -61,7 +57,12 @@ class VertexRegistry:
             )
         self._address = address.rstrip("/")
         self._near = near
-        self._serving_image = serving_image or _SERVING_IMAGE
+        self._serving_image = serving_image
+
+    @property
+    def settings(self) -> ProjectSettings:
+        """Project and region of the registry."""
+        return self._settings
 
     def require_writable(self) -> None:
         """Checks that there is a place for files, and that models may be listed.
@@ -126,7 +127,14 @@ class VertexRegistry:
         self._move_aliases(name, [alias], number)
 
     def add(
-        self, name: str, model: Path, info: dict[str, Any], *, promote: bool, champion_seen: int | None
+        self,
+        name: str,
+        model: Path,
+        info: dict[str, Any],
+        *,
+        promote: bool,
+        champion_seen: int | None,
+        check: Check | None = None,
     ) -> RegisteredVersion:
         """Adds a version, unless one has the same files already, its evaluation, and moves the aliases.
 
@@ -135,7 +143,7 @@ class VertexRegistry:
         `Registry.add`.
 
         Raises:
-            UserError: files, version, evaluation or aliases could not be written.
+            UserError: files, version, evaluation or aliases could not be written, or the check failed.
         """
         files = sha256_of_tree(model)
         digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:_DIGEST_CHARACTERS]
@@ -143,7 +151,11 @@ class VertexRegistry:
         if number is None:
             place = self._place_of(name, digest)
             self._copy_files(model, place, {"created": _now(), **info, "files": files})
-            number = self._upload(name, place, {_DIGEST: digest, **_lineage_labels(info)}, _model_fields(model, info))
+            if check:
+                _checked(place, check)
+            container = serving_container(model, self._serving_image)
+            fields = {"container_spec": container.spec(), **_model_fields(model, info)}
+            number = self._upload(name, place, {_DIGEST: digest, **_lineage_labels(info)}, fields)
         if (model / EVALUATION).is_file():
             self._import_evaluation(name, number, model_evaluation(Evaluation.load(model), _pipeline_job(info)))
         seen = self.aliases(name).get(CHAMPION)
@@ -237,7 +249,6 @@ class VertexRegistry:
             "model": {
                 "display_name": name,
                 "artifact_uri": place,
-                "container_spec": {"image_uri": self._serving_image},
                 "labels": {_MANAGED_BY: _OURS, **labels},
                 **fields,
             },
@@ -265,21 +276,7 @@ class VertexRegistry:
         return UploadModelRequest(request)
 
     def _wait(self, operation: Any) -> None:
-        """Waits for a long-running operation.
-
-        It is asked for as the service's own clients do it for an operation of theirs, except that those insist on
-        https for it, whatever the endpoint.
-        """
-        from google.api_core import exceptions
-
-        end = time.monotonic() + _MOST_SECONDS
-        while not operation.done:
-            if time.monotonic() > end:
-                raise exceptions.DeadlineExceeded(f"{operation.name} has not ended in {_MOST_SECONDS:g} s.")
-            time.sleep(_POLL_SECONDS)
-            operation = self._client.get_operation({"name": operation.name}, retry=tried_again())
-        if operation.HasField("error"):
-            raise exceptions.from_grpc_status(operation.error.code, operation.error.message)
+        wait_for(self._client, operation, _POLL_SECONDS, _MOST_SECONDS)
 
     def _import_evaluation(self, name: str, number: int, evaluation: dict[str, Any]) -> None:
         """Puts an evaluation beside a version, once; if the answer is lost, looks whether it is there.
@@ -323,6 +320,16 @@ class VertexRegistry:
                 if version.version_id == str(number) and set(wanted) - set(version.version_aliases):
                     request = {"name": _resource_name(version), "version_aliases": wanted}
                     self._client.merge_version_aliases(request=request, retry=tried_again())
+
+
+def _checked(place: str, check: Check) -> None:
+    """Checks files in the bucket, of which no version tells yet; what fails does not stay there."""
+    try:
+        check(place)
+    except BaseException:
+        folder = RemoteFolder(place)
+        folder.delete(folder.names())
+        raise
 
 
 def _pipeline_job(info: dict[str, Any]) -> str:

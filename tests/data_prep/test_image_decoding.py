@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from gpu_pipelines.components.data_prep.image_features import (
+from gpu_pipelines.recipes.image_features import (
     LARGEST_CHOSEN_SIZE,
     ImageGeometry,
     UnreadableImageError,

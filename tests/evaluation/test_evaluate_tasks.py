@@ -34,6 +34,11 @@ from gpu_pipelines.recipes.building import build_model
 from gpu_pipelines.recipes.causal_lm import CausalLanguageModel
 
 
+def register(registry: str, model: Path) -> None:
+    """Adds a version that passed; what it predicts behind a server is tested in tests/serving."""
+    upload_model(UploadSettings(registry, "mine", smoke_test=False), model, passed=True)
+
+
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return numbers_dataset(tmp_path_factory.mktemp("numbers"))
@@ -77,7 +82,7 @@ def test_the_champion_of_a_recipe_that_loads_nothing_is_loaded_from_its_safetens
             assert evaluation.champion["version"] == 1
             assert evaluation.champion["metrics"]["loss"]["value"] == pytest.approx(mean_loss(numbers, "test", 0.2))
         else:
-            upload_model(UploadSettings(settings.registry, "mine"), tmp_path / f"best-{name}", passed=True)
+            register(settings.registry, tmp_path / f"best-{name}")
 
 
 def test_a_checkpoint_that_has_diverged_is_never_the_best(numbers: Dataset, tmp_path: Path) -> None:
@@ -169,7 +174,7 @@ def test_an_exported_language_model_has_the_loss_that_was_evaluated(
     assert "A rehearsal" in card
 
     registry = settings_in(tmp_path).registry
-    upload_model(UploadSettings(registry, "mine"), tmp_path / "best", passed=True)
+    register(registry, tmp_path / "best")
     again = evaluate_checkpoints(settings_in(tmp_path), counting.directory, tmp_path / "checkpoints", tmp_path / "two")
     assert again.champion
     theirs, ours = again.champion["metrics"]["loss"]["value"], again.test["metrics"]["loss"]["value"]
@@ -179,7 +184,7 @@ def test_an_exported_language_model_has_the_loss_that_was_evaluated(
 def test_a_champion_with_another_tokenizer_is_not_compared_with(counting: Dataset, tmp_path: Path) -> None:
     train_counting(tmp_path / "checkpoints", counting)
     evaluate_checkpoints(settings_in(tmp_path), counting.directory, tmp_path / "checkpoints", tmp_path / "best")
-    upload_model(UploadSettings(settings_in(tmp_path).registry, "mine"), tmp_path / "best", passed=True)
+    register(settings_in(tmp_path).registry, tmp_path / "best")
     other = text_dataset(tmp_path / "other", words=50)
     train_counting(tmp_path / "more", other)
     with pytest.raises(UserError, match="has another tokenizer than this dataset"):

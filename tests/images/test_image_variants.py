@@ -21,7 +21,9 @@ from gpu_pipelines import __version__
 from gpu_pipelines.accelerators.catalog import load_catalog
 
 ROOT = Path(__file__).parents[2]
-DOCKERFILE = (ROOT / "images/steps/Dockerfile").read_text()
+DOCKERFILES = {name: (ROOT / f"images/{name}/Dockerfile").read_text() for name in ("steps", "serving")}
+#: What a Dockerfile builds by itself.
+DEFAULTS = {"steps": "cu126", "serving": "cpu"}
 BUILD_ARGUMENTS = ("BASE_IMAGE", "TORCH_INDEX_URL")
 
 
@@ -49,29 +51,36 @@ def test_a_variant_serves_the_gpus_that_its_pytorch_is_built_for(variant: str) -
     assert needed <= served
 
 
-def test_the_dockerfile_builds_the_default_variant_by_itself() -> None:
-    defaults = dict(re.findall(r"^ARG (\w+)=(\S+)", DOCKERFILE, re.MULTILINE))
-    assert [defaults[name] for name in BUILD_ARGUMENTS] == [table()["cu126"][name] for name in BUILD_ARGUMENTS]
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_the_dockerfile_builds_the_default_variant_by_itself(image: str) -> None:
+    defaults = dict(re.findall(r"^ARG (\w+)=(\S+)", DOCKERFILES[image], re.MULTILINE))
+    row = table()[DEFAULTS[image]]
+    assert [defaults[name] for name in BUILD_ARGUMENTS] == [row[name] for name in BUILD_ARGUMENTS]
 
 
-def test_the_last_user_is_not_root() -> None:
-    assert re.findall(r"^USER (.*)", DOCKERFILE, re.MULTILINE)[-1] == "${USER_ID}"
-    assert int(re.findall(r"^ARG USER_ID=(\d+)", DOCKERFILE, re.MULTILINE)[0]) > 0
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_the_last_user_is_not_root(image: str) -> None:
+    assert re.findall(r"^USER (.*)", DOCKERFILES[image], re.MULTILINE)[-1] == "${USER_ID}"
+    assert int(re.findall(r"^ARG USER_ID=(\d+)", DOCKERFILES[image], re.MULTILINE)[0]) > 0
 
 
-def test_the_image_has_what_steps_import() -> None:
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_an_image_has_what_runs_in_it(image: str) -> None:
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     printed = subprocess.run(
-        [sys.executable, ROOT / "images/steps/requirements.py", ROOT / "setup.cfg"],
+        [sys.executable, ROOT / "images/requirements.py", ROOT / "setup.cfg", image],
         capture_output=True,
         text=True,
         check=True,
     )
-    wanted = set(parser["options.extras_require"]["steps"].split("\n")) - {""}
-    found = set(printed.stdout.splitlines())
-    assert wanted <= found
-    assert not [line for line in found if line.startswith(("kfp", "google-cloud-pipeline-components"))]
+    extras = parser["options.extras_require"]
+    wanted = set(extras["serving"].split("\n")) | set(extras[image].split("\n")) - {"gpu-pipelines[serving]"}
+    found = printed.stdout.splitlines()
+    assert len(found) == len(set(found))
+    assert wanted - {""} <= set(found)
+    assert not [line for line in found if line.startswith(("kfp", "google-cloud-pipeline-components", "gpu-pipelines"))]
+    assert any(line.startswith("google-cloud-aiplatform") for line in found) == (image == "steps")
 
 
 @contextmanager
@@ -128,9 +137,10 @@ def test_gcloud_takes_the_cloud_build_file_and_each_variant_is_built_as_document
     assert done.returncode == 0, done.stderr
     (build,) = builds
     assert build["substitutions"]["_VERSION"] == __version__
-    assert {step["id"] for step in build["steps"]} == set(table())
+    assert {step["id"] for step in build["steps"]} == {*table(), *(f"serving-{variant}" for variant in table())}
     for step in build["steps"]:
-        row = table()[step["id"]]
+        row, image = table()[step["id"].removeprefix("serving-")], "serving" if "serving" in step["id"] else "steps"
+        assert f"--file=images/{image}/Dockerfile" in step["args"]
         given = dict(re.fullmatch(r"(\w+)=(.*)", part[12:]).groups() for part in step["args"] if "--build-arg" in part)
         assert {name: given[name] for name in BUILD_ARGUMENTS} == {name: row[name] for name in BUILD_ARGUMENTS}
     assert [f"--tag={image}" for image in build["images"]] == [

@@ -63,6 +63,7 @@ def test_what_is_printed_tells_progress_result_and_report(digits_run: Path) -> N
     assert re.search(r"train-model: step \d+/336  epoch [\d.]+  loss [\d.]+  lr \S+  [\d,]+ samples/s", printed)
     assert "prepare-data: kept 1,797 of 1,797 rows" in printed
     assert "✓ accuracy>=0.9: accuracy is" in printed
+    assert "upload-model: smoke test: 4 examples served as evaluated" in printed
     assert "registered digits version 1 as challenger and champion in ./registry" in printed
     report = re.search(r"^report: (.*)$", printed, re.MULTILINE)
     assert report
@@ -210,7 +211,8 @@ def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sig
 
 def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos")
-    request = ["run", PIPELINE, "-p", "source=photos", "-p", "max_steps=150", "-p", "gates=accuracy>=0"]
+    given = ("source=photos", "max_steps=150", "gates=accuracy>=0", "smoke_test=false")
+    request = ["run", PIPELINE, *(part for parameter in given for part in ("-p", parameter))]
     refused = gpu_pipelines(*request, "--resume", cwd=tmp_path)
     assert refused.status == 2
     assert "no run of train_evaluate_upload with these parameters" in refused.err

@@ -33,6 +33,7 @@ def test_the_settings_are_those_of_the_command_line(tmp_path: Path, monkeypatch:
         region="us-central1",
         pipeline_root="gs://p-123456-gpu-pipelines/pipelines",
         image=f"us-central1-docker.pkg.dev/p-123456/gpu-pipelines-images/steps:{__version__}-cu126",
+        serving_image=f"us-central1-docker.pkg.dev/p-123456/gpu-pipelines-images/serving:{__version__}-cpu",
         repository="https://us-central1-kfp.pkg.dev/p-123456/gpu-pipelines-pipelines",
         service_account="gpu-pipelines-runs@p-123456.iam.gserviceaccount.com",
     )

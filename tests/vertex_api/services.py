@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from vertex_api.custom_jobs import CustomJobs
+from vertex_api.endpoints import Endpoints
 from vertex_api.logs import Logs
 from vertex_api.models import Models
 from vertex_api.names import Names
@@ -33,7 +34,7 @@ class State:
     """What the server knows.
 
     Attributes:
-        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models: the resources of Vertex AI.
+        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models, endpoints: the resources of Vertex AI.
         replicas: runs custom jobs as processes, once `run_jobs` is called.
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
@@ -50,6 +51,7 @@ class State:
         self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE)
         self.schedules = Schedules(names, operations, PAGE_SIZE)
         self.models = Models(names, operations, PAGE_SIZE)
+        self.endpoints = Endpoints(names, operations, self.models, PAGE_SIZE)
         self.replicas = Replicas(self.custom_jobs, self.logs, names)
         self.repositories = PipelineRepositories()
         self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
@@ -102,6 +104,15 @@ class State:
                 "ImportModelEvaluation": self.models.import_evaluation,
                 "ListModelEvaluations": self.models.list_evaluations,
             },
+            "EndpointService": {
+                "CreateEndpoint": self.endpoints.create,
+                "GetEndpoint": self.endpoints.get,
+                "ListEndpoints": self.endpoints.list,
+                "UpdateEndpoint": self.endpoints.update,
+                "DeployModel": self.endpoints.deploy,
+                "UndeployModel": self.endpoints.undeploy,
+            },
+            "PredictionService": {"Predict": self.endpoints.predict},
         }
         return {
             name: (method(service, name), handle)

@@ -89,6 +89,24 @@ def model_service(settings: ProjectSettings) -> Any:
     return _client("model_service", "ModelService", settings)
 
 
+def endpoint_service(settings: ProjectSettings) -> Any:
+    """An `EndpointServiceClient` over REST.
+
+    Raises:
+        UserError: project or region is not known, or there are no credentials.
+    """
+    return _client("endpoint_service", "EndpointService", settings)
+
+
+def prediction_service(settings: ProjectSettings) -> Any:
+    """A `PredictionServiceClient` over REST.
+
+    Raises:
+        UserError: project or region is not known, or there are no credentials.
+    """
+    return _client("prediction_service", "PredictionService", settings)
+
+
 def location_of(settings: ProjectSettings) -> str:
     """The parent of a project's resources in a region."""
     return f"projects/{settings.project}/locations/{settings.region}"

@@ -1,0 +1,196 @@
+"""How fast the prediction server answers 1, 8 and 64 clients, beside the bare call of the model.
+
+Run with `python benchmarks/serving.py [--seconds S] [--model NAME] [--wrong N]`. The model is an image classifier with
+random weights, on 32 × 32 colour images; each request has one image in base64. The clients are one process (asyncio,
+connections kept open), each of which sends its next request when it has the answer to the last one. On a machine with
+few cores clients and server take time from each other; both are counted as they are.
+
+Then damaged requests are sent: how many got which status, and by how much the server's memory grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import io
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import psutil
+from PIL import Image
+
+from gpu_pipelines.serving.started import started_server
+
+CLIENTS = (1, 8, 64)
+BATCHES = (1, 8, 32)
+SIZE, CLASSES = 32, 10
+IMAGES = 64
+#: Of the measured time, before it begins.
+WARM_UP = 0.25
+#: Damaged requests after which caches and allocators have taken what they take.
+SETTLED = 1000
+
+
+def export(name: str, directory: Path) -> None:
+    """Writes an image classifier with random weights."""
+    import torch
+
+    from gpu_pipelines.recipes.image_classification import ImageClassification
+    from gpu_pipelines.recipes.image_features import ImageGeometry
+
+    torch.manual_seed(0)
+    geometry = ImageGeometry(SIZE, "RGB")
+    labels = [f"class {number}" for number in range(CLASSES)]
+    recipe = ImageClassification(labels, geometry.preprocessing(), geometry.shape)
+    recipe.export(recipe.build_model(name), directory)
+
+
+def encoded_images() -> list[str]:
+    """Random images, as PNGs in base64."""
+    generator, found = np.random.default_rng(0), []
+    for pixels in generator.integers(0, 256, (IMAGES, SIZE, SIZE, 3), dtype=np.uint8):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        found.append(base64.b64encode(file.getvalue()).decode())
+    return found
+
+
+def bare_calls(directory: Path, seconds: float) -> dict[int, float]:
+    """Seconds that the model takes for a batch, by its size; images are decoded already."""
+    from gpu_pipelines.serving.predictors import load_predictor
+    from gpu_pipelines.serving.settings import ServerSettings
+
+    predictor = load_predictor(directory, ServerSettings())
+    rows = [predictor.prepare({"b64": image}, predictor.checked({})) for image in encoded_images()]
+    found = {}
+    for size in BATCHES:
+        times, end = [], time.perf_counter() + seconds
+        while time.perf_counter() < end or len(times) < 3:
+            start = time.perf_counter()
+            predictor.predict(rows[:size])
+            times.append(time.perf_counter() - start)
+        found[size] = statistics.median(times)
+    return found
+
+
+async def one_client(address: str, bodies: list[bytes], until: float) -> list[tuple[float, float]]:
+    """Sends requests until a time; gives when each was sent and how long its answer took, seconds."""
+    place = urlsplit(address)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    found, turn = [], random.randrange(len(bodies))
+    while (start := time.perf_counter()) < until:
+        body = bodies[turn % len(bodies)]
+        writer.write(f"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"the server answered {head.splitlines()[0].decode()}")
+        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+        found.append((start, time.perf_counter() - start))
+        turn += 1
+    writer.close()
+    return found
+
+
+async def all_clients(address: str, clients: int, seconds: float) -> dict[str, float]:
+    """Latency and throughput of some clients."""
+    bodies = [json.dumps({"instances": [{"b64": image}]}).encode() for image in encoded_images()]
+    begin = time.perf_counter() + WARM_UP * seconds
+    until = begin + seconds
+    each = await asyncio.gather(*(one_client(address, bodies, until) for _ in range(clients)))
+    counted = [(start, took) for requests in each for start, took in requests if start >= begin]
+    took = [duration for _, duration in counted]
+    return {
+        "p50_ms": 1000 * float(np.percentile(took, 50)),
+        "p99_ms": 1000 * float(np.percentile(took, 99)),
+        "requests_per_s": sum(start + duration <= until for start, duration in counted) / seconds,
+    }
+
+
+def measured(address: str, clients: int, seconds: float) -> dict[str, float]:
+    """The same in a process of its own, so that the server's clients are not slowed down by this one."""
+    command = [sys.executable, __file__, "--address", address, "--clients", str(clients), "--seconds", str(seconds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def send_wrong(address: str, count: int) -> dict[str, Any]:
+    """Damaged requests: their statuses, and by how many MiB the server's memory grew."""
+    import requests
+
+    body = json.dumps({"instances": [{"b64": encoded_images()[0]}]}).encode()
+    generator, statuses = random.Random(0), Counter[int]()
+    (server,) = psutil.Process().children()
+    before = 0
+    with requests.Session() as session:
+        for number in range(SETTLED + count):
+            if number == SETTLED:
+                before, statuses = server.memory_info().rss, Counter()
+            damaged = body[: generator.randrange(len(body))]
+            statuses[session.post(f"{address}/predict", data=damaged, timeout=60).status_code] += 1
+    growth = (server.memory_info().rss - before) / 2**20
+    return {"statuses": dict(statuses), "memory_growth_mib": round(growth, 2)}
+
+
+def main() -> None:
+    """Measures the bare model, then the server."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="convnext-micro")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each number of clients, and each batch")
+    parser.add_argument("--wrong", type=int, default=10_000, help="damaged requests")
+    parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser.add_argument("--clients", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.address:
+        print(json.dumps(asyncio.run(all_clients(given.address, given.clients, given.seconds))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        export(given.model, Path(folder))
+        bare = bare_calls(Path(folder), given.seconds / 4)
+        with started_server(folder) as server:
+            served = {clients: measured(server.address, clients, given.seconds) for clients in CLIENTS}
+            wrong = send_wrong(server.address, given.wrong)
+    show(bare, served, wrong)
+
+
+def show(bare: dict[int, float], served: dict[int, dict[str, float]], wrong: dict[str, Any]) -> None:
+    """Prints the table and the JSON object."""
+    for size, seconds in bare.items():
+        print(f"bare call, batch of {size:<3} {1000 * seconds:8.2f} ms {'':24} {size / seconds:8.0f} images/s")
+    for clients, found in served.items():
+        print(
+            f"server, {clients:<3} clients     p50 {found['p50_ms']:8.2f} ms   p99 {found['p99_ms']:8.2f} ms   "
+            f"{found['requests_per_s']:8.0f} images/s"
+        )
+    print(f"damaged requests: {wrong['statuses']}, memory grew by {wrong['memory_growth_mib']} MiB")
+    results: dict[str, Any] = {
+        f"server, {clients} clients": {name: round(value, 3) for name, value in found.items()}
+        for clients, found in served.items()
+    }
+    results |= {f"bare, batch {size}": round(seconds, 6) for size, seconds in bare.items()}
+    results["damaged"] = wrong
+    most, largest = max(served), max(bare)
+    ratios = {
+        f"images/s, {most} clients / bare batch {largest}": served[most]["requests_per_s"] * bare[largest] / largest,
+        "p50, 1 client / bare batch 1": served[1]["p50_ms"] / 1000 / bare[1],
+    }
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+    rounded = {name: round(value, 3) for name, value in ratios.items()}
+    print(json.dumps({"benchmark": "serving", "machine": machine, "results": results, "ratios": rounded}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""`gpu-pipelines serve`: a model behind HTTP on this machine, as it is on a Vertex AI endpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpu_pipelines.errors import UserError, nearest
+
+#: Of the extra `serving`, what nothing else of this project brings.
+_OF_THE_EXTRA = ("fastapi", "uvicorn", "torch", "transformers")
+
+
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(help="Directory of an exported model, NAME@ALIAS or NAME@VERSION of a registry, or gs://…."),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8080,
+    registry: Annotated[str, typer.Option(metavar="URI", help="Where NAME@… is looked for.")] = "./registry",
+    max_batch: Annotated[int | None, typer.Option(help="Instances that the model gets at once; default 32.")] = None,
+    max_wait_ms: Annotated[
+        float | None, typer.Option(help="How long a batch waits for requests on their way; default 5.")
+    ] = None,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Print each request.")] = False,
+) -> None:
+    """Serve a model: POST {"instances": [...]} to /predict, GET /health. Ctrl-C ends it.
+
+    The routes and further limits are set in the environment; docs/serving.md lists them.
+    """
+    from dataclasses import replace
+
+    _require_extra()
+    place = place_of_model(model, registry)
+    from gpu_pipelines.serving.listener import listen
+    from gpu_pipelines.serving.server import serve as run_server
+    from gpu_pipelines.serving.settings import Contract, ServerSettings
+
+    asked: dict[str, Any] = {"max_batch": max_batch, "max_wait_ms": max_wait_ms}
+    given = {name: value for name, value in asked.items() if value is not None}
+    settings = replace(ServerSettings.of_environment(), **given)
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    status = run_server(place, settings, Contract.of_environment(), listen(host, port), access_log)
+    raise typer.Exit(status)
+
+
+def place_of_model(model: str, registry: str) -> str:
+    """Where the files of a model are that was named on the command line.
+
+    Args:
+        model: a directory, `gs://…`, or `NAME@REFERENCE`; NAME alone is its champion.
+        registry: where names are looked for.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    if "://" in model or Path(model).expanduser().is_dir():
+        return model if "://" in model else str(Path(model).expanduser())
+    name, _, reference = model.partition("@")
+    if not name or "/" in name:
+        raise UserError(f"There is no directory {model}.", "Give an exported model, NAME@champion, or gs://….")
+    from gpu_pipelines.registry import open_registry
+
+    opened = open_registry(registry)
+    if name not in (names := opened.names()):
+        told = nearest(name, names) if names else "It is empty."
+        raise UserError(f"There is no directory {name!r}, and no such model in {registry}.", told)
+    return opened.version(name, reference or "champion").place
+
+
+def _require_extra() -> None:
+    from importlib.util import find_spec
+
+    missing = [package for package in _OF_THE_EXTRA if find_spec(package) is None]
+    if missing:
+        raise UserError(
+            f"The prediction server needs {', '.join(missing)}, which is not installed.",
+            "pip install 'gpu-pipelines[serving]'",
+        )

@@ -1,0 +1,116 @@
+"""The container that serves a registered model on Vertex AI: its image, and how it is started."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.project_settings import load_project_settings
+
+#: Hugging Face's inference container serves exported models as they are, from AIP_STORAGE_URI. Source:
+#: https://github.com/huggingface/Google-Cloud-Containers, README.
+HUGGING_FACE_IMAGE = (
+    "us-docker.pkg.dev/deeplearning-platform-release/gcr.io/"
+    "huggingface-pytorch-inference-cpu.2-3.transformers.4-48.ubuntu2204.py311"
+)
+#: vLLM as Google builds it for Vertex AI, which reads `gs://`. Source: the notebooks of Model Garden in
+#: GoogleCloudPlatform/vertex-ai-samples at cc0d791e (2026-08-19); routes, port and shared memory are theirs as well.
+VLLM_IMAGE = "us-docker.pkg.dev/vertex-ai/vertex-vision-model-garden-dockers/pytorch-vllm-serve:20251205_0916_RC01"
+#: What this project's own image of the server is called, before its tag; see docs/images.md.
+OUR_IMAGE = "serving"
+#: Weights from which on a language model is vLLM's, bytes.
+LARGE = 1 << 30
+
+_PORT = 8080
+_SHARED_MEMORY_MB, _DEPLOYMENT_SECONDS = 16 << 10, 7200
+_LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
+
+
+@dataclass(frozen=True)
+class ServingContainer:
+    """An image and what it is told.
+
+    Attributes:
+        image: URI of the image.
+        command, args: what it runs; empty for the image's own.
+        port: of HTTP.
+        predict_route, health_route: empty for those that Vertex AI chooses and tells the container.
+        shared_memory_mb: size of /dev/shm, MiB; 0 for the service's own.
+        deployment_seconds: how long it may take to be ready; 0 for the service's own.
+    """
+
+    image: str
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    port: int = _PORT
+    predict_route: str = ""
+    health_route: str = ""
+    shared_memory_mb: int = 0
+    deployment_seconds: int = 0
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether what it answers is not this project's to know: a user's image, or vLLM."""
+        return not self.is_ours and self.image != HUGGING_FACE_IMAGE
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this project's server, by its name."""
+        return self.image.rpartition("/")[2].partition("@")[0].partition(":")[0] == OUR_IMAGE
+
+    def spec(self) -> dict[str, Any]:
+        """In the terms of Vertex AI's ModelContainerSpec, without what is left to it."""
+        given = {
+            "image_uri": self.image,
+            "command": list(self.command),
+            "args": list(self.args),
+            "predict_route": self.predict_route,
+            "health_route": self.health_route,
+            "shared_memory_size_mb": self.shared_memory_mb,
+            "ports": [{"container_port": self.port}] if self.args else [],
+        }
+        if self.deployment_seconds:
+            given["deployment_timeout"] = {"seconds": self.deployment_seconds}
+        return {name: value for name, value in given.items() if value}
+
+
+def serving_container(model: Path, image: str = "", gpus: int = 1) -> ServingContainer:
+    """The container for an exported model.
+
+    Args:
+        model: its directory.
+        image: what the user asked for; empty for that of the settings, else vLLM for a large language model, else
+            Hugging Face's.
+        gpus: that a machine has for it, over which vLLM splits the model.
+    """
+    asked = image or load_project_settings().serving_image or ""
+    if "vllm" in asked or (not asked and _is_large_language_model(model)):
+        return _vllm(asked or VLLM_IMAGE, gpus)
+    return ServingContainer(asked or HUGGING_FACE_IMAGE)
+
+
+def _vllm(image: str, gpus: int) -> ServingContainer:
+    return ServingContainer(
+        image,
+        command=("python", "-m", "vllm.entrypoints.api_server"),
+        # Vertex AI puts the place of its copy of the files in here:
+        # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec.
+        args=("--host=0.0.0.0", f"--port={_PORT}", "--model=$(AIP_STORAGE_URI)", f"--tensor-parallel-size={gpus}"),
+        predict_route="/generate",
+        health_route="/ping",
+        shared_memory_mb=_SHARED_MEMORY_MB,
+        deployment_seconds=_DEPLOYMENT_SECONDS,
+    )
+
+
+def _is_large_language_model(model: Path) -> bool:
+    if sum(file.stat().st_size for file in model.glob("*.safetensors")) < LARGE:
+        return False
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    return any(str(name).endswith(_LANGUAGE_MODELS) for name in architectures or ())

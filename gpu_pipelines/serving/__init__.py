@@ -1,0 +1,1 @@
+"""The prediction server behind Vertex AI's container contract."""

@@ -1,0 +1,105 @@
+"""Serves image classification: encoded images in base64, prepared as `prepare_data` prepares them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.recipes.image_classification import ImageClassification
+from gpu_pipelines.recipes.image_features import ImageGeometry, UnreadableImageError, decode, open_image
+from gpu_pipelines.serving.classes import checked_top_k, class_prediction
+from gpu_pipelines.serving.request_body import WrongRequest, field_of
+from gpu_pipelines.serving.settings import ServerSettings
+
+#: Those that browsers and cameras write. Pillow opens more, some of them by starting another program.
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+_EXAMPLE = '{"b64": "…"} with a PNG, JPEG or other image, in base64'
+
+
+class _Row(NamedTuple):
+    pixels: np.ndarray
+    top_k: int
+
+
+class ImageClassifier:
+    """A classifier of images; see `Predictor`.
+
+    Args:
+        directory: the exported model.
+        settings: limits of images.
+        device: where the model goes.
+
+    Raises:
+        UserError: it wants its images prepared in another way than this project's.
+    """
+
+    task = "image_classification"
+
+    def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
+        self.device = device
+        self._geometry = _geometry_of(directory)
+        self._recipe = ImageClassification.for_exported(directory)
+        self._model = self._recipe.load_exported(directory).to(device).eval()
+        self._max_pixels = settings.max_pixels
+        picture = io.BytesIO()
+        Image.new(self._geometry.mode, (self._geometry.size,) * 2).save(picture, "PNG")
+        self.example = {"b64": base64.b64encode(picture.getvalue()).decode()}
+
+    def checked(self, parameters: Mapping[str, Any]) -> int:
+        return checked_top_k(parameters, len(self._recipe.labels))
+
+    def prepare(self, instance: Any, parameters: int) -> _Row:
+        text = field_of(instance, "b64", _EXAMPLE)
+        try:
+            encoded = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise WrongRequest(f"b64 is not base64: {error}. Send {_EXAMPLE}.") from None
+        try:
+            image = open_image(encoded)
+            if image.width * image.height > self._max_pixels:
+                size = f"{image.width} × {image.height} pixels"
+                raise WrongRequest(f"b64 is an image of {size}; send at most {self._max_pixels:,} pixels.")
+            if image.format not in FORMATS:
+                raise WrongRequest(f"b64 is an image in the format {image.format}; send {', '.join(FORMATS)}.")
+            return _Row(decode(encoded, self._geometry), parameters)
+        except UnreadableImageError as error:
+            raise WrongRequest(f"b64 is not a readable image: {error}. Send {_EXAMPLE}.") from None
+
+    def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
+        pixels = np.stack([row.pixels for row in rows])
+        columns = {"image": pixels, "label": np.zeros(len(rows), dtype=np.int32)}
+        with torch.inference_mode():
+            probabilities = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
+        return [
+            class_prediction(found, self._recipe.labels, row.top_k)
+            for found, row in zip(probabilities, rows, strict=True)
+        ]
+
+
+def _geometry_of(directory: Path) -> ImageGeometry:
+    """How images are prepared, where it is as `prepare_data` does it; whatever differs would be served wrong."""
+    wanted = json.loads((directory / "preprocessor_config.json").read_text(encoding="utf-8"))
+    size = wanted.get("size")
+    side = size.get("height") if isinstance(size, dict) else None
+    channels = len(wanted.get("image_mean") or ())
+    if isinstance(side, int) and channels in (1, 3):
+        geometry = ImageGeometry(side, "L" if channels == 1 else "RGB")
+        ours = geometry.preprocessing()
+        judged = ("size", "resample", "do_resize", "do_rescale", "rescale_factor", "do_normalize")
+        same = all(wanted.get(name, ours[name]) == ours[name] for name in (*judged, "image_mean", "image_std"))
+        if same and not wanted.get("do_center_crop"):
+            return geometry
+    raise UserError(
+        f"{directory}/preprocessor_config.json prepares images in another way than prepare_data does.",
+        "Serve it with Hugging Face's inference container.",
+    )

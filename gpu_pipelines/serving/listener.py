@@ -1,0 +1,27 @@
+"""The socket that a server listens on; whoever starts a server as a process makes it and hands it over."""
+
+from __future__ import annotations
+
+import socket
+
+from gpu_pipelines.errors import UserError
+
+_BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        host: an address of this machine.
+        port: 0 for a free one.
+
+    Raises:
+        UserError: the address is taken or not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"Nothing can listen on {host}:{port}: {why}.", "Give another --port or --host.") from None

@@ -1,0 +1,124 @@
+"""From the bytes of a request to instances and parameters; whatever is wrong with them is a `WrongRequest`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from gpu_pipelines.errors import nearest
+
+_FORM = 'Send {"instances": [...], "parameters": {...}}.'
+_SHOWN = 60
+
+
+class WrongRequest(Exception):  # noqa: N818 (a client's mistake; the server goes on)
+    """What a client sent cannot be predicted; the message says what is wrong and what to send."""
+
+
+def parsed(body: bytes, max_instances: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The instances and parameters of a request.
+
+    Args:
+        body: JSON, as Vertex AI has it.
+        max_instances: the most that are taken.
+
+    Raises:
+        WrongRequest: it is not of that form.
+    """
+    try:
+        document = json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise WrongRequest(f"The body is not JSON: {why[:200]}. {_FORM}") from None
+    if not isinstance(document, dict):
+        raise WrongRequest(f"The body is {_kind(document)}, not an object. {_FORM}")
+    require_keys(document, ("instances", "parameters"), "The body")
+    instances, parameters = document.get("instances"), document.get("parameters")
+    if not isinstance(instances, list):
+        told = f"is {_kind(instances)}, not a list" if "instances" in document else "is missing"
+        raise WrongRequest(f"instances {told}. {_FORM}")
+    if not 1 <= len(instances) <= max_instances:
+        raise WrongRequest(f"instances has {len(instances)} entries; send 1 to {max_instances}.")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise WrongRequest(f"parameters is {_kind(parameters)}, not an object. {_FORM}")
+    return instances, parameters or {}
+
+
+def field_of(instance: Any, name: str, example: str) -> str:
+    """The one field of an instance, a text.
+
+    Args:
+        instance: an entry of `instances`.
+        name: the field.
+        example: what an instance looks like, for the message.
+
+    Raises:
+        WrongRequest: it is not there, or is no text, or something else is there.
+    """
+    if not isinstance(instance, dict):
+        raise WrongRequest(f"is {_kind(instance)}, not an object. Send {example}.")
+    require_keys(instance, (name,), "It", f" Send {example}.")
+    value = instance.get(name)
+    if not isinstance(value, str):
+        told = f"{name} is {_kind(value)}, not a text" if name in instance else f"has no {name}"
+        raise WrongRequest(f"{told}. Send {example}.")
+    return value
+
+
+def text_of(instance: Any, name: str, longest: int) -> str:
+    """The text of an instance, which must be one that can be encoded.
+
+    Raises:
+        WrongRequest: it is missing, empty, too long, or not Unicode.
+    """
+    text = field_of(instance, name, f'{{"{name}": "…"}}')
+    if not text:
+        raise WrongRequest(f"{name} is empty. Send a text.")
+    if len(text) > longest:
+        raise WrongRequest(f"{name} has {len(text):,} characters; send at most {longest:,}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise WrongRequest(f"{name} has half of a surrogate pair. Send valid Unicode.") from None
+    return text
+
+
+def whole_parameter(parameters: Mapping[str, Any], name: str, default: int, largest: int) -> int:
+    """A parameter that is a whole number from 0.
+
+    Raises:
+        WrongRequest: it is something else, or too large.
+    """
+    value = parameters.get(name, default)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # Google's clients send every number as a double.
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
+        raise WrongRequest(f"parameters.{name} is {_shown(value)}; send a whole number from 0 to {largest:,}.")
+    return value
+
+
+def require_keys(given: Mapping[str, Any], known: Iterable[str], what: str, remedy: str = "") -> None:
+    """Checks that an object has no other keys.
+
+    Raises:
+        WrongRequest: it has one, perhaps misspelt.
+    """
+    names = list(known)
+    unknown = next((key for key in given if key not in names), None)
+    if unknown is not None:
+        told = nearest(unknown, names) if names else "There are none."
+        raise WrongRequest(f"{what} has a field {unknown[:_SHOWN]!r}, which is not known. {told}{remedy}")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"it has {constant}, which JSON does not have")
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:_SHOWN] if isinstance(value, (str, int, float)) else _kind(value)

@@ -1,0 +1,123 @@
+"""The server as a process: it listens at once, loads the model meanwhile, and ends without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.serving.app import Serving
+from gpu_pipelines.serving.settings import Contract, ServerSettings
+
+#: How long connections that are kept open without a request live, seconds; longer than load balancers keep theirs.
+_KEPT_SECONDS = 650
+#: How long a request may be on its way over a connection that was made already, seconds.
+_ON_ITS_WAY_SECONDS = 0.25
+#: How long requests in hand may take once the server no longer listens, seconds.
+_LAST_ANSWERS_SECONDS = 60
+DONE, FAILED, WRONG_REQUEST = 0, 1, 2
+
+
+def serve(
+    model: str, settings: ServerSettings, contract: Contract, listener: socket.socket, access_log: bool = False
+) -> int:
+    """Serves a model until a signal ends it.
+
+    Args:
+        model: directory of an exported model, or `gs://…`.
+        settings: limits.
+        contract: routes.
+        listener: the socket to listen on.
+        access_log: whether each request is printed.
+
+    Returns:
+        Exit status: 0 ended by a signal, 1 or 2 the model cannot be loaded.
+    """
+    serving = Serving(settings, contract)
+    config = uvicorn.Config(
+        serving.app,
+        # Of the protocols that uvicorn has it is the one that bounds the size of headers.
+        http="h11",
+        loop="asyncio",
+        ws="none",
+        log_level="info" if access_log else "warning",
+        access_log=access_log,
+        server_header=False,
+        timeout_keep_alive=_KEPT_SECONDS,
+        timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
+    )
+    server = _Server(config, serving, settings.drain_seconds)
+    threading.Thread(target=server.load, args=(model, settings, _address(listener), contract), daemon=True).start()
+    server.run([listener])
+    return server.status
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which after a SIGTERM goes on for a while.
+
+    Whoever sends the requests needs a moment to learn that the server ends. Meanwhile connections are closed with their
+    next answer, so that none is cut while a request is on its way.
+    """
+
+    def __init__(self, config: uvicorn.Config, serving: Serving, drain_seconds: float) -> None:
+        super().__init__(config)
+        self.status = DONE
+        self._serving = serving
+        self._drain_seconds = drain_seconds
+        self._end = float("inf")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._serving.draining or sig == signal.SIGINT:
+            self.should_exit = True
+        self._serving.draining = True
+        self._end = min(self._end, time.monotonic() + self._drain_seconds)
+
+    async def on_tick(self, counter: int) -> bool:
+        if time.monotonic() >= self._end:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._serving.draining = True
+        # Connections that the system has made for this process would be cut off with the socket: takes them first.
+        await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
+        # A connection without a request is closed at once, though one may be on its way.
+        await asyncio.sleep(_ON_ITS_WAY_SECONDS)
+        await super().shutdown(sockets)
+
+    def load(self, model: str, settings: ServerSettings, address: str, contract: Contract) -> None:
+        """Loads the model and serves it; ends the server if that fails."""
+        started = time.monotonic()
+        try:
+            from gpu_pipelines.serving.predictors import load_predictor
+
+            predictor = load_predictor(fetched_folder(model) if is_remote(model) else Path(model), settings)
+        except UserError as error:
+            print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
+            self.status, self.should_exit = WRONG_REQUEST, True
+            return
+        except BaseException:
+            self.status, self.should_exit = FAILED, True
+            raise
+        self._serving.start(predictor)
+        print(
+            f"serving {predictor.task.replace('_', ' ')} on {predictor.device} at {address}{contract.predict_route} "
+            f"(loaded in {time.monotonic() - started:.1f} s)",
+            flush=True,
+        )
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

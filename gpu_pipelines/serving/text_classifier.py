@@ -1,0 +1,65 @@
+"""Serves text classification: texts, encoded as `prepare_data` encodes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gpu_pipelines.recipes.batch_encoding import BatchEncoder
+from gpu_pipelines.recipes.text_classification import TextClassification
+from gpu_pipelines.serving.classes import checked_top_k, class_prediction
+from gpu_pipelines.serving.request_body import text_of
+from gpu_pipelines.serving.settings import ServerSettings
+
+
+class _Row(NamedTuple):
+    tokens: np.ndarray
+    top_k: int
+
+
+class TextClassifier:
+    """A classifier of texts; see `Predictor`.
+
+    Args:
+        directory: the exported model.
+        settings: limits of texts.
+        device: where the model goes.
+    """
+
+    task = "text_classification"
+    example = {"text": "a text"}  # noqa: RUF012 (read only)
+
+    def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
+        self.device = device
+        self._recipe = TextClassification.for_exported(directory)
+        self._model = self._recipe.load_exported(directory).to(device).eval()
+        self._encoder = BatchEncoder(directory)
+        # The encoder sets up truncation for each call.
+        self._encoding = threading.Lock()
+        self._max_characters = settings.max_characters
+
+    def checked(self, parameters: Mapping[str, Any]) -> int:
+        return checked_top_k(parameters, len(self._recipe.labels))
+
+    def prepare(self, instance: Any, parameters: int) -> _Row:
+        text = text_of(instance, "text", self._max_characters)
+        with self._encoding:
+            return _Row(self._encoder.classified([text], self._recipe.sequence_length)[0], parameters)
+
+    def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
+        lengths = np.array([len(row.tokens) for row in rows], dtype=np.int32)
+        tokens = np.full((len(rows), self._recipe.sequence_length), self._recipe.tokenizer.padding, dtype=np.int32)
+        for place, row in enumerate(rows):
+            tokens[place, : len(row.tokens)] = row.tokens
+        columns = {"input_ids": tokens, "length": lengths, "label": np.zeros(len(rows), dtype=np.int32)}
+        with torch.inference_mode():
+            probabilities = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
+        return [
+            class_prediction(found, self._recipe.labels, row.top_k)
+            for found, row in zip(probabilities, rows, strict=True)
+        ]

@@ -1,0 +1,35 @@
+"""Prints what an image has to have installed, from setup.cfg, one requirement a line."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import sys
+from pathlib import Path
+
+# Of kfp the steps need no dependency, so it is installed apart; the other one, which would bring them, compiles only.
+LEFT_OUT = ("kfp", "google-cloud-pipeline-components")
+PACKAGE = "gpu-pipelines"
+
+
+def requirements(setup: str, extra: str) -> list[str]:
+    """Requirements of an extra and those of the extras that it names; without those of `LEFT_OUT`.
+
+    Args:
+        setup: content of setup.cfg.
+        extra: `steps`, which use the whole package and need its own requirements as well; or `serving`, which does not.
+    """
+    parser = configparser.ConfigParser()
+    parser.read_string(setup)
+    extras = parser["options.extras_require"]
+    lines = extras[extra].split("\n")
+    for named in re.findall(rf"{PACKAGE}\[(\w+)\]", extras[extra]):
+        lines += extras[named].split("\n")
+    if extra == "steps":
+        lines += parser["options"]["install_requires"].split("\n")
+    wanted = dict.fromkeys(line for line in lines if line)
+    return [line for line in wanted if re.split(r"[^\w.-]", line)[0] not in (*LEFT_OUT, PACKAGE)]
+
+
+if __name__ == "__main__":
+    print("\n".join(requirements(Path(sys.argv[1]).read_text(encoding="utf-8"), sys.argv[2])))

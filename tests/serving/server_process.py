@@ -1,0 +1,102 @@
+"""The server as Vertex AI starts it: by its module, with the contract's variables in the environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+
+from gpu_pipelines.serving.listener import listen
+
+HEALTH, PREDICT = "/v1/endpoints/1/deployedModels/2", "/v1/endpoints/1/deployedModels/2:predict"
+
+
+@dataclass
+class Server:
+    """A server that was started."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    def predict(self, instances: Any, **parameters: Any) -> requests.Response:
+        """Sends instances; `parameters` too if there are any."""
+        return self.post({"instances": instances, **({"parameters": parameters} if parameters else {})})
+
+    def post(self, content: Any) -> requests.Response:
+        """Sends JSON."""
+        return requests.post(self.url + PREDICT, json=content, timeout=60)
+
+    def health(self) -> requests.Response:
+        return requests.get(self.url + HEALTH, timeout=10)
+
+    def memory(self) -> int:
+        """Bytes of memory that the process holds."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def end(self, sign: int = signal.SIGTERM) -> int:
+        """Tells it to end; gives its exit status."""
+        self.process.send_signal(sign)
+        return self.process.wait(30)
+
+
+@contextmanager
+def started(model: Path | str | None, ready: bool = True, **environment: str) -> Iterator[Server]:
+    """Starts a server.
+
+    Args:
+        model: what it serves; None to leave that to the environment.
+        ready: whether to wait until it can predict.
+        environment: limits, without their prefix; names with AIP_ and others as they are.
+    """
+    variables = {
+        name if "_URI" in name or "STORAGE" in name else f"GPU_PIPELINES_SERVING_{name}": value
+        for name, value in environment.items()
+    }
+    contract = {"AIP_HEALTH_ROUTE": HEALTH, "AIP_PREDICT_ROUTE": PREDICT}
+    # As many threads as it takes, not as many as there are cores: several tests run at the same time.
+    alone = {"OMP_NUM_THREADS": "1", "GPU_PIPELINES_SERVING_DRAIN_SECONDS": "0"}
+    with listen("127.0.0.1", 0) as listener:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "gpu_pipelines.serving", *([str(model)] if model else [])),
+                *("--fd", str(listener.fileno())),
+            ],
+            pass_fds=(listener.fileno(),),
+            text=True,
+            env={**os.environ, **alone, **contract, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        server = Server(process, f"http://127.0.0.1:{listener.getsockname()[1]}")
+    try:
+        if ready:
+            wait_until_ready(server)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+def wait_until_ready(server: Server) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        assert server.process.poll() is None, server.process.communicate()[0]
+        try:
+            if server.health().status_code == 200:
+                return
+        except requests.ConnectionError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("the server is not ready after 120 s")

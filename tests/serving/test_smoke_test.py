@@ -1,0 +1,145 @@
+"""The smoke test of an upload: the server on the uploaded files, before the version counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from exported_models import export
+
+from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import open_registry
+from gpu_pipelines.registry.serving_container import serving_container
+from gpu_pipelines.serving.comparison import differences
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+BUCKET = "gs://example-bucket"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of texts with its examples."""
+    return export("text_classification", tmp_path_factory.mktemp("good") / "model")
+
+
+@pytest.fixture(scope="module")
+def another(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier that does not predict what its examples say."""
+    model = export("text_classification", tmp_path_factory.mktemp("another") / "model", seed=1)
+    examples = Examples.load(good)
+    predictions = [{**each, "scores": {**each["scores"], "ant": 0.9}} for each in examples.predictions]
+    Examples(examples.task, examples.instances, predictions).save(model)
+    return model
+
+
+def test_a_model_that_predicts_something_else_is_not_added(
+    good: Path, another: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = UploadSettings(registry=str(tmp_path / "registry"))
+    assert upload_model(settings, good, passed=True).aliases == ("challenger", "champion")
+    assert "smoke test: 3 examples served as evaluated" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"example 0 of 3: the score of 'ant' is 0\.3\d+, evaluated was 0\.9000"):
+        upload_model(settings, another, passed=True)
+    registry = open_registry(settings.registry)
+    assert [version.number for version in registry.versions("animals")] == [1]
+    assert registry.aliases("animals") == {"challenger": 1, "champion": 1}
+    assert not list((tmp_path / "registry").rglob(".incoming*"))
+
+
+def test_a_model_that_cannot_be_loaded_is_not_added(good: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(good, tmp_path / "model")
+    (damaged / "tokenizer.json").write_text("{}")
+    settings = UploadSettings(registry=str(tmp_path / "registry"))
+    with pytest.raises(UserError, match=r"smoke test of the uploaded model failed.*ended with status 2"):
+        upload_model(settings, damaged, passed=True)
+    assert open_registry(settings.registry).names() == []
+
+
+@pytest.fixture
+def vertex(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[VertexApi]:
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("gpu_pipelines.registry.vertex._POLL_SECONDS", 0.02)
+    monkeypatch.chdir(tmp_path)
+    return vertex_api  # type: ignore[return-value]
+
+
+def test_on_vertex_the_files_in_the_bucket_are_tested(
+    good: Path, another: Path, vertex: VertexApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, place = UploadSettings(registry="vertex://"), f"{BUCKET}/runs/1"
+    with pytest.raises(UserError, match="served predictions are not the evaluated ones"):
+        upload_model(settings, another, passed=True, place=place)
+    assert vertex.state.models.versions == {}
+    assert RemoteFolder(f"{BUCKET}/models").names() == []
+    version = upload_model(settings, good, passed=True, place=place)
+    assert (version.number, version.aliases) == (1, ("challenger", "champion"))
+    assert "smoke test: 3 examples served as evaluated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("image", ["europe-docker.pkg.dev/p/r/mine:1", ""])
+def test_the_server_of_somebody_else_is_not_tested(
+    good: Path,
+    vertex: VertexApi,
+    image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A container of the user's own, and vLLM, which a large language model gets by itself."""
+    model = good if image else export("causal_lm", tmp_path / "model")
+    monkeypatch.setattr("gpu_pipelines.registry.serving_container.LARGE", 1)
+    upload_model(
+        UploadSettings(registry="vertex://", serving_image=image), model, passed=True, place=f"{BUCKET}/runs/1"
+    )
+    assert "no smoke test: the container" in capsys.readouterr().out
+    (versions,) = vertex.state.models.versions.values()
+    container = versions[0].container_spec
+    if image:
+        assert container.image_uri == image
+    else:
+        assert "/pytorch-vllm-serve:" in container.image_uri
+        assert "--model=$(AIP_STORAGE_URI)" in container.args
+        assert (container.predict_route, container.health_route) == ("/generate", "/ping")
+        assert [port.container_port for port in container.ports] == [8080]
+
+
+def test_the_image_of_the_settings_is_the_default_and_tested(good: Path, vertex: VertexApi, tmp_path: Path) -> None:
+    image = "europe-docker.pkg.dev/p/r/serving:0.1.0-cpu"
+    (tmp_path / "gpu-pipelines.yaml").write_text(f"serving_image: {image}\n")
+    settings = UploadSettings(registry="vertex://", smoke_test=False)
+    upload_model(settings, good, passed=True, place=f"{BUCKET}/runs/1")
+    (versions,) = vertex.state.models.versions.values()
+    assert versions[0].container_spec.image_uri == image
+    assert not serving_container(good).is_of_others
+    assert serving_container(good, "europe-docker.pkg.dev/p/serving/mine@sha256:0").is_of_others
+
+
+def test_what_is_compared() -> None:
+    scores = {"a": 0.5, "b": 0.499, "c": 0.001}
+    examples = Examples("text_classification", [{"text": "x"}], [{"label": "a", "scores": scores}])
+    assert differences(examples, [{"label": "b", "scores": scores}]) == []
+    assert differences(examples, [{"label": "a", "scores": {**scores, "b": 0.4949}}]) == []
+    for wrong in (
+        {"label": "c", "scores": scores},
+        {"label": "a", "scores": {**scores, "b": 0.493}},
+        {"label": "a", "scores": {"a": 0.5, "b": 0.499}},
+        {"label": "a", "scores": {**scores, "b": None}},
+        {"label": "a"},
+        "a",
+    ):
+        assert differences(examples, [wrong]), wrong
+    assert differences(examples, [])
+    loss = Examples("causal_lm", [{"prompt": "x"}], [{"loss": 4.0, "tokens": 3}])
+    assert differences(loss, [{"loss": 4.019, "tokens": 3}]) == []
+    assert differences(loss, [{"loss": 4.021, "tokens": 3}])
+    assert differences(loss, [{"loss": 4.0, "tokens": 4}])
+    assert differences(loss, [{"loss": None, "tokens": 3}])

@@ -1,0 +1,163 @@
+"""Versions behind an endpoint of Vertex AI: traffic, the test on the endpoint, and the way back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from exported_models import export
+from typer.testing import CliRunner
+
+from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.cli.main import app
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import Registry, open_registry
+from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer, shared
+from gpu_pipelines.serving.started import started_server
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+BUCKET, IMAGE = "gs://example-bucket", "europe-docker.pkg.dev/p/r/serving:0.1.0-cpu"
+INFO = {"passed": True, "metrics": {}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export("text_classification", tmp_path_factory.mktemp("exported") / "model")
+
+
+@pytest.fixture(scope="module")
+def address(model: Path) -> Iterator[str]:
+    """A server of the model, which stands for all containers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with started_server(str(model)) as server:
+            yield server.address
+
+
+@pytest.fixture
+def registry(vertex_api: VertexApi, address: str, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("gpu_pipelines.registry.vertex._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("gpu_pipelines.registry.vertex_endpoint._POLL_SECONDS", 0.02)
+    vertex_api.state.endpoints.server = address
+    return open_registry("vertex://", f"{BUCKET}/runs/1", IMAGE)
+
+
+def add(registry: Registry, model: Path, folder: Path, number: int, label: str = "") -> Any:
+    """A version with the model's files; with a label, one whose examples want another answer than the server gives."""
+    copied = folder / str(number)
+    copied.mkdir()
+    for file in model.iterdir():
+        os.link(file, copied / file.name)
+    (copied / "number.txt").write_text(str(number))
+    if label:
+        examples = Examples.load(model)
+        predictions = [{"label": label, "scores": {label: 0.99}} for _ in examples.predictions]
+        (copied / "examples.json").unlink()
+        Examples(examples.task, examples.instances, predictions).save(copied)
+    return registry.add("animals", copied, INFO, promote=True, champion_seen=None)
+
+
+def state_of(vertex_api: VertexApi) -> tuple[list[str], dict[str, int]]:
+    """Versions that are deployed, and the traffic by version."""
+    (endpoint,) = vertex_api.state.endpoints.endpoints.values()
+    versions = {deployed.id: deployed.model_version_id for deployed in endpoint.deployed_models}
+    return list(versions.values()), {versions[number]: share for number, share in endpoint.traffic_split.items()}
+
+
+def test_a_version_takes_over_in_steps_and_a_wrong_one_goes_back(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path
+) -> None:
+    first, second = add(registry, model, tmp_path, 1), add(registry, model, tmp_path, 2)
+    wrong = add(registry, model, tmp_path, 3, label="ant")
+    said: list[str] = []
+    deployer = EndpointDeployer(registry.settings, said.append)
+    deployer.deploy(first, DeploymentRequest("animals", 20, accelerator="t4:1"))
+    assert state_of(vertex_api) == (["1"], {"1": 100})
+    machine = (
+        next(iter(vertex_api.state.endpoints.endpoints.values())).deployed_models[0].dedicated_resources.machine_spec
+    )
+    assert (machine.accelerator_type.name, machine.accelerator_count) == ("NVIDIA_TESLA_T4", 1)
+    assert "the endpoint predicts 3 examples as they were evaluated" in said
+
+    deployer.deploy(second, DeploymentRequest("animals", 20))
+    assert state_of(vertex_api) == (["1", "2"], {"1": 80, "2": 20})
+    asked = set(vertex_api.state.endpoints.asked[3:])
+    assert len(asked) == 2, "the test goes on until the new version has answered"
+
+    with pytest.raises(UserError, match=r"example 0 of 3: the score of 'ant'.*traffic is as it was before"):
+        deployer.deploy(wrong, DeploymentRequest("animals", 50))
+    assert state_of(vertex_api) == (["1", "2"], {"1": 80, "2": 20})
+
+    deployer.deploy(second, DeploymentRequest("animals", 100))
+    assert state_of(vertex_api) == (["2"], {"2": 100}), "models without traffic are removed"
+
+
+@pytest.mark.parametrize(("status", "took_effect"), [(503, True), (403, False)])
+def test_a_deployment_whose_answer_is_lost_is_found(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, status: int, took_effect: bool
+) -> None:
+    version = add(registry, model, tmp_path, 1)
+    vertex_api.fail_next("POST .*:deployModel", status, took_effect=took_effect)
+    deployer = EndpointDeployer(registry.settings)
+    if took_effect:
+        deployer.deploy(version, DeploymentRequest("animals"))
+        assert state_of(vertex_api) == (["1"], {"1": 100})
+    else:
+        with pytest.raises(UserError, match="Deploying animals version 1 failed"):
+            deployer.deploy(version, DeploymentRequest("animals"))
+        assert state_of(vertex_api) == ([], {})
+
+
+def test_an_endpoint_that_refuses_to_predict_leads_back(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path
+) -> None:
+    version = add(registry, model, tmp_path, 1)
+    vertex_api.fail_next("POST .*:predict", 400)
+    with pytest.raises(UserError, match="Asking the endpoint for a prediction failed"):
+        EndpointDeployer(registry.settings).deploy(version, DeploymentRequest("animals"))
+    assert state_of(vertex_api) == ([], {})
+
+
+def test_the_command_deploys_what_an_alias_names(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(registry, model, tmp_path, 1)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["models", "deploy", "animals@champion", "--endpoint", "animals", "--traffic", "30"])
+    assert done.exit_code == 0, done.output
+    assert "made the endpoint projects/" in done.stdout
+    assert "animals@champion gets 100 percent of the requests" in done.stdout
+    assert state_of(vertex_api) == (["1"], {"1": 100})
+    refused = CliRunner().invoke(app, ["models", "deploy", "animals", "--endpoint", "a", "--registry", "./registry"])
+    assert "./registry is not a registry of Vertex AI" in str(refused.exception)
+
+
+def test_wrong_requests_are_refused_before_anything_is_sent(registry: Any, vertex_api: VertexApi) -> None:
+    deployer, version = EndpointDeployer(registry.settings), None
+    with pytest.raises(UserError, match=r"2 things are wrong:\n.*0 percent.*\n.*3 to 2 replicas"):
+        deployer.deploy(version, DeploymentRequest("a", 0, min_replicas=3, max_replicas=2))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="l5"):
+        deployer.deploy(version, DeploymentRequest("a", accelerator="l5:1"))  # type: ignore[arg-type]
+    assert vertex_api.state.endpoints.endpoints == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "percent", "after"),
+    [
+        ({}, 10, {"0": 100}),
+        ({"1": 100}, 10, {"1": 90, "0": 10}),
+        ({"1": 50, "2": 50}, 1, {"1": 50, "2": 49, "0": 1}),
+        ({"1": 34, "2": 33, "3": 33}, 50, {"1": 17, "2": 17, "3": 16, "0": 50}),
+        ({"1": 100, "2": 0}, 100, {"1": 0, "0": 100}),
+    ],
+)
+def test_shares_add_up(before: dict[str, int], percent: int, after: dict[str, int]) -> None:
+    assert shared(before, percent) == after
+    assert sum(after.values()) == 100
