@@ -1,4 +1,4 @@
-"""The options of commands that place work on Vertex AI: the accelerator, and where and how its jobs run."""
+"""The options of commands that place work in Google Cloud: the accelerator, and where and how its jobs run."""
 
 from __future__ import annotations
 
@@ -72,6 +72,28 @@ def job_options(
     from gpu_pipelines.targets.vertex_job_spec import JobOptions
 
     return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, pairs("--env", env))
+
+
+def require_no_vertex_job(options: JobOptions, settings: ProjectSettings) -> None:
+    """Checks that no flag is given that only a job of Vertex AI has.
+
+    Raises:
+        UserError: lists those that are.
+    """
+    from gpu_pipelines.project_settings import flag_of
+
+    given = {
+        "--max-wait": options.max_wait_hours is not None,
+        "--boot-disk-gb": options.boot_disk_gb != BOOT_DISK_GB,
+        "--reduction-server": options.reduction_server,
+        "--web-access": options.web_access,
+    }
+    flags = [flag for flag, is_given in given.items() if is_given]
+    for name in ("service_account", "network", "encryption_key", "tensorboard"):
+        if settings.origins.get(name) == flag_of(name):
+            flags.append(flag_of(name))
+    if flags:
+        raise UserError(f"The target kubeflow has no {', '.join(flags)}.", "Leave it out; docs/kubeflow.md.")
 
 
 def with_labels(settings: ProjectSettings, labels: Sequence[str] | None) -> ProjectSettings:
