@@ -56,6 +56,13 @@ Cache = Annotated[
 Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks at a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
+Cloud = Annotated[str, typer.Option("--target", help="Where it is: vertex or kubeflow.")]
+KubeflowHost = Annotated[
+    str | None, typer.Option(metavar="URL", help="Address of Kubeflow Pipelines, https://HOST/PATH.")
+]
+KubeflowNamespace = Annotated[str | None, typer.Option(metavar="NAME", help="Namespace of the runs on Kubeflow.")]
+Experiment = Annotated[str | None, typer.Option(metavar="NAME", help="kubeflow: experiment to file the run under.")]
+
 BOOT_DISK_GB = 200
 #: Seconds between two looks at a run.
 INTERVAL = 10.0
@@ -72,6 +79,32 @@ def job_options(
     from gpu_pipelines.targets.vertex_job_spec import JobOptions
 
     return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, pairs("--env", env))
+
+
+def is_kubeflow(target: str) -> bool:
+    """Whether what a command is about is on Kubeflow rather than on Vertex AI.
+
+    Raises:
+        UserError: there is no such target.
+    """
+    from gpu_pipelines.errors import nearest
+
+    if target not in ("vertex", "kubeflow"):
+        raise UserError(f"There is no target {target[:60]!r}.", nearest(target, ("vertex", "kubeflow")))
+    return target == "kubeflow"
+
+
+def kubeflow_settings(host: str | None, namespace: str | None) -> ProjectSettings:
+    """The settings with the address of Kubeflow Pipelines.
+
+    Raises:
+        UserError: it is not known.
+    """
+    from gpu_pipelines.project_settings import load_project_settings
+
+    settings = load_project_settings({"kubeflow_host": host, "kubeflow_namespace": namespace})
+    settings.require("kubeflow_host")
+    return settings
 
 
 def require_no_vertex_job(options: JobOptions, settings: ProjectSettings) -> None:

@@ -45,7 +45,10 @@ class KubeflowTarget:
         checkpoint_uri: on the claim or in the bucket, a folder for each run; artifacts are uploaded only when a step
             ends.
         registry: a directory of the claim; without one Vertex AI Model Registry.
+        notification: None: Kubeflow Pipelines comes with no component that sends mail.
     """
+
+    notification = None
 
     def __init__(self, settings: ProjectSettings | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._settings = settings or ProjectSettings()
