@@ -254,7 +254,8 @@ def _sdk() -> Any:
 def _api_error() -> type[Exception]:
     from kubernetes.client import ApiException
 
-    return ApiException  # type: ignore[no-any-return]
+    error: type[Exception] = ApiException
+    return error
 
 
 @contextmanager

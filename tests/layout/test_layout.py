@@ -39,6 +39,7 @@ ONLY_IN = {
         "gpu_pipelines/serving/",
     ),
     "transformers": ("gpu_pipelines/recipes/", "gpu_pipelines/serving/"),
+    **dict.fromkeys(("kubeflow", "kubernetes", "kfp_server_api"), ("gpu_pipelines/targets/kubeflow",)),
 }
 
 
