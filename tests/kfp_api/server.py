@@ -20,8 +20,6 @@ import yaml
 
 from kfp_api.payload import Refused, checked, checked_parameters, checked_spec
 
-#: The steps of a run, and how they go: at each look the next of the states.
-_RUNS = ("PENDING", "RUNNING", "RUNNING", "SUCCEEDED")
 #: robfig/cron with seconds: what the API server reads expressions with. Sunday is 0.
 _CRON = re.compile(r"[0-9*,/?-]+( [0-9*,/?-]+){4} [0-6*,/?-]+")
 
@@ -264,10 +262,8 @@ class _Service:
 
 
 def _detail(name: str, state: str) -> dict[str, Any]:
-    times = {"start_time": "2026-11-21T10:00:00Z"} | (
-        {} if state == "RUNNING" else {"end_time": "2026-11-21T10:01:05Z"}
-    )
-    return {"task_id": _new_id(), "display_name": name, "state": state, **times}
+    detail = {"task_id": _new_id(), "display_name": name, "state": state, "start_time": "2026-11-21T10:00:00Z"}
+    return detail if state == "RUNNING" else {**detail, "end_time": "2026-11-21T10:01:05Z"}
 
 
 def _file_of(kind: str, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""`run`, `upload`, `schedule`, `follow` and `cancel` with the target kubeflow: the real `kfp.Client` against a server."""
+"""The commands of the command line on Kubeflow: the real `kfp.Client` against a server that speaks its API."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_run_is_submitted_with_both_documents_and_checked_parameters(folder: P
     assert f"submitted {run_id}" in finished.out
     assert f"console: {kfp_api.url}/#/runs/details/{run_id}" in finished.out
     assert f"gpu-pipelines cancel {run_id} --target kubeflow" in finished.out
-    assert "1 × n1-highmem-32 with 4 × NVIDIA_TESLA_T4" in finished.err or "× NVIDIA_TESLA_T4" in finished.err
+    assert "with 4 × NVIDIA_TESLA_T4" in finished.err
     assert run["runtime_config"]["parameters"]["epochs"] == 2
     executors = run["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     assert executors["exec-train-model"]["nodeSelector"]["labels"]["cloud.google.com/gke-spot"] == "true"
@@ -112,9 +112,9 @@ def test_a_run_is_followed_to_its_end(folder: Path, kfp_api: KfpApi, compiled: P
     assert finished.status == 0, finished.out + finished.err
     for step in ("prepare-data", "train-model", "evaluate-checkpoints", "upload-model"):
         assert f"{step}: started" in finished.out
-        assert f"{step}: succeeded after 1 min 5 s" in finished.out or f"{step}: succeeded" in finished.out
+        assert f"{step}: succeeded after" in finished.out
     assert "driver" not in finished.out
-    assert "root" not in finished.out.replace("pipeline_root", "")
+    assert "executor" not in finished.out
 
 
 def test_a_step_that_fails_ends_the_command_with_its_message(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_run_is_cancelled(folder: Path, kfp_api: KfpApi, compiled: Path) -> No
     [
         (("-p", "source=photos"), "source photos is not where the pods can read it"),
         (("-p", "registry=./registry"), "would be a directory of the container"),
-        (("-p", "model=/home/me/model"), "which is on this machine"),
+        (("-p", "tokenizer=/home/me/tokenizer"), "which is on this machine"),
         (("-p", "epohcs=1"), "epochs"),
         (("--reuse",), "kubeflow has no --reuse"),
         (("--accelerator", "l4:1", "--tensorboard", "projects/p/locations/l/tensorboards/1"), "--tensorboard"),
@@ -263,7 +263,7 @@ def test_the_life_of_a_schedule(folder: Path, kfp_api: KfpApi, compiled: Path) -
     ("arguments", "told"),
     [
         (("--cron", "0 3 * * *", "--time-zone", "Europe/Paris"), "Europe/Paris"),
-        (("--cron", "0 0 3 * * *"), "six" if False else "6 fields"),
+        (("--cron", "0 0 3 * * *"), "has 6 fields"),
         (("--cron", "0 3 * * *", "--max-runs", "3"), "--max-runs"),
         (("--cron", "0 3 * * *", "--max-concurrent", "11"), "at most 10"),
         (("--cron", "0 3 * * *", "-p", "source=here"), "not where the pods"),
