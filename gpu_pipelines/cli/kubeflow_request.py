@@ -32,6 +32,7 @@ def kubeflow_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
         UserError: there is no such pipeline or file, or GKE has no such nodes.
     """
     from gpu_pipelines.targets.kubeflow_runs import parsed_pipeline
+    from gpu_pipelines.targets.vertex_machines import with_image
 
     if what.endswith(FILE_SUFFIXES):
         require_no_flags(what, flags)
@@ -39,7 +40,7 @@ def kubeflow_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
             text = Path(what).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"The file {what} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-        return parsed_pipeline(text, what)
+        return parsed_pipeline(with_image(text, settings, what), what)
     return parsed_pipeline(_compiled(what, flags, settings), what)
 
 

@@ -10,8 +10,9 @@ import os
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Sequence
-from types import FrameType
+from dataclasses import replace
 
 from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
 from gpu_pipelines.targets.environment import RUN
@@ -27,16 +28,18 @@ _NODE = "gpu_pipelines.targets.kubeflow_node"
 _NAME_LENGTH = 40
 
 
-def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs) -> None:
+def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stopped: threading.Event) -> None:
     """Runs a step as a TrainJob; created again where the nodes were taken away and the step can go on.
 
     Args:
         spec: what the TrainJob is made of.
         command: the step.
         jobs: where it is created.
+        stopped: set when this process is told to stop.
 
     Raises:
         UserError: the step failed; with its own message where it has one.
+        Interrupted: it was told to stop, or its nodes were taken away too often.
     """
     document = executor_input_of(command)
     run = os.environ.get(RUN) or secrets.token_hex(8)
@@ -44,29 +47,26 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs) -> Non
     try:
         sent = with_executor_input(command, exchange.send_inputs(document))
         on_node = ["python3", "-m", _NODE, "--exchange", exchange.place, "--", *sent]
-        _run_until_complete(_with_run(spec, run), on_node, jobs)
+        _run_until_complete(_with_run(spec, run), on_node, jobs, stopped)
         exchange.collect_outputs(document)
     finally:
         exchange.delete()
 
 
 def _with_run(spec: TrainJobSpec, run: str) -> TrainJobSpec:
-    from dataclasses import replace
-
     return replace(spec, environment={**spec.environment, RUN: run})
 
 
-def _run_until_complete(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs) -> None:
+def _run_until_complete(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stopped: threading.Event) -> None:
+    every = float(os.environ.get(INTERVAL) or _INTERVAL)
     for restart in range(spec.restarts + 1):
         name = f"{spec.step[: _NAME_LENGTH - 7]}-{secrets.token_hex(3)}"
         try:
             jobs.create(name, spec, command)
             print(f"TrainJob {name}: {spec.nodes} nodes", flush=True)
             lines = LogFollower(jobs, name, _say)
-            try:
-                state = wait(jobs, name, float(os.environ.get(INTERVAL) or _INTERVAL), _say)
-            finally:
-                lines.stop()
+            state = wait(jobs, name, every, stopped, _say)
+            lines.stop()
             if state == "Complete":
                 return
             failure = jobs.failure(name, spec.nodes)
@@ -91,19 +91,16 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Interrupted("the step was told to stop, and its TrainJob is deleted")
-
-
 def main() -> None:
     """Reads the command line and runs the step."""
     parser = argparse.ArgumentParser(prog="kubeflow_train_job")
     parser.add_argument("--train-job", required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, _stop)
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
     with user_errors_end_the_step():
-        run_step(TrainJobSpec.loads(given.train_job), given.command[1:], TrainJobs())
+        run_step(TrainJobSpec.loads(given.train_job), given.command[1:], TrainJobs(), stopped)
 
 
 if __name__ == "__main__":

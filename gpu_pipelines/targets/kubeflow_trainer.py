@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
-from gpu_pipelines.errors import ERROR_PREFIX, INTERRUPTED, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, INTERRUPTED, Interrupted, UserError
 from gpu_pipelines.targets.kubeflow_pods import QUEUE_LABEL
 from gpu_pipelines.targets.kubeflow_train_job_spec import TrainJobSpec
 
@@ -132,13 +132,17 @@ class TrainJobs:
         return str(message).strip() if found else ""
 
     def delete(self, name: str) -> None:
-        """Deletes a TrainJob and its pods.
+        """Deletes a TrainJob and its pods; one that is not there is passed over.
 
         Raises:
             UserError: the cluster cannot be reached.
         """
         with _service_errors(f"Deleting the TrainJob {name}", f"Delete it: kubectl delete trainjob {name}."):
-            self._client.delete_job(name)
+            try:
+                self._client.delete_job(name)
+            except RuntimeError as error:
+                if getattr(error.__cause__, "status", None) != HTTPStatus.NOT_FOUND:
+                    raise
 
 
 class LogFollower:
@@ -267,7 +271,7 @@ def _service_errors(what: str, remedy: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, KeyboardInterrupt):
+    except UserError:
         raise
     except Exception as error:  # The SDK raises RuntimeError, TimeoutError, and what its clients do.
         cause = error.__cause__ or error
@@ -277,13 +281,15 @@ def _service_errors(what: str, remedy: str = "") -> Iterator[None]:
         raise UserError(f"{what} failed: {text[:500]}", remedy) from error
 
 
-def wait(jobs: TrainJobs, name: str, every: float, say: Callable[[str], None]) -> str:
+def wait(jobs: TrainJobs, name: str, every: float, stopped: threading.Event, say: Callable[[str], None]) -> str:
     """Waits until a TrainJob is complete or has failed, and tells of each state.
 
     Args:
         jobs: where it is.
         name: its name.
         every: seconds between two looks.
+        stopped: set when this process is told to stop. An exception of a signal would be lost in the SDK, which catches
+            everything.
         say: takes a line.
 
     Returns:
@@ -291,6 +297,7 @@ def wait(jobs: TrainJobs, name: str, every: float, say: Callable[[str], None]) -
 
     Raises:
         UserError: the cluster could not be reached several times in a row.
+        Interrupted: this process was told to stop.
     """
     told, misses = "", 0
     while True:
@@ -306,4 +313,5 @@ def wait(jobs: TrainJobs, name: str, every: float, say: Callable[[str], None]) -
             told = state
         if state in ("Complete", "Failed"):
             return state
-        time.sleep(every)
+        if stopped.wait(every):
+            raise Interrupted("the step was told to stop, and its TrainJob is deleted")

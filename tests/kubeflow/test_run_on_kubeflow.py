@@ -103,6 +103,8 @@ def test_a_dry_run_sends_nothing(folder: Path, kfp_api: KfpApi, compiled: Path) 
     assert request["method"] == "POST"
     assert request["url"] == f"{kfp_api.url}/apis/v2beta1/runs"
     assert request["body"]["runtime_config"]["parameters"]["source"] == "/mnt/gpu-pipelines/photos"
+    assert "us-docker.pkg.dev/example-project/images/steps:0.1.0" in finished.out, "a published file gets our image"
+    assert '"image": "gpu-pipelines/steps' not in finished.out
     assert set(request["body"]["pipeline_spec"]) == {"pipeline_spec", "platform_spec"}
     assert kfp_api.state.requests == []
 

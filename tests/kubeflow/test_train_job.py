@@ -253,6 +253,7 @@ def test_a_cluster_without_the_runtime_or_that_refuses_is_one_line(
     assert 'clustertrainingruntimes \\"mine\\" not found' in finished.err or '"mine" not found' in finished.err
     assert "docs/kubeflow.md" in finished.err
     assert "Traceback" not in finished.err
+    assert "warning" not in finished.err, "there is nothing to delete"
 
 
 def test_a_bucket_takes_the_place_of_a_claim(kubernetes_api: KubernetesApi, spec: TrainJobSpec, tmp_path: Path) -> None:
@@ -294,3 +295,52 @@ def _until(condition: Any, seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_compiled_training_on_two_nodes_leaves_its_checkpoints_in_the_bucket(
+    kubernetes_api: KubernetesApi, tmp_path: Path
+) -> None:
+    """The command in the compiled file, as KFP fills it in; the nodes train for real, on CPUs."""
+    from driver import CompiledFile
+
+    from gpu_pipelines.accelerators import plan
+    from gpu_pipelines.components.data_prep.prepare import prepare_data
+    from gpu_pipelines.components.data_prep.settings import PrepareSettings
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.kubeflow_compiled import compiled_for_kubeflow
+
+    prepare_data(PrepareSettings(), tmp_path / "dataset")
+    with storage_emulator("bucket") as bucket:
+        import fsspec
+
+        settings = ProjectSettings(checkpoints=f"{bucket}/training")
+        text = compiled_for_kubeflow(
+            "train_evaluate_upload", plan("l4:1", nodes=2), settings, {"GPU_PIPELINES_REHEARSE": "cpu:1"}
+        )
+        _, job, _, *command = CompiledFile(text).container("train-model")["args"]
+        place = f"{bucket}/training/checkpoints/${{GPU_PIPELINES_RUN}}"
+        document = {
+            "inputs": {
+                "artifacts": {"dataset": {"artifacts": [{"name": "d", "uri": str(tmp_path / "dataset")}]}},
+                "parameterValues": {"max_steps": 4, "checkpoint_every_steps": 2, "checkpoint_uri": place},
+            },
+            "outputs": {
+                "artifacts": {
+                    name: {"artifacts": [{"name": name, "uri": str(tmp_path / "out" / name), "metadata": {}}]}
+                    for name in ("checkpoints", "training_metrics", "training_report")
+                },
+                "outputFile": str(tmp_path / "out" / "executor_output.json"),
+            },
+        }
+        filled_in = [part.replace("{{$}}", json.dumps(document)) for part in command]
+        finished = run(kubernetes_api, TrainJobSpec.loads(job), filled_in)
+        assert finished.status == 0, finished.out[-3000:] + finished.err[-3000:]
+        files = fsspec.filesystem("gs", use_listings_cache=False)
+        markers = [path for path in files.find("bucket/training") if path.endswith("checkpoint.json")]
+    assert [path.split("/")[-2] for path in markers] == ["step-00000002", "step-00000004"]
+    assert all(path.startswith("bucket/training/checkpoints/run-1/") for path in markers)
+    output = json.loads((tmp_path / "out" / "executor_output.json").read_text())
+    (metrics,) = output["artifacts"]["training_metrics"]["artifacts"]
+    assert metrics["metadata"]["processes"] == 2
+    assert "<svg" in (tmp_path / "out" / "training_report").read_text()
