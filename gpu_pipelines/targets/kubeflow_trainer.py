@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from gpu_pipelines.errors import ERROR_PREFIX, INTERRUPTED, Interrupted, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, INTERRUPTED, NOT_HEARD_OF, Interrupted, UserError
 from gpu_pipelines.targets.kubeflow_pods import QUEUE_LABEL
 from gpu_pipelines.targets.kubeflow_train_job_spec import TrainJobSpec
 
@@ -105,18 +105,20 @@ class TrainJobs:
             pods = self._backend.core_api.list_namespaced_pod(
                 self._backend.namespace, label_selector=f"{_JOB_LABEL}={name}"
             ).items
-        pods = sorted(pods, key=lambda pod: int(pod.metadata.labels.get(_INDEX_LABEL, 0)))
-        disrupted = [pod for pod in pods if _is_disrupted(pod)]
-        statuses = {pod.metadata.name: _exit_status(pod) for pod in pods}
-        if disrupted or len(pods) < nodes:
-            who = ", ".join(pod.metadata.name for pod in disrupted) or f"{nodes - len(pods)} of {nodes} pods"
-            return Failure(f"the nodes of {who} were taken away", resumable=True)
+        newest = _newest_by_node(pods)
+        statuses = {pod.metadata.name: _exit_status(pod) for pod in newest}
+        if disrupted := [pod.metadata.name for pod in newest if _is_disrupted(pod)]:
+            return Failure(f"the nodes of {', '.join(disrupted)} were taken away", resumable=True)
+        failed = [pod for pod in newest if statuses[pod.metadata.name] not in (None, 0, INTERRUPTED)]
+        messages = [message for pod in failed if (message := self._message_of(pod))]
+        # Of the nodes that failed one may be the cause, and others have only lost it.
+        if causes := [message for message in messages if NOT_HEARD_OF not in message]:
+            return Failure(causes[0], resumable=False)
         if INTERRUPTED in statuses.values():
             return Failure("the training was told to stop and saved its state", resumable=True)
-        failed = [pod for pod in pods if statuses[pod.metadata.name]]
-        for pod in failed:
-            if message := self._message_of(pod):
-                return Failure(message, resumable=False)
+        if messages or len(newest) < nodes:
+            message = messages[0] if messages else f"{nodes - len(newest)} of {nodes} pods are gone"
+            return Failure(message, resumable=True)
         ends = "; ".join(f"{pod.metadata.name} exited with {statuses[pod.metadata.name]}" for pod in failed)
         return Failure(f"The TrainJob {name} failed{': ' + ends if ends else ''}.", resumable=False)
 
@@ -228,6 +230,14 @@ def _patch(spec: TrainJobSpec) -> Any:
     job = JobTemplatePatch(spec=JobSpecPatch(template=PodTemplatePatch(spec=pod)))
     jobs = JobSetSpecPatch(replicated_jobs=[ReplicatedJobPatch(NODE, job)])
     return TrainingRuntimeSpecPatch(JobSetTemplatePatch(spec=jobs))
+
+
+def _newest_by_node(pods: Sequence[Any]) -> list[Any]:
+    """The last pod of each node, by node: Kubernetes may have replaced one that failed."""
+    newest: dict[int, Any] = {}
+    for pod in sorted(pods, key=lambda pod: str(pod.metadata.creation_timestamp)):
+        newest[int(pod.metadata.labels.get(_INDEX_LABEL, 0))] = pod
+    return [newest[node] for node in sorted(newest)]
 
 
 def _is_disrupted(pod: Any) -> bool:

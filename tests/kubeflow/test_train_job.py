@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from conftest import Finished, storage_emulator
 from kubernetes_api.server import KubernetesApi, serving
+from kubernetes_api.train_jobs import TrainJob
 
 from gpu_pipelines.targets.kubeflow_pods import PodNeeds, Toleration
 from gpu_pipelines.targets.kubeflow_train_job_spec import TrainJobSpec
@@ -58,6 +59,10 @@ def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[
             first.parent.mkdir(parents=True)
             first.write_text("")
             raise Interrupted("node 0 was told to stop")
+        if what == "lost" and rank == "1" and not first.exists():
+            first.parent.mkdir(parents=True)
+            first.write_text("")
+            raise UserError("node 0 has not been heard of for 30 s. Its machine is gone.")
         if what == "wait" and not first.exists():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
             where.mkdir(parents=True, exist_ok=True)
@@ -156,29 +161,8 @@ def output_of(tmp_path: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_step_runs_on_its_nodes_and_its_outputs_are_those_of_the_chief(
-    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
-) -> None:
-    place = f"{claim}/checkpoints/${{GPU_PIPELINES_RUN}}"
-    finished = run(kubernetes_api, spec, command_of(tmp_path, place))
-    assert finished.status == 0, finished.out + finished.err
-    (job,) = kubernetes_api.created
-    assert "node 0 of 2 reads 42 rows" in finished.out
-    assert "node 1 of 2 reads 42 rows" in job.log(1).read_text()
-    assert f"TrainJob {job.name}: complete" in finished.out
-    assert (tmp_path / "pod" / "out" / "report").read_text() == "<p>fine</p>"
-    (checkpoints,) = output_of(tmp_path)["artifacts"]["checkpoints"]["artifacts"]
-    assert checkpoints["uri"] == str(tmp_path / "pod" / "out" / "checkpoints"), "where KFP looks for it"
-    assert checkpoints["metadata"] == {"checkpoints": 3, "place": f"{claim}/checkpoints/run-1"}
-    assert kubernetes_api.jobs == {}, "it is cleaned up"
-    assert list((claim / "train-jobs" / "run-1").iterdir()) == []
-
-
-def test_the_manifest_says_what_the_plan_does(
-    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
-) -> None:
-    assert run(kubernetes_api, spec, command_of(tmp_path, str(claim))).status == 0
-    (job,) = kubernetes_api.created
+def require_manifest(job: TrainJob, spec: TrainJobSpec) -> None:
+    """Checks that a TrainJob is what its specification says."""
     manifest, pod = job.manifest, job.pod["spec"]
     assert manifest["spec"]["runtimeRef"] == {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
     assert manifest["spec"]["trainer"]["numNodes"] == 2
@@ -200,6 +184,25 @@ def test_the_manifest_says_what_the_plan_does(
     assert mounts == {"/dev/shm", "/mnt/gpu-pipelines"}
 
 
+def test_a_step_runs_on_its_nodes_and_its_outputs_are_those_of_the_chief(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    place = f"{claim}/checkpoints/${{GPU_PIPELINES_RUN}}"
+    finished = run(kubernetes_api, spec, command_of(tmp_path, place))
+    assert finished.status == 0, finished.out + finished.err
+    (job,) = kubernetes_api.created
+    assert "node 0 of 2 reads 42 rows" in finished.out
+    assert "node 1 of 2 reads 42 rows" in job.log(1).read_text()
+    assert f"TrainJob {job.name}: complete" in finished.out
+    assert (tmp_path / "pod" / "out" / "report").read_text() == "<p>fine</p>"
+    (checkpoints,) = output_of(tmp_path)["artifacts"]["checkpoints"]["artifacts"]
+    assert checkpoints["uri"] == str(tmp_path / "pod" / "out" / "checkpoints"), "where KFP looks for it"
+    assert checkpoints["metadata"] == {"checkpoints": 3, "place": f"{claim}/checkpoints/run-1"}
+    assert kubernetes_api.jobs == {}, "it is cleaned up"
+    assert list((claim / "train-jobs" / "run-1").iterdir()) == []
+    require_manifest(job, spec)
+
+
 def test_the_message_of_the_node_that_failed_is_the_steps(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
@@ -210,10 +213,11 @@ def test_the_message_of_the_node_that_failed_is_the_steps(
     assert kubernetes_api.jobs == {}
 
 
+@pytest.mark.parametrize("what", ["interrupted", "lost"])
 def test_a_training_that_was_interrupted_goes_on(
-    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, what: str
 ) -> None:
-    finished = run(kubernetes_api, spec, command_of(tmp_path, f"{claim}/checkpoints", "interrupted"))
+    finished = run(kubernetes_api, spec, command_of(tmp_path, f"{claim}/checkpoints", what))
     assert finished.status == 0, finished.out + finished.err
     assert len(kubernetes_api.created) == 2
     assert "starting again, 1 of at most 2 times" in finished.out

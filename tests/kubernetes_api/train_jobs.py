@@ -71,6 +71,7 @@ class TrainJob:
             raise Invalid("; ".join(problems))
         self._folder, self._environment = folder, environment
         self._nodes: list[subprocess.Popen[bytes]] = []
+        self._gone: set[int] = set()
         self.preempted: set[int] = set()
         self.deleted = False
 
@@ -95,9 +96,10 @@ class TrainJob:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        """Stops all nodes when one fails, as the JobSet does."""
+        """Stops all nodes when one fails, as the job controller does, which also deletes the pods that still ran."""
         while any(process.poll() is None for process in self._nodes):
             if any(process.returncode for process in self._nodes):
+                self._gone = {rank for rank, process in enumerate(self._nodes) if process.poll() is None}
                 self.stop()
                 return
             time.sleep(0.1)
@@ -138,7 +140,8 @@ class TrainJob:
 
     def pods(self) -> list[dict[str, Any]]:
         """The pods of the nodes with their states."""
-        return [self._pod_of(rank, process.poll()) for rank, process in enumerate(self._nodes)]
+        there = [(rank, process) for rank, process in enumerate(self._nodes) if rank not in self._gone]
+        return [self._pod_of(rank, process.poll()) for rank, process in there]
 
     def _pod_of(self, rank: int, code: int | None) -> dict[str, Any]:
         pod = copy.deepcopy(self.pod)
@@ -176,15 +179,16 @@ def _check(manifest: dict[str, Any]) -> None:
     except ValueError as error:
         raise Invalid(str(error)) from None
     assert read is not None
-    if lost := _lost(manifest, read.to_dict(), "trainjob"):
-        raise Invalid(f"unknown fields: {', '.join(lost)}")
+    if unknown := lost(manifest, read.to_dict(), "trainjob"):
+        raise Invalid(f"unknown fields: {', '.join(unknown)}")
 
 
-def _lost(given: Any, read: Any, path: str) -> list[str]:
+def lost(given: Any, read: Any, path: str) -> list[str]:
+    """Paths of what is in a document and not in what was read of it."""
     if isinstance(given, dict) and isinstance(read, dict):
-        return [p for name, value in given.items() for p in _lost(value, read.get(name), f"{path}.{name}")]
+        return [p for name, value in given.items() for p in lost(value, read.get(name), f"{path}.{name}")]
     if isinstance(given, list) and isinstance(read, list) and len(given) == len(read):
-        return [p for number, each in enumerate(given) for p in _lost(each, read[number], f"{path}[{number}]")]
+        return [p for number, each in enumerate(given) for p in lost(each, read[number], f"{path}[{number}]")]
     return [] if given == read or not given else [path]
 
 
