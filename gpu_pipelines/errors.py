@@ -14,6 +14,10 @@ INTERRUPTED_PREFIX = "interrupted: "
 INTERRUPTED = 75
 
 
+# In the message of a node about another that is gone with its machine or its network.
+NOT_HEARD_OF = "has not been heard of"
+
+
 class UserError(Exception):
     """Something the user can mend: a wrong value, missing data, a place that cannot be written.
 

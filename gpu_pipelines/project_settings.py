@@ -24,6 +24,8 @@ VARIABLES = {
 #: Sections and keys of gcloud's own configuration, as `gcloud config set` writes them.
 _GCLOUD_PROPERTIES = {"project": (("core", "project"),), "region": (("ai", "region"), ("compute", "region"))}
 
+#: Name of an object of Kubernetes (RFC 1123).
+_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _FORMS = {
     "project": (r"[a-z][a-z0-9:.-]{4,}[a-z0-9]", "the id of a project, such as my-project-123"),
     "region": (r"[a-z]+-[a-z]+[0-9]+", "a region, such as us-central1"),
@@ -43,6 +45,19 @@ _FORMS = {
         r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+",
         "the full name of a key, projects/P/locations/L/keyRings/R/cryptoKeys/K",
     ),
+    "kubeflow_host": (
+        r"https://[^\s/]+(/\S*)?|http://(localhost|127\.0\.0\.1)(:[0-9]+)?(/\S*)?",
+        "the address of Kubeflow Pipelines, https://HOST/PATH, or http://localhost:PORT of a port-forward",
+    ),
+    "kubeflow_namespace": (_NAME, "a Kubernetes namespace"),
+    "kubeflow_experiment": (r"\S(.{0,120}\S)?", "the name of an experiment of Kubeflow Pipelines"),
+    "kubeflow_service_account": (_NAME, "a Kubernetes service account"),
+    "kubeflow_runtime": (_NAME, "a training runtime of Kubeflow Trainer, such as torch-distributed"),
+    "node_pool": (_NAME, "a node pool of GKE"),
+    "pull_secret": (_NAME, "a Kubernetes secret of the type kubernetes.io/dockerconfigjson"),
+    "kueue_queue": (_NAME, "a local queue of Kueue"),
+    "volume_claim": (_NAME, "a PersistentVolumeClaim"),
+    "checkpoints": (r"gs://[a-z0-9][a-z0-9._-]{1,}[a-z0-9](/\S*)?", "a place in Cloud Storage, gs://BUCKET/FOLDER"),
     "tensorboard": (
         r"projects/[^/\s]+/locations/[^/\s]+/tensorboards/[0-9]+",
         "the full name of a TensorBoard, projects/P/locations/L/tensorboards/NUMBER",
@@ -67,6 +82,16 @@ class ProjectSettings:
         network: VPC network that jobs are peered with, by its full name.
         encryption_key: Cloud KMS key for what jobs and pipelines leave, by its full name.
         tensorboard: Vertex AI TensorBoard that training is shown in, by its full name.
+        kubeflow_host: address of Kubeflow Pipelines.
+        kubeflow_namespace: namespace that its runs are in; empty for a deployment without profiles.
+        kubeflow_experiment: experiment of Kubeflow Pipelines that runs are filed under.
+        kubeflow_service_account: Kubernetes service account that pods run as.
+        kubeflow_runtime: training runtime that trainings on several nodes start from.
+        node_pool: GKE node pool of the GPU steps.
+        pull_secret: Kubernetes secret with which the image is pulled.
+        kueue_queue: queue of Kueue that the GPU steps wait in.
+        volume_claim: PersistentVolumeClaim that is mounted in every step on Kubeflow.
+        checkpoints: where checkpoints go on Kubeflow, `gs://…`, in place of the claim.
         labels: on all jobs and pipelines.
         origins: where each setting was found, by its name.
     """
@@ -81,6 +106,16 @@ class ProjectSettings:
     network: str | None = None
     encryption_key: str | None = None
     tensorboard: str | None = None
+    kubeflow_host: str | None = None
+    kubeflow_namespace: str | None = None
+    kubeflow_experiment: str | None = None
+    kubeflow_service_account: str | None = None
+    kubeflow_runtime: str | None = None
+    node_pool: str | None = None
+    pull_secret: str | None = None
+    kueue_queue: str | None = None
+    volume_claim: str | None = None
+    checkpoints: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +12,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.environment import RUN, STORAGE
 
 Settings = TypeVar("Settings")
+
+#: Stands in a URI for the run that a step belongs to, where the platform would not fill it in.
+THIS_RUN = f"${{{RUN}}}"
+#: Metadata of an artifact that is elsewhere than its URI says: where it is.
+PLACE = "place"
 
 
 def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
@@ -25,15 +33,45 @@ def place_of(artifact: Any, uri: str = "") -> str:
     """Where an artifact's files are or go: a URI in object storage, or a local path.
 
     Cloud Storage is not reached through a container's mount of it, on which renames and appends are not to be relied
-    on.
+    on. Where the platform moves artifacts itself (`STORAGE` is set), they are at their local paths; one that is moved
+    keeps its URI, which Kubeflow Pipelines uploads to, and has the place in its metadata.
 
     Args:
         artifact: a KFP artifact.
         uri: a place that the artifact is moved to; empty for the one it has.
+
+    Raises:
+        UserError: the place has the run in it, and which that is is not known.
     """
     if uri:
-        artifact.uri = uri
-    return str(artifact.uri if is_remote(artifact.uri) else artifact.path)
+        place = in_this_run(uri)
+        if os.environ.get(STORAGE):
+            artifact.metadata[PLACE] = place
+            return place
+        artifact.uri = place
+    elif artifact.metadata.get(PLACE):
+        return str(artifact.metadata[PLACE])
+    return str(artifact.uri if is_remote(artifact.uri) and not os.environ.get(STORAGE) else artifact.path)
+
+
+def in_this_run(uri: str) -> str:
+    """A URI in which the run is filled in.
+
+    Raises:
+        UserError: it is not known which run this is.
+    """
+    if THIS_RUN not in uri:
+        return uri
+    run = os.environ.get(RUN)
+    if not run:
+        raise UserError(f"{uri} has the run in it, and {RUN} is not set.", "Set it to a name of the run's own.")
+    return uri.replace(THIS_RUN, run)
+
+
+def storage_of(artifact: Any) -> str:
+    """Storage that a step may write to: that of an artifact, or what the platform was told; empty for none."""
+    storage = os.environ.get(STORAGE) or artifact.uri
+    return storage if is_remote(storage) else ""
 
 
 def local_files(artifact: Any) -> Path:

@@ -7,8 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-# Of kfp the steps need no dependency, so it is installed apart; the other one, which would bring them, compiles only.
-LEFT_OUT = ("kfp", "google-cloud-pipeline-components")
+# Of kfp the steps need no dependency, so it is installed apart; the others, which would bring them, compile only.
+LEFT_OUT = ("kfp", "kfp-kubernetes", "google-cloud-pipeline-components")
 PACKAGE = "gpu-pipelines"
 
 
@@ -17,7 +17,8 @@ def requirements(setup: str, extra: str) -> list[str]:
 
     Args:
         setup: content of setup.cfg.
-        extra: `steps`, which use the whole package and need its own requirements as well; or `serving`, which does not.
+        extra: `steps`, which use the whole package, need its own requirements and those to start a TrainJob as well; or
+            `serving`, which does not.
     """
     parser = configparser.ConfigParser()
     parser.read_string(setup)
@@ -26,7 +27,7 @@ def requirements(setup: str, extra: str) -> list[str]:
     for named in re.findall(rf"{PACKAGE}\[(\w+)\]", extras[extra]):
         lines += extras[named].split("\n")
     if extra == "steps":
-        lines += parser["options"]["install_requires"].split("\n")
+        lines += parser["options"]["install_requires"].split("\n") + extras["kubeflow"].split("\n")
     wanted = dict.fromkeys(line for line in lines if line)
     return [line for line in wanted if re.split(r"[^\w.-]", line)[0] not in (*LEFT_OUT, PACKAGE)]
 

@@ -12,7 +12,7 @@ PIPELINES = {
 
 
 def load_pipeline(name: str) -> ModuleType:
-    """The module of a pipeline, with its `build`, `problems`, `problems_here`, `problems_on_vertex` and `state_here`.
+    """The module of a pipeline: `build`, `problems`, `problems_here` / `_on_vertex` / `_on_kubeflow`, `state_here`.
 
     Raises:
         UserError: there is no pipeline of that name.

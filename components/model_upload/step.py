@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, local_files, place_of
+from gpu_pipelines.step_interface import fields_from, local_files, place_of, storage_of
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -20,8 +20,8 @@ def run(arguments: Mapping[str, Any]) -> None:
         settings = fields_from(UploadSettings, arguments)
         model = arguments["model"]
         best = local_files(arguments["best_checkpoint"])
-        version = upload_model(settings, best, arguments["passed"], place_of(model))
-        model.uri = version.place
+        version = upload_model(settings, best, arguments["passed"], storage_of(model))
+        place_of(model, version.place)
         model.metadata.update(
             resource_name=version.resource_name,
             model_name=version.name,

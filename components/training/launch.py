@@ -31,7 +31,7 @@ from gpu_pipelines.components.training import peers as nodes
 from gpu_pipelines.components.training.cluster import Cluster
 from gpu_pipelines.components.training.peers import NodeState, Peers, Timing, address_towards, interface_of, join
 from gpu_pipelines.components.training.worker import USER_ERROR
-from gpu_pipelines.errors import INTERRUPTED, Interrupted, UserError
+from gpu_pipelines.errors import INTERRUPTED, NOT_HEARD_OF, Interrupted, UserError
 
 _RUN = "train_model"
 _SECONDS_BETWEEN_LOOKS = 0.25
@@ -380,7 +380,7 @@ class _Supervision:
             alone = own.state == nodes.FAILED and not self._given_up
             silent = self._peers.silent(self._timing.settle if alone else self._timing.silence)
             causes += [
-                (_LOST, 0.0, f"{self._name_of(rank)} has not been heard of for {seconds:.0f} s. {_GONE}")
+                (_LOST, 0.0, f"{self._name_of(rank)} {NOT_HEARD_OF} for {seconds:.0f} s. {_GONE}")
                 for rank, seconds in silent.items()
             ]
         # Who it was may only be known by now: workers hear of it from each other, before their launchers do.

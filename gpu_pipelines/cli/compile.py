@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
 DIFFERENCE_LINES_SHOWN = 20
-TARGETS = ("local", "vertex")
+TARGETS = ("local", "vertex", "kubeflow")
 
 
 def compile_pipelines(
     pipeline: Annotated[str | None, typer.Argument(help="Name of the pipeline.")] = None,
-    target: Annotated[str, typer.Option(help="Where it will run: local or vertex.")] = "local",
+    target: Annotated[str, typer.Option(help="Where it will run: local, vertex or kubeflow.")] = "local",
     accelerator: Annotated[str, typer.Option(metavar="SPEC", help="What it trains on, cpu:2 or l4:4, say.")] = "cpu:2",
     nodes: options.Nodes = 1,
     strategy: options.Strategy = None,
@@ -86,10 +86,16 @@ def _text(pipeline: str, target: str, request: PlanRequest, settings: ProjectSet
         from gpu_pipelines.targets.local import compiled_for_here
 
         return compiled_for_here(pipeline, plan_request(request))
-    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
-
     planned = plan_request(request)
-    text = compiled_for_vertex(pipeline, planned, settings, job)
+    if target == "kubeflow":
+        from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+
+        options.require_no_vertex_job(job, settings)
+        text = compiled_for_kubeflow(pipeline, planned, settings, job.environment)
+    else:
+        from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+
+        text = compiled_for_vertex(pipeline, planned, settings, job)
     for caution in planned.warnings:
         print(f"warning: {caution.message}", file=sys.stderr)
     return text
@@ -112,13 +118,16 @@ def compiled_files() -> dict[str, str]:
     from gpu_pipelines.components.catalog import COMPONENTS, load_component
     from gpu_pipelines.pipelines import PIPELINES
     from gpu_pipelines.targets.compiled import compiled
+    from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
     from gpu_pipelines.targets.local import compiled_for_here
     from gpu_pipelines.targets.vertex.compiled import PUBLISHED, compiled_for_vertex, file_of
 
     files = {f"{name}/local/cpu-2.yaml": compiled_for_here(name, plan("cpu:2")) for name in PIPELINES}
     for request in PUBLISHED:
         planned = plan_request(request)
-        files.update({f"{name}/vertex/{file_of(planned)}": compiled_for_vertex(name, planned) for name in PIPELINES})
+        for name in PIPELINES:
+            files[f"{name}/vertex/{file_of(planned)}"] = compiled_for_vertex(name, planned)
+            files[f"{name}/kubeflow/{file_of(planned)}"] = compiled_for_kubeflow(name, planned)
     return {**files, **{f"components/{name}.yaml": compiled(load_component(name)) for name in COMPONENTS}}
 
 

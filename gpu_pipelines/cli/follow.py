@@ -1,4 +1,4 @@
-"""`gpu-pipelines follow` and `cancel`: a run on Vertex AI that goes on, seen from here."""
+"""`gpu-pipelines follow` and `cancel`: a run in the cloud that goes on, seen from here."""
 
 from __future__ import annotations
 
@@ -17,25 +17,49 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.follow import Followed
 
 RUN_FAILED, INTERRUPTED = 1, 130
-Job = Annotated[str, typer.Argument(metavar="JOB", help="What run --target vertex printed, or the job's full name.")]
+Job = Annotated[
+    str, typer.Argument(metavar="JOB", help="What run --target … printed, or on Vertex AI the job's full name.")
+]
 
 
 def follow(
     job: Job,
+    target: options.Cloud = "vertex",
     project: options.Project = None,
     region: options.Region = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
     interval: options.Interval = options.INTERVAL,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the steps of a run on Vertex AI and their log lines, until its end. Ctrl-C leaves it running."""
+    """Show the steps of a run until its end, on Vertex AI with their log lines. Ctrl-C leaves it running."""
+    if options.is_kubeflow(target):
+        from gpu_pipelines.cli.follow_on_kubeflow import follow_on_kubeflow
+
+        follow_on_kubeflow(job, options.kubeflow_settings(kubeflow_host, kubeflow_namespace), interval, as_json)
+        return
     from gpu_pipelines.targets.vertex.pipelines import full_name, settings_of
 
     settings = settings_of(job, _settings(project, region))
     follow_run(full_name(job, settings), settings, interval, as_json)
 
 
-def cancel(job: Job, project: options.Project = None, region: options.Region = None) -> None:
-    """Cancel a run on Vertex AI, with the jobs of its steps."""
+def cancel(
+    job: Job,
+    target: options.Cloud = "vertex",
+    project: options.Project = None,
+    region: options.Region = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
+) -> None:
+    """Cancel a run, with the jobs of its steps."""
+    if options.is_kubeflow(target):
+        from gpu_pipelines.targets.kubeflow import runs as kubeflow_runs
+
+        settings = options.kubeflow_settings(kubeflow_host, kubeflow_namespace)
+        kubeflow_runs.terminate(job, settings)
+        print(f"asked to cancel {job}: {kubeflow_runs.run_page(job, settings)}")
+        return
     from gpu_pipelines.targets.vertex import pipelines as vertex_pipelines
     from gpu_pipelines.targets.vertex.console import run_page
 
@@ -74,7 +98,7 @@ def follow_run(name: str, settings: ProjectSettings, every: float, as_json: bool
 
     try:
         if as_json:
-            followed = vertex_follow.follow(name, settings, _Silent(), every, warn)
+            followed = vertex_follow.follow(name, settings, Silent(), every, warn)
         else:
             with progress_on(Console(file=sys.stdout)) as progress:
                 followed = vertex_follow.follow(name, settings, progress, every, warn)
@@ -104,7 +128,7 @@ def ways_back(name: str, settings: ProjectSettings) -> list[str]:
     return [f"{command}: gpu-pipelines {command} {job}{''.join(given)}" for command in ("follow", "cancel")]
 
 
-class _Silent:
+class Silent:
     """An observer for whoever wants the end alone."""
 
     def step_began(self, step: str) -> None:

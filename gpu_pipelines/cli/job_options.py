@@ -1,4 +1,4 @@
-"""The options of commands that place work on Vertex AI: the accelerator, and where and how its jobs run."""
+"""The options of commands that place work in Google Cloud: the accelerator, and where and how its jobs run."""
 
 from __future__ import annotations
 
@@ -56,6 +56,13 @@ Cache = Annotated[
 Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks at a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
+Cloud = Annotated[str, typer.Option("--target", help="Where it is: vertex or kubeflow.")]
+KubeflowHost = Annotated[
+    str | None, typer.Option(metavar="URL", help="Address of Kubeflow Pipelines, https://HOST/PATH.")
+]
+KubeflowNamespace = Annotated[str | None, typer.Option(metavar="NAME", help="Namespace of the runs on Kubeflow.")]
+Experiment = Annotated[str | None, typer.Option(metavar="NAME", help="kubeflow: experiment to file the run under.")]
+
 BOOT_DISK_GB = 200
 #: Seconds between two looks at a run.
 INTERVAL = 10.0
@@ -72,6 +79,54 @@ def job_options(
     from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
     return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, pairs("--env", env))
+
+
+def is_kubeflow(target: str) -> bool:
+    """Whether what a command is about is on Kubeflow rather than on Vertex AI.
+
+    Raises:
+        UserError: there is no such target.
+    """
+    from gpu_pipelines.errors import nearest
+
+    if target not in ("vertex", "kubeflow"):
+        raise UserError(f"There is no target {target[:60]!r}.", nearest(target, ("vertex", "kubeflow")))
+    return target == "kubeflow"
+
+
+def kubeflow_settings(host: str | None, namespace: str | None) -> ProjectSettings:
+    """The settings with the address of Kubeflow Pipelines.
+
+    Raises:
+        UserError: it is not known.
+    """
+    from gpu_pipelines.project_settings import load_project_settings
+
+    settings = load_project_settings({"kubeflow_host": host, "kubeflow_namespace": namespace})
+    settings.require("kubeflow_host")
+    return settings
+
+
+def require_no_vertex_job(options: JobOptions, settings: ProjectSettings) -> None:
+    """Checks that no flag is given that only a job of Vertex AI has.
+
+    Raises:
+        UserError: lists those that are.
+    """
+    from gpu_pipelines.project_settings import flag_of
+
+    given = {
+        "--max-wait": options.max_wait_hours is not None,
+        "--boot-disk-gb": options.boot_disk_gb != BOOT_DISK_GB,
+        "--reduction-server": options.reduction_server,
+        "--web-access": options.web_access,
+    }
+    flags = [flag for flag, is_given in given.items() if is_given]
+    for name in ("service_account", "network", "encryption_key", "tensorboard"):
+        if settings.origins.get(name) == flag_of(name):
+            flags.append(flag_of(name))
+    if flags:
+        raise UserError(f"The target kubeflow has no {', '.join(flags)}.", "Leave it out; docs/kubeflow.md.")
 
 
 def with_labels(settings: ProjectSettings, labels: Sequence[str] | None) -> ProjectSettings:

@@ -10,19 +10,19 @@ import typer
 from gpu_pipelines.cli import job_options as options
 from gpu_pipelines.errors import UserError, nearest
 
-TARGETS = ("local", "vertex")
+TARGETS = ("local", "vertex", "kubeflow")
 
 
 def run(
     pipeline: Annotated[
         str,
         typer.Argument(
-            help="train_evaluate_upload or scheduled_retraining; for vertex also a compiled file or an address."
+            help="train_evaluate_upload or scheduled_retraining; in the cloud also a compiled file; vertex: an address."
         ),
     ],
     param: options.Param = None,
     params: options.Params = None,
-    target: Annotated[str, typer.Option(help="Where to run: local or vertex.")] = "local",
+    target: Annotated[str, typer.Option(help="Where to run: local, vertex or kubeflow.")] = "local",
     accelerator: Annotated[
         str,
         typer.Option(metavar="SPEC", help="What to train on: l4:4, say; local: cpu:N, or all GPUs that are here."),
@@ -57,14 +57,17 @@ def run(
     encryption_key: options.EncryptionKey = None,
     tensorboard: options.Tensorboard = None,
     label: options.Label = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
+    experiment: options.Experiment = None,
     cache: options.Cache = None,
-    follow: Annotated[bool, typer.Option("--follow", help="vertex: show steps and log lines until the end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the run in the cloud until its end.")] = False,
     interval: options.Interval = options.INTERVAL,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a pipeline: on this machine, or on Vertex AI with --target vertex.
+    """Run a pipeline: on this machine, on Vertex AI with --target vertex, or in GKE with --target kubeflow.
 
-    Options without a target before their text are for Vertex AI.
+    Options without a target before their text are for the cloud.
     """
     for_here: dict[str, Any] = {"reuse": reuse, "resume": resume, "trial": trial}
     for_vertex: dict[str, Any] = {
@@ -91,18 +94,22 @@ def run(
         "follow": follow,
         "json": as_json,
     }
+    for_kubeflow = {
+        "kubeflow_host": kubeflow_host,
+        "kubeflow_namespace": kubeflow_namespace,
+        "experiment": experiment,
+    }
     if target == "local":
-        _refuse(for_vertex, "local", "Add --target vertex, or leave it out.")
+        _refuse({**for_vertex, **for_kubeflow}, "local", "Add --target vertex or kubeflow, or leave it out.")
         from gpu_pipelines.cli.run_here import run_here
 
         run_here(
             pipeline, param or [], params, accelerator, runs, reuse=reuse, resume=resume, dry_run=dry_run, trial=trial
         )
         return
-    if target != "vertex":
+    if target not in TARGETS:
         raise UserError(f"There is no target {target[:60]!r}.", nearest(target, TARGETS))
-    _refuse(for_here, "vertex", "Leave it out.")
-    from gpu_pipelines.cli.run_on_vertex import run_on_vertex
+    _refuse(for_here if target == "kubeflow" else {**for_here, **for_kubeflow}, target, "Leave it out.")
     from gpu_pipelines.cli.vertex_request import JobFlags
     from gpu_pipelines.project_settings import load_project_settings
 
@@ -129,9 +136,17 @@ def run(
         "network": network,
         "encryption_key": encryption_key,
         "tensorboard": tensorboard,
+        "kubeflow_host": kubeflow_host,
+        "kubeflow_namespace": kubeflow_namespace,
+        "kubeflow_experiment": experiment,
     }
     settings = options.with_labels(load_project_settings(given), label)
-    run_on_vertex(
+    if target == "kubeflow":
+        _refuse({"label": label}, target, "Leave it out.")
+        from gpu_pipelines.cli.run_on_kubeflow import run_on_kubeflow as run_there
+    else:
+        from gpu_pipelines.cli.run_on_vertex import run_on_vertex as run_there
+    run_there(
         pipeline,
         flags,
         settings,

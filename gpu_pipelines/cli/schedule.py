@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.repository import PipelineVersion
 
 app = typer.Typer(
-    help="Schedule runs of an uploaded pipeline on Vertex AI.", no_args_is_help=True, rich_markup_mode=None
+    help="Schedule runs of an uploaded pipeline on Vertex AI or Kubeflow.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Schedule = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Name or id of the schedule.")]
@@ -58,10 +58,30 @@ def create(
     network: options.Network = None,
     encryption_key: options.EncryptionKey = None,
     label: options.Label = None,
+    target: options.Cloud = "vertex",
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
+    experiment: options.Experiment = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the request; create nothing.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Create a schedule of an uploaded version. A tag is resolved to the version that it names now."""
+    if options.is_kubeflow(target):
+        from gpu_pipelines.cli import schedule_on_kubeflow as there
+
+        vertex_only = {
+            "--max-runs": max_runs,
+            "--queue": queue is not None,
+            "--repository": repository,
+            "--service-account": service_account,
+            "--network": network,
+            "--encryption-key": encryption_key,
+            "--label": label,
+        }
+        settings = there.settings_for(kubeflow_host, kubeflow_namespace, experiment, pipeline_root, vertex_only)
+        timing = there.Timing(cron, time_zone, start, end, max_concurrent)
+        there.create(pipeline, name, timing, settings, param or [], params, cache, dry_run=dry_run, as_json=as_json)
+        return
     from gpu_pipelines.project_settings import load_project_settings
     from gpu_pipelines.targets.cron import parse_cron
     from gpu_pipelines.targets.vertex import schedules as vertex_schedules
@@ -79,8 +99,8 @@ def create(
     settings = options.with_labels(load_project_settings(given), label)
     settings.require("project", "region", "pipeline_root")
     when = parse_cron(cron, time_zone)
-    begins, ends = _time(start, when, "--start"), _time(end, when, "--end")
-    _require_runs(when, begins, ends)
+    begins, ends = time_of(start, when, "--start"), time_of(end, when, "--end")
+    require_runs(when, begins, ends)
     version = find_version(pipeline, settings)
     job = _job(version, settings, param or [], params, cache)
     request = vertex_schedules.ScheduleRequest(
@@ -94,9 +114,19 @@ def create(
 
 @app.command("list")
 def list_schedules(
-    project: options.Project = None, region: options.Region = None, as_json: options.AsJson = False
+    target: options.Cloud = "vertex",
+    project: options.Project = None,
+    region: options.Region = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """List the schedules of a project in a region."""
+    """List the schedules of a project in a region, or those of Kubeflow Pipelines."""
+    if options.is_kubeflow(target):
+        from gpu_pipelines.cli import schedule_on_kubeflow
+
+        schedule_on_kubeflow.show_all(options.kubeflow_settings(kubeflow_host, kubeflow_namespace), as_json)
+        return
     from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     settings = _settings(project, region)
@@ -126,19 +156,39 @@ def list_schedules(
 @app.command()
 def describe(
     schedule: Schedule,
+    target: options.Cloud = "vertex",
     project: options.Project = None,
     region: options.Region = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show a schedule with its version, its parameters and its next runs."""
+    if options.is_kubeflow(target):
+        from gpu_pipelines.cli import schedule_on_kubeflow
+
+        schedule_on_kubeflow.show(schedule, options.kubeflow_settings(kubeflow_host, kubeflow_namespace), as_json)
+        return
     from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     _show(vertex_schedules.find(schedule, _settings(project, region)), as_json)
 
 
 @app.command()
-def pause(schedule: Schedule, project: options.Project = None, region: options.Region = None) -> None:
+def pause(
+    schedule: Schedule,
+    target: options.Cloud = "vertex",
+    project: options.Project = None,
+    region: options.Region = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
+) -> None:
     """Let a schedule start no more runs. Those that have begun go on."""
+    if options.is_kubeflow(target):
+        from gpu_pipelines.cli import schedule_on_kubeflow
+
+        schedule_on_kubeflow.pause(schedule, options.kubeflow_settings(kubeflow_host, kubeflow_namespace))
+        return
     from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     settings = _settings(project, region)
@@ -151,10 +201,20 @@ def pause(schedule: Schedule, project: options.Project = None, region: options.R
 def resume(
     schedule: Schedule,
     catch_up: Annotated[bool, typer.Option("--catch-up", help="Make up for runs that were due in between.")] = False,
+    target: options.Cloud = "vertex",
     project: options.Project = None,
     region: options.Region = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
 ) -> None:
     """Let a paused schedule start runs again."""
+    if options.is_kubeflow(target):
+        from gpu_pipelines.cli import schedule_on_kubeflow
+
+        if catch_up:
+            raise UserError("The target kubeflow has no --catch-up: a schedule there never makes up for runs.")
+        schedule_on_kubeflow.resume(schedule, options.kubeflow_settings(kubeflow_host, kubeflow_namespace))
+        return
     from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     settings = _settings(project, region)
@@ -164,8 +224,20 @@ def resume(
 
 
 @app.command()
-def delete(schedule: Schedule, project: options.Project = None, region: options.Region = None) -> None:
+def delete(
+    schedule: Schedule,
+    target: options.Cloud = "vertex",
+    project: options.Project = None,
+    region: options.Region = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
+) -> None:
     """Delete a schedule. Runs that have begun go on."""
+    if options.is_kubeflow(target):
+        from gpu_pipelines.cli import schedule_on_kubeflow
+
+        schedule_on_kubeflow.delete(schedule, options.kubeflow_settings(kubeflow_host, kubeflow_namespace))
+        return
     from gpu_pipelines.targets.vertex import schedules as vertex_schedules
 
     settings = _settings(project, region)
@@ -194,7 +266,7 @@ def update(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the request; change nothing.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change a schedule; what is not given stays, the parameters as well."""
+    """Change a schedule on Vertex AI; what is not given stays, the parameters as well."""
     from gpu_pipelines.targets.cron import parse_cron
     from gpu_pipelines.targets.vertex import schedules as vertex_schedules
     from gpu_pipelines.targets.vertex.repository import find_version
@@ -205,8 +277,8 @@ def update(
     when = present
     if cron or time_zone:
         when = parse_cron(cron or present.fields, time_zone or (None if cron and "TZ=" in cron else present.zone))
-    begins, ends = _time(start, when, "--start"), _time(end, when, "--end")
-    _require_runs(when, begins, ends)
+    begins, ends = time_of(start, when, "--start"), time_of(end, when, "--end")
+    require_runs(when, begins, ends)
     job = None
     if pipeline or param or params:
         before = found["createPipelineJobRequest"]["pipelineJob"]
@@ -232,13 +304,19 @@ def _settings(project: str | None, region: str | None, repository: str | None = 
     return settings
 
 
-def _time(text: str | None, when: Cron, flag: str) -> datetime | None:
+def time_of(text: str | None, when: Cron, flag: str) -> datetime | None:
+    """A point in time from the command line; None if it was not given."""
     from gpu_pipelines.targets.cron import parse_time
 
     return parse_time(text, when.zone, flag) if text else None
 
 
-def _require_runs(when: Cron, start: datetime | None, end: datetime | None) -> None:
+def require_runs(when: Cron, start: datetime | None, end: datetime | None) -> None:
+    """Checks that at least one run falls due between two times.
+
+    Raises:
+        UserError: none does.
+    """
     from gpu_pipelines.targets.cron import next_times
 
     if start and end and end <= start:

@@ -1,18 +1,26 @@
-"""`gpu-pipelines upload`: a compiled pipeline into a repository of Artifact Registry."""
+"""`gpu-pipelines upload`: a compiled pipeline into a repository of Artifact Registry, or into Kubeflow Pipelines."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.cli.vertex_request import JobFlags
+    from gpu_pipelines.project_settings import ProjectSettings
 
 
 def upload(
     pipeline: Annotated[str, typer.Argument(help="Name of the pipeline, or a compiled file.")],
-    tag: Annotated[list[str] | None, typer.Option(help="A tag that is to name this version; default latest.")] = None,
+    target: options.Cloud = "vertex",
+    tag: Annotated[
+        list[str] | None, typer.Option(help="A tag for this version, default latest; kubeflow: the version's name.")
+    ] = None,
     repository: options.Repository = None,
     accelerator: Annotated[str, typer.Option(metavar="SPEC", help="What it trains on, l4:4, say.")] = "",
     nodes: options.Nodes = 1,
@@ -32,16 +40,16 @@ def upload(
     encryption_key: options.EncryptionKey = None,
     tensorboard: options.Tensorboard = None,
     label: options.Label = None,
+    kubeflow_host: options.KubeflowHost = None,
+    kubeflow_namespace: options.KubeflowNamespace = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Upload a pipeline to Artifact Registry, as an immutable version with tags.
+    """Upload a pipeline to Artifact Registry, as an immutable version with tags, or to Kubeflow Pipelines.
 
     With a name the pipeline is compiled for the accelerator first.
     """
-    from gpu_pipelines.cli.vertex_request import JobFlags, compiled_pipeline
+    from gpu_pipelines.cli.vertex_request import JobFlags
     from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.vertex.console import repositories_page
-    from gpu_pipelines.targets.vertex.repository import DEFAULT_TAG, PipelineRepository
 
     given = {
         "repository": repository,
@@ -51,9 +59,10 @@ def upload(
         "network": network,
         "encryption_key": encryption_key,
         "tensorboard": tensorboard,
+        "kubeflow_host": kubeflow_host,
+        "kubeflow_namespace": kubeflow_namespace,
     }
     settings = options.with_labels(load_project_settings(given), label)
-    settings.require("repository")
     flags = JobFlags(
         accelerator=accelerator,
         nodes=nodes,
@@ -68,6 +77,40 @@ def upload(
         env=env,
         tensorboard=tensorboard,
     )
+    if options.is_kubeflow(target):
+        _upload_to_kubeflow(pipeline, flags, settings, tag or [], as_json)
+    else:
+        _upload_to_repository(pipeline, flags, settings, tag, as_json)
+
+
+def _upload_to_kubeflow(
+    pipeline: str, flags: JobFlags, settings: ProjectSettings, tags: list[str], as_json: bool
+) -> None:
+    from gpu_pipelines.cli.kubeflow_request import kubeflow_pipeline
+    from gpu_pipelines.targets.kubeflow import uploads as kubeflow_uploads
+
+    settings.require("kubeflow_host")
+    if len(tags) > 1:
+        raise UserError("A version has one name on Kubeflow Pipelines.", "Give --tag once.")
+    compiled = kubeflow_pipeline(pipeline, flags, settings)
+    version, is_new = kubeflow_uploads.upload(
+        compiled, tags[0] if tags else kubeflow_uploads.default_version(compiled.text), settings
+    )
+    if as_json:
+        print(json.dumps(version.to_json(), indent=2))
+        return
+    print(f"{'uploaded' if is_new else 'is there already:'} {version.pipeline}/{version.version}")
+    print(f"console: {kubeflow_uploads.pipeline_page(version, settings)}")
+
+
+def _upload_to_repository(
+    pipeline: str, flags: JobFlags, settings: ProjectSettings, tag: list[str] | None, as_json: bool
+) -> None:
+    from gpu_pipelines.cli.vertex_request import compiled_pipeline
+    from gpu_pipelines.targets.vertex.console import repositories_page
+    from gpu_pipelines.targets.vertex.repository import DEFAULT_TAG, PipelineRepository
+
+    settings.require("repository")
     compiled = compiled_pipeline(pipeline, flags, settings)
     uploaded = PipelineRepository(str(settings.repository)).upload(compiled.text, tag or [DEFAULT_TAG])
     if as_json:

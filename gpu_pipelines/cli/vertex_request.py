@@ -119,7 +119,7 @@ def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
 def _file_text(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
     from gpu_pipelines.targets.vertex.machines import with_image
 
-    _require_no_flags(name, flags)
+    require_no_flags(name, flags)
     try:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -132,12 +132,17 @@ def _uploaded(address: str, flags: JobFlags, settings: ProjectSettings) -> tuple
     from gpu_pipelines.targets.vertex.machines import with_image
     from gpu_pipelines.targets.vertex.repository import PipelineRepository, find_version
 
-    _require_no_flags(address, flags)
+    require_no_flags(address, flags)
     version = find_version(address, settings)
     return version.address, with_image(PipelineRepository(version.repository).text(version), settings, address)
 
 
-def _require_no_flags(what: str, flags: JobFlags) -> None:
+def require_no_flags(what: str, flags: JobFlags) -> None:
+    """Checks that no flag is given that would have to be compiled into what is compiled already.
+
+    Raises:
+        UserError: lists those that are.
+    """
     if flags.given:
         raise UserError(
             f"{what} is compiled already; {', '.join(flags.given)} cannot change it.",

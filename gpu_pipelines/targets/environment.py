@@ -9,3 +9,11 @@ INPUT_STATE = "GPU_PIPELINES_INPUT_STATE"
 
 # For a rehearsal without GPUs of what was placed on them: cpu:N runs N CPU processes on each node instead.
 REHEARSE = "GPU_PIPELINES_REHEARSE"
+
+# Which run the step belongs to, where the platform fills it into no parameter; `in_this_run` of step_interface.
+RUN = "GPU_PIPELINES_RUN"
+
+# A place that a step may write to while it runs, gs:// or a mounted directory. It is set where the platform itself
+# moves artifacts from and to object storage, before and after the step: their local paths are to be used then, whatever
+# their URIs are. Unset: a step reads and writes artifacts in Cloud Storage itself.
+STORAGE = "GPU_PIPELINES_STORAGE"

@@ -123,6 +123,37 @@ def _in_mounted_bucket(path: str) -> bool:
     return path.startswith(_MOUNTED) and path != _MOUNTED
 
 
+def problems_on_kubeflow(arguments: Mapping[str, Any], mounted: str) -> list[str]:
+    """What is wrong with the parameters of a run on Kubeflow: whatever is on this machine alone, or would be lost.
+
+    Args:
+        arguments: all parameters.
+        mounted: where a claim is mounted in the steps, with a slash at the end; empty if none is.
+    """
+
+    def is_there(path: str) -> bool:
+        return bool(mounted) and path.startswith(mounted) and path != mounted
+
+    found = []
+    prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
+    where = f"the mounted claim, {mounted}…" if mounted else "a bucket, gs://BUCKET/FOLDER"
+    if not prepare.source.startswith(("sample:", "gs://")) and not is_there(prepare.source):
+        found.append(f"The source {prepare.source} is not where the pods can read it. Copy it into {where}.")
+    if is_local(evaluation.registry) and not is_there(evaluation.registry):
+        found.append(
+            f"The registry {evaluation.registry} would be a directory of the container, lost at its end. Give "
+            + (f"registry={mounted}registry, or " if mounted else "")
+            + "registry=vertex://PROJECT/REGION for Vertex AI Model Registry."
+        )
+    paths = {"model": fields_from(TrainingSettings, arguments).model, "tokenizer": prepare.tokenizer}
+    if evaluation.scoring_file is not None:
+        paths["scoring_function"] = str(evaluation.scoring_file)
+    for name, value in paths.items():
+        if value.startswith((".", "/", "~")) and not is_there(value):
+            found.append(f"{name} is {value}, which is on this machine. Copy it into {where}, or add it to the image.")
+    return found
+
+
 def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
     program = digest_of_program()

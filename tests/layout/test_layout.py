@@ -43,6 +43,7 @@ ONLY_IN = {
     # Of the extra `serving`: pipelines are compiled, and models uploaded, by programs that have neither.
     "fastapi": ("gpu_pipelines/serving/app.py",),
     "uvicorn": ("gpu_pipelines/serving/server.py",),
+    **dict.fromkeys(("kubeflow", "kubernetes", "kfp_server_api"), ("gpu_pipelines/targets/kubeflow",)),
 }
 
 

@@ -13,6 +13,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR
+from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.target import STEPS_IMAGE
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, require_job
 
@@ -21,9 +22,6 @@ CACHED_STEPS = ("prepare-data",)
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
 _STEP_SIZES = {"prepare-data": ("16", "64G"), "check-for-new-data": ("1", "4G")}
 _OTHER_SIZE = ("4", "16G")
-#: What KFP starts a component with, and the same with the shell replaced by it: the container's process 1 is what gets
-#: SIGTERM, and a shell does not pass it on.
-_EXECUTOR, _EXECUTOR_AS_PROCESS_1 = "_KFP_RUNTIME=true python3 -m", "export _KFP_RUNTIME=true; exec python3 -m"
 _TENSORBOARD_OUTPUT = "{root}/tensorboard/{job}"
 
 
@@ -97,7 +95,7 @@ class VertexTarget:
         wrapped = copy.deepcopy(_wrapped(component))
         inputs = wrapped.component_spec.inputs
         container = inputs["worker_pool_specs"].default[0]["container_spec"]
-        values = self._fields_of_the_job(plan, options, _as_process_1(container["command"]), container["args"])
+        values = self._fields_of_the_job(plan, options, as_process_1(container["command"]), container["args"])
         for name, value in values.items():
             inputs[name].default = value
         return cast(Callable[..., Any], wrapped)
@@ -152,12 +150,3 @@ def require_no_field_of_a_job(component: Any) -> None:
             f"The component {component.name} cannot become a CustomJob: {', '.join(taken)} are fields of one.",
             "Rename these inputs.",
         )
-
-
-def _as_process_1(command: list[str]) -> list[str]:
-    if not any(_EXECUTOR in part for part in command):
-        raise UserError(
-            f"The container's command has no {_EXECUTOR!r}, so a SIGTERM would not reach the step.",
-            "Take a component made by @dsl.component, with the version of kfp in constraints.txt.",
-        )
-    return [part.replace(_EXECUTOR, _EXECUTOR_AS_PROCESS_1) for part in command]

@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines on GKE, and Kubeflow Trainer for several nodes."""

@@ -1,0 +1,33 @@
+"""A pipeline as the YAML file that Kubeflow Pipelines takes: the pipeline, and what is for Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import compiled
+from gpu_pipelines.targets.kubeflow.target import KubeflowTarget, require_kubeflow
+
+
+def compiled_for_kubeflow(
+    name: str,
+    plan: AcceleratorPlan,
+    settings: ProjectSettings | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """The text of the file of a pipeline: two YAML documents.
+
+    Args:
+        name: name of the pipeline, as on the command line.
+        plan: what it trains on.
+        settings: image, claim or bucket, node pool, pull secret, queue, service account.
+        environment: variables of the steps.
+
+    Raises:
+        UserError: there is no such pipeline, or GKE has no such nodes.
+    """
+    from gpu_pipelines.pipelines import load_pipeline
+
+    require_kubeflow()
+    return compiled(load_pipeline(name).build(KubeflowTarget(settings, environment), plan))

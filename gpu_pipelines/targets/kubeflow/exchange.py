@@ -1,0 +1,177 @@
+"""What passes between a step and the nodes of its TrainJob: inputs to the nodes, outputs of the chief back to the step.
+
+Kubeflow Pipelines fills in and collects the artifacts of the step's own pod alone. The nodes are other pods, so
+that what they exchange lies in a folder that all of them reach: in a bucket, or on a claim that all of them mount.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_interface import PLACE
+
+#: The argument by which KFP tells a step its inputs and outputs.
+EXECUTOR_INPUT = "--executor_input"
+#: What a step writes last: its parameters, and what its artifacts have become.
+EXECUTOR_OUTPUT = "executor_output.json"
+_INPUTS, _OUTPUTS = "inputs", "outputs"
+#: Where KFP's launcher puts the artifacts of each kind of storage (`LocalPathForURI`).
+_LOCAL_PATHS = {"gs://": "/gcs/", "minio://": "/minio/", "s3://": "/s3/"}
+
+
+def executor_input_of(command: Sequence[str]) -> dict[str, Any]:
+    """The inputs and outputs in the command of a step.
+
+    Raises:
+        UserError: it has none.
+    """
+    if EXECUTOR_INPUT not in command:
+        raise UserError(f"The command of the step has no {EXECUTOR_INPUT}.", "Take a component made by @dsl.component.")
+    document: dict[str, Any] = json.loads(command[list(command).index(EXECUTOR_INPUT) + 1])
+    return document
+
+
+def with_executor_input(command: Sequence[str], document: dict[str, Any]) -> list[str]:
+    """The command with other inputs and outputs."""
+    changed = list(command)
+    changed[changed.index(EXECUTOR_INPUT) + 1] = json.dumps(document)
+    return changed
+
+
+def local_path(uri: str) -> str:
+    """Where KFP's launcher has an artifact in the step's pod."""
+    for scheme, folder in _LOCAL_PATHS.items():
+        if uri.startswith(scheme):
+            return folder + uri.removeprefix(scheme)
+    return uri
+
+
+class Exchange:
+    """A folder that a step and the nodes of its TrainJob share.
+
+    Args:
+        place: gs://… or a directory.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place.rstrip("/")
+
+    def send_inputs(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Copies the input artifacts to where the nodes can read them.
+
+        Those in Cloud Storage stay there: the nodes read it themselves.
+
+        Args:
+            document: the step's executor input.
+
+        Returns:
+            The executor input for the nodes.
+        """
+        sent = copy.deepcopy(document)
+        for name, artifacts in sent.get("inputs", {}).get("artifacts", {}).items():
+            for artifact in artifacts.get("artifacts", []):
+                uri = artifact.get("uri", "")
+                if uri.startswith("gs://") or artifact.get("metadata", {}).get(PLACE):
+                    continue
+                artifact["uri"] = f"{self.place}/{_INPUTS}/{name}"
+                _copy(Path(local_path(uri)), artifact["uri"])
+        return sent
+
+    def send_outputs(self, directory: Path) -> None:
+        """Copies what the chief wrote; the executor output goes last."""
+        _copy(directory, f"{self.place}/{_OUTPUTS}", last=EXECUTOR_OUTPUT)
+
+    def collect_outputs(self, document: dict[str, Any]) -> None:
+        """Puts what the chief wrote to where KFP's launcher expects it of the step.
+
+        An artifact that the chief moved, such as checkpoints, keeps the URI that KFP gave it, and has its place in its
+        metadata.
+
+        Args:
+            document: the step's executor input.
+
+        Raises:
+            UserError: the chief has left no outputs.
+        """
+        place = f"{self.place}/{_OUTPUTS}"
+        directory = fetched_folder(place) if is_remote(place) else Path(place)
+        if not (directory / EXECUTOR_OUTPUT).is_file():
+            raise UserError(f"The TrainJob has ended without outputs in {place}.", "Look at the log of its first node.")
+        told = json.loads((directory / EXECUTOR_OUTPUT).read_text(encoding="utf-8"))
+        outputs = document["outputs"]
+        for name, artifacts in outputs.get("artifacts", {}).items():
+            uri = artifacts["artifacts"][0]["uri"]
+            if (directory / "artifacts" / name).exists():
+                _copy(directory / "artifacts" / name, local_path(uri))
+            for artifact in told.get("artifacts", {}).get(name, {}).get("artifacts", []):
+                if not artifact["uri"].endswith(f"/{_OUTPUTS}/artifacts/{name}"):
+                    artifact.setdefault("metadata", {})[PLACE] = artifact["uri"]
+                artifact["uri"] = uri
+        for name, parameter in outputs.get("parameters", {}).items():
+            if (directory / "parameters" / name).exists():
+                _copy(directory / "parameters" / name, parameter["outputFile"])
+        output = Path(outputs["outputFile"])
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(told), encoding="utf-8")
+
+    def delete(self) -> None:
+        """Removes the folder."""
+        if is_remote(self.place):
+            folder = RemoteFolder(self.place)
+            folder.delete(folder.names())
+        else:
+            shutil.rmtree(self.place, ignore_errors=True)
+
+
+def for_node(document: dict[str, Any], scratch: Path) -> dict[str, Any]:
+    """The executor input of a node, whose outputs go to a directory of its own.
+
+    Args:
+        document: what the step has sent.
+        scratch: the directory; `outputs` below it is what `send_outputs` takes.
+    """
+    changed = copy.deepcopy(document)
+    directory, outputs = scratch / _OUTPUTS, changed["outputs"]
+    for kind in ("artifacts", "parameters"):
+        (directory / kind).mkdir(parents=True)
+    for name, artifacts in outputs.get("artifacts", {}).items():
+        artifacts["artifacts"][0]["uri"] = str(directory / "artifacts" / name)
+    for name, parameter in outputs.get("parameters", {}).items():
+        parameter["outputFile"] = str(directory / "parameters" / name)
+    outputs["outputFile"] = str(directory / EXECUTOR_OUTPUT)
+    return changed
+
+
+def outputs_in(scratch: Path) -> Path:
+    """The directory of a node's outputs."""
+    return scratch / _OUTPUTS
+
+
+def _copy(source: Path, target: str, last: str = "") -> None:
+    """Copies a file or a directory to gs://… or another path, the file `last` after all others."""
+    if not is_remote(target):
+        place = Path(target)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, place, dirs_exist_ok=True, ignore=lambda _, names: [n for n in names if n == last])
+            if last:
+                shutil.copy2(source / last, place / last)
+        else:
+            shutil.copy2(source, place)
+        return
+    if source.is_dir():
+        names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
+        folder = RemoteFolder(target)
+        folder.upload(source, [name for name in names if name != last])
+        if last:
+            folder.upload(source, [last])
+    else:
+        parent, _, file = target.rpartition("/")
+        RemoteFolder(parent).write(file, source.read_bytes())

@@ -1,0 +1,309 @@
+"""Runs on Kubeflow Pipelines: the request for one, submitting it, how far it is, and ending it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import documents_of
+from gpu_pipelines.targets.kubeflow.connection import connect, namespace_of, quietly, service_errors
+from gpu_pipelines.targets.local_log import Observer, StepRecord
+
+#: The experiment that runs are filed under if no other is given.
+DEFAULT_EXPERIMENT = "gpu-pipelines"
+#: States of a run and of its tasks (`RuntimeState`), and what they are called here.
+_STATES = {
+    "PENDING": "waiting",
+    "RUNNING": "running",
+    "PAUSED": "waiting",
+    "CANCELING": "running",
+    "SUCCEEDED": "succeeded",
+    "SKIPPED": "reused",
+    "FAILED": "failed",
+    "CANCELED": "cancelled",
+}
+_ENDS = ("succeeded", "reused", "failed", "cancelled")
+#: Tasks that Kubeflow Pipelines has besides the steps.
+_NOT_STEPS = ("root", "root-driver", "executor")
+_MISSES = 5
+
+
+@dataclass(frozen=True)
+class KubeflowPipeline:
+    """A compiled pipeline for Kubeflow.
+
+    Attributes:
+        text: the file.
+        spec: its first document, the pipeline.
+        platform: its second, what is for Kubernetes; empty if there is none.
+    """
+
+    text: str
+    spec: dict[str, Any]
+    platform: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the pipeline."""
+        return str(self.spec["pipelineInfo"]["name"])
+
+
+def parsed_pipeline(text: str, origin: str) -> KubeflowPipeline:
+    """The pipeline in a compiled file.
+
+    Args:
+        text: content of the file.
+        origin: what the file is called, for messages.
+
+    Raises:
+        UserError: it is no compiled pipeline, or one for Vertex AI.
+    """
+    try:
+        documents = documents_of(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{origin} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+    spec = documents[0] if documents else None
+    if not (isinstance(spec, dict) and isinstance(spec.get("root"), dict) and "deploymentSpec" in spec):
+        raise UserError(f"{origin} is no compiled pipeline.", "Make one with gpu-pipelines compile --target kubeflow.")
+    if "custom_job.launcher" in text:
+        raise UserError(
+            f"{origin} was compiled for Vertex AI: its GPU steps are CustomJobs.",
+            "Compile it with --target kubeflow.",
+        )
+    platform = documents[1] if len(documents) > 1 else {}
+    return KubeflowPipeline(text, spec, platform)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run to be submitted.
+
+    Attributes:
+        name: its display name.
+        pipeline: what it runs.
+        arguments: values of the pipeline's parameters.
+        experiment: the experiment that it is filed under.
+        pipeline_root: where its artifacts go; None for the cluster's default.
+        service_account: Kubernetes service account of its pods; None for the default.
+        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+    """
+
+    name: str
+    pipeline: KubeflowPipeline
+    arguments: Mapping[str, Any]
+    experiment: str = DEFAULT_EXPERIMENT
+    pipeline_root: str | None = None
+    service_account: str | None = None
+    cache: bool | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the request, as the REST API has it; the experiment by its name."""
+        spec: dict[str, Any] = {"pipeline_spec": self.pipeline.spec}
+        if self.pipeline.platform:
+            spec["platform_spec"] = self.pipeline.platform
+        runtime: dict[str, Any] = {"parameters": given(self.arguments)}
+        if self.pipeline_root:
+            runtime["pipeline_root"] = self.pipeline_root
+        body: dict[str, Any] = {"display_name": self.name, "experiment": self.experiment, "runtime_config": runtime}
+        if self.service_account:
+            body["service_account"] = self.service_account
+        # Last, because it is a thousand lines in what a dry run prints.
+        return {**body, "pipeline_spec": spec}
+
+
+def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that have a value."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def new_run_name(pipeline: str) -> str:
+    """Name of a new run: the pipeline's and the time (UTC)."""
+    return f"{pipeline} {datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S}"
+
+
+def submit(request: RunRequest, settings: ProjectSettings) -> str:
+    """Submits a run.
+
+    Returns:
+        The id of the run.
+
+    Raises:
+        UserError: the service refuses it, or cannot be reached.
+    """
+    client = connect(settings)
+    lost = f"Look whether it has begun: {runs_page(settings)}."
+    with tempfile.TemporaryDirectory() as folder, quietly():
+        path = Path(folder) / "pipeline.yaml"
+        path.write_text(request.pipeline.text, encoding="utf-8")
+        experiment = experiment_id(client, request.experiment, settings)
+        with service_errors("Submitting the pipeline", lost):
+            run = client.run_pipeline(
+                experiment_id=experiment,
+                job_name=request.name,
+                pipeline_package_path=str(path),
+                params=given(request.arguments),
+                pipeline_root=request.pipeline_root,
+                enable_caching=request.cache,
+                service_account=request.service_account,
+            )
+    return str(run.run_id)
+
+
+def experiment_id(client: Any, name: str, settings: ProjectSettings) -> str:
+    """The id of an experiment, which is made if there is none of the name.
+
+    Raises:
+        UserError: the service cannot be reached, or does not allow it.
+    """
+    with quietly(), service_errors(f"Looking for the experiment {name!r}"):
+        return str(client.create_experiment(name, namespace=namespace_of(settings)).experiment_id)
+
+
+@dataclass(frozen=True)
+class StepState:
+    """How far a step of a run is.
+
+    Attributes:
+        name: name of the task in the pipeline.
+        state: waiting, running, succeeded, reused, failed or cancelled.
+        seconds: how long it has run.
+        error: the service's message; empty if there is none.
+    """
+
+    name: str
+    state: str
+    seconds: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far a run is.
+
+    Attributes:
+        run_id: its id.
+        state: as of a step.
+        steps: its steps that are known yet, in the order in which they began.
+        error: the service's message; empty if there is none.
+    """
+
+    run_id: str
+    state: str
+    steps: tuple[StepState, ...] = ()
+    error: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in _ENDS
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as a JSON object."""
+        return {**vars(self), "steps": [vars(step) for step in self.steps]}
+
+
+def look(client: Any, run_id: str) -> RunState:
+    """How far a run is.
+
+    Raises:
+        UserError: there is no such run, or the service cannot be reached.
+    """
+    with service_errors(f"Looking at the run {run_id}", "The run goes on; try again later."):
+        run = client.get_run(run_id)
+    details = (run.run_details.task_details or []) if run.run_details else []
+    by_task = {detail.task_id: detail for detail in details}
+    steps = [
+        _step(detail, by_task)
+        for detail in sorted(details, key=_begun)
+        if detail.display_name not in _NOT_STEPS and not str(detail.display_name).endswith("-driver")
+    ]
+    return RunState(run_id, _state(run.state), tuple(steps), _message(run.error))
+
+
+def follow(run_id: str, settings: ProjectSettings, observer: Observer, every: float) -> RunState:
+    """Waits for the end of a run and tells how it goes.
+
+    Args:
+        run_id: its id.
+        settings: address and namespace.
+        observer: is told of steps that begin and end.
+        every: seconds between two looks.
+
+    Raises:
+        UserError: there is no such run, or the service could not be reached several times in a row.
+    """
+    client, began, ended, misses = connect(settings), set[str](), set[str](), 0
+    while True:
+        try:
+            run, misses = look(client, run_id), 0
+        except UserError:
+            misses += 1
+            if misses >= _MISSES or not began:
+                raise
+            time.sleep(every)
+            continue
+        for step in run.steps:
+            if step.state != "waiting" and step.name not in began:
+                began.add(step.name)
+                observer.step_began(step.name)
+            if step.state in _ENDS and step.name not in ended:
+                ended.add(step.name)
+                observer.step_ended(StepRecord(step.name, step.state, step.seconds, message=step.error))
+        if run.ended:
+            return run
+        time.sleep(every)
+
+
+def terminate(run_id: str, settings: ProjectSettings) -> None:
+    """Ends a run; steps that run are stopped.
+
+    Raises:
+        UserError: there is no such run, or it has ended.
+    """
+    client = connect(settings)
+    with service_errors(f"Cancelling the run {run_id}"):
+        client.terminate_run(run_id)
+
+
+def runs_page(settings: ProjectSettings) -> str:
+    """The page of all runs in the user interface of Kubeflow Pipelines."""
+    return f"{str(settings.kubeflow_host).rstrip('/')}/#/runs"
+
+
+def run_page(run_id: str, settings: ProjectSettings) -> str:
+    """The page of a run, at the address that KFP's client prints itself."""
+    return f"{runs_page(settings)}/details/{run_id}"
+
+
+def _step(detail: Any, by_task: Mapping[str, Any]) -> StepState:
+    seconds = 0.0
+    if detail.start_time and detail.end_time:
+        seconds = max(0.0, (detail.end_time - detail.start_time).total_seconds())
+    error = _message(detail.error)
+    for child in detail.child_tasks or []:
+        # What the container's end was is told of the executor below the step.
+        inner = by_task.get(child.task_id)
+        error = error or (_message(inner.error) if inner else "")
+    return StepState(str(detail.display_name), _state(detail.state), seconds, error)
+
+
+def _begun(detail: Any) -> tuple[bool, str, str]:
+    """Sorts tasks by when they began; those that have not come last."""
+    began = detail.start_time
+    return began is None, began.isoformat() if began else "", str(detail.display_name)
+
+
+def _state(state: str | None) -> str:
+    return _STATES.get(str(state), "waiting")
+
+
+def _message(error: Any) -> str:
+    return str(error.message or "") if error else ""

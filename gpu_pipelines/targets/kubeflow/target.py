@@ -1,0 +1,168 @@
+"""The Kubeflow target: steps become pods of GKE, those that use several nodes a TrainJob of Kubeflow Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.registry import VERTEX
+from gpu_pipelines.step_interface import THIS_RUN
+from gpu_pipelines.targets.environment import ACCELERATOR, RUN, STORAGE
+from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
+from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_RUNTIME, TrainJobSpec
+from gpu_pipelines.targets.process_1 import as_process_1
+from gpu_pipelines.targets.target import STEPS_IMAGE
+
+#: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
+DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
+#: The steps whose results are worth keeping: a new version of a model is what the others are run for.
+CACHED_STEPS = ("prepare-data",)
+#: CPUs and GiB of memory of the steps without a GPU.
+_STEP_SIZES = {"prepare-data": PodNeeds(8, 32)}
+_OTHER_SIZE = PodNeeds(2, 8)
+#: What waits for a TrainJob computes nothing.
+_LAUNCHER_SIZE = PodNeeds(1, 2)
+#: How often a step on Spot nodes is started again when its node is taken away, and the pause before, seconds.
+SPOT_RESTARTS, _FIRST_PAUSE, _LONGEST_PAUSE = 10, 60, 1800
+#: How often a TrainJob is created again on nodes that are not Spot: maintenance takes those too.
+_OTHER_RESTARTS = 3
+#: The label by which Kubeflow Pipelines finds the pods of a run (LabelKeyWorkflowRunId of its backend).
+_RUN_LABEL = "metadata.labels['pipeline/runid']"
+_LAUNCHER = "gpu_pipelines.targets.kubeflow.train_job"
+
+
+class KubeflowTarget:
+    """Places steps on Kubeflow Pipelines in GKE.
+
+    Args:
+        settings: image, claim or bucket, node pool, pull secret, queue, service account.
+        environment: variables of the steps.
+
+    Attributes:
+        checkpoint_uri: on the claim or in the bucket, a folder for each run; artifacts are uploaded only when a step
+            ends.
+        registry: a directory of the claim; without one Vertex AI Model Registry.
+        notification: None: Kubeflow Pipelines comes with no component that sends mail.
+    """
+
+    notification = None
+
+    def __init__(self, settings: ProjectSettings | None = None, environment: Mapping[str, str] | None = None) -> None:
+        self._settings = settings or ProjectSettings()
+        self._environment = dict(environment or {})
+        self._claim = claim_of(self._settings)
+        self._storage = storage_of_runs(self._settings)
+        self.checkpoint_uri: str | None = f"{self._storage}/checkpoints/{THIS_RUN}"
+        self.registry = f"{MOUNT_PATH}/registry" if self._claim else VERTEX
+
+    def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
+        """The component as a pod on a node of the plan, or as a TrainJob on several.
+
+        Args:
+            component: a KFP component.
+            plan: the accelerators it runs on; None for a step that needs none.
+
+        Raises:
+            UserError: GKE has no such nodes.
+        """
+        name = component.name
+        needs = _STEP_SIZES.get(name, _OTHER_SIZE) if plan is None else pod_needs(plan, self._settings)
+        several = plan is not None and plan.nodes > 1
+
+        def task(**arguments: Any) -> Any:
+            made = component(**arguments)
+            made.set_caching_options(name in CACHED_STEPS)
+            if plan is not None and several:
+                self._as_train_job(made, plan, needs)
+            self._in_pod(made, _LAUNCHER_SIZE if several else needs)
+            if plan is not None and not several:
+                made.set_env_variable(ACCELERATOR, plan.spec)
+                if plan.strategy == "spot":
+                    made.set_retry(SPOT_RESTARTS, f"{_FIRST_PAUSE}s", 2.0, f"{_LONGEST_PAUSE}s")
+            return made
+
+        return task
+
+    @property
+    def _image(self) -> str:
+        return self._settings.image or STEPS_IMAGE
+
+    def _in_pod(self, task: Any, needs: PodNeeds) -> None:
+        """Gives a task what its pod asks for, the claim, and the variables."""
+        from kfp import kubernetes
+
+        # No limit on CPUs: a pod may use those that are idle.
+        task.set_container_image(self._image).set_cpu_request(str(needs.cpus))
+        task.set_memory_request(f"{needs.memory_gib}Gi").set_memory_limit(f"{needs.memory_gib}Gi")
+        if needs.gpus:
+            task.set_accelerator_type(GPU_RESOURCE).set_accelerator_limit(needs.gpus)
+        if needs.shared_memory_gib:
+            kubernetes.empty_dir_mount(task, "shared-memory", "/dev/shm", "Memory", f"{needs.shared_memory_gib}Gi")  # noqa: S108
+        for label, value in needs.node_selector.items():
+            kubernetes.add_node_selector(task, label, value)
+        for toleration in needs.tolerations:
+            kubernetes.add_toleration_json(task, toleration.to_json())
+        if self._claim:
+            kubernetes.mount_pvc(task, self._claim, MOUNT_PATH)
+        if self._settings.pull_secret:
+            kubernetes.set_image_pull_secrets(task, [self._settings.pull_secret])
+        if needs.gpus and self._settings.kueue_queue:
+            kubernetes.add_pod_label(task, QUEUE_LABEL, self._settings.kueue_queue)
+        kubernetes.use_field_path_as_env(task, RUN, _RUN_LABEL)
+        for name, value in {STORAGE: self._storage, **self._variables}.items():
+            task.set_env_variable(name, value)
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        """Variables of every container: where Vertex AI Model Registry is, and those that were given."""
+        google = {"GOOGLE_CLOUD_PROJECT": self._settings.project, "GOOGLE_CLOUD_REGION": self._settings.region}
+        return {**{name: value for name, value in google.items() if value}, **self._environment}
+
+    def _as_train_job(self, task: Any, plan: AcceleratorPlan, needs: PodNeeds) -> None:
+        """Replaces what a task runs by what creates a TrainJob that runs it on each node."""
+        spec = TrainJobSpec(
+            step=task.name,
+            image=self._image,
+            nodes=plan.nodes,
+            needs=needs,
+            storage=self._storage,
+            runtime=self._settings.kubeflow_runtime or DEFAULT_RUNTIME,
+            volume_claim=self._claim,
+            mount_path=MOUNT_PATH if self._claim else "",
+            pull_secret=self._settings.pull_secret or "",
+            queue=self._settings.kueue_queue or "",
+            service_account=self._settings.kubeflow_service_account or "",
+            environment={ACCELERATOR: plan.spec, **self._variables},
+            hours=plan.hours or 0.0,
+            restarts=SPOT_RESTARTS if plan.strategy == "spot" else _OTHER_RESTARTS,
+        )
+        container = task.container_spec
+        container.args = ["--train-job", spec.dumps(), "--", *as_process_1(container.command), *container.args]
+        container.command = ["python3", "-m", _LAUNCHER]
+
+
+def claim_of(settings: ProjectSettings) -> str:
+    """The claim that is mounted in every step; empty where checkpoints go to a bucket and no claim is given."""
+    return settings.volume_claim or ("" if settings.checkpoints else DEFAULT_CLAIM)
+
+
+def storage_of_runs(settings: ProjectSettings) -> str:
+    """Where steps write while they run: the bucket for checkpoints, else the claim's mount."""
+    return (settings.checkpoints or MOUNT_PATH).rstrip("/")
+
+
+def require_kubeflow() -> None:
+    """Checks that what compiles for Kubeflow is installed.
+
+    Raises:
+        UserError: it is not.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("kfp") is None or find_spec("kfp.kubernetes") is None:
+        raise UserError(
+            "Kubeflow needs kfp-kubernetes, which is not installed.", "Run pip install 'gpu-pipelines[kubeflow]'."
+        )

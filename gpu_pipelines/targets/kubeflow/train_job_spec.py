@@ -1,0 +1,62 @@
+"""A training on several nodes as it is written into a compiled file, from which its step makes a TrainJob."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpu_pipelines.targets.kubeflow.pods import PodNeeds, Toleration
+
+#: The runtime that Kubeflow Trainer comes with for torchrun's variables.
+DEFAULT_RUNTIME = "torch-distributed"
+
+
+@dataclass(frozen=True)
+class TrainJobSpec:
+    """What a TrainJob is made of, besides the command.
+
+    Attributes:
+        step: name of the step that it is the work of.
+        image: image that the nodes run.
+        nodes: number of nodes.
+        needs: what each asks for.
+        storage: gs://… or a mounted directory, which all nodes and the step share.
+        runtime: the training runtime that it starts from.
+        volume_claim: PersistentVolumeClaim that is mounted in each node; empty for none.
+        mount_path: where.
+        pull_secret: secret with which the image is pulled; empty for none.
+        queue: queue of Kueue that it waits in; empty for none.
+        service_account: Kubernetes service account of the nodes; empty for the namespace's default.
+        environment: variables of the nodes.
+        hours: the longest that it may run; 0 for no limit.
+        restarts: how often it is created again after an interruption that it can continue from.
+    """
+
+    step: str
+    image: str
+    nodes: int
+    needs: PodNeeds
+    storage: str
+    runtime: str = DEFAULT_RUNTIME
+    volume_claim: str = ""
+    mount_path: str = ""
+    pull_secret: str = ""
+    queue: str = ""
+    service_account: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    hours: float = 0.0
+    restarts: int = 0
+
+    def dumps(self) -> str:
+        """The specification as a line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def loads(cls, text: str) -> TrainJobSpec:
+        """Reads what `dumps` wrote."""
+        content: dict[str, Any] = json.loads(text)
+        needs = content.pop("needs")
+        tolerations = tuple(Toleration(**each) for each in needs.pop("tolerations"))
+        return cls(needs=PodNeeds(**needs, tolerations=tolerations), **content)

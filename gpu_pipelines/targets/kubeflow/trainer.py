@@ -1,0 +1,327 @@
+"""TrainJobs of Kubeflow Trainer through its SDK: created, looked at, read, deleted; nothing else imports the SDK."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from gpu_pipelines.errors import ERROR_PREFIX, INTERRUPTED, NOT_HEARD_OF, Interrupted, UserError
+from gpu_pipelines.targets.kubeflow.pods import QUEUE_LABEL
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+
+#: Name of the container of a node, and of the job that makes the nodes, in Trainer's runtimes.
+NODE = "node"
+#: Label of the pods of a TrainJob.
+_JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+#: Condition of a pod whose node was taken away: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/.
+_DISRUPTED = "DisruptionTarget"
+_LINES_READ = 200
+_SECONDS_BETWEEN_STREAMS = 2.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a TrainJob failed.
+
+    Attributes:
+        message: for the user.
+        resumable: whether it can be created again and go on: a node was taken away, or the step says so.
+    """
+
+    message: str
+    resumable: bool
+
+
+class TrainJobs:
+    """The TrainJobs of the namespace that this process or the current kubeconfig is in.
+
+    Raises:
+        UserError: the SDK is not installed, or there is no cluster to talk to.
+    """
+
+    def __init__(self) -> None:
+        with _service_errors("Connecting to Kubernetes"):
+            trainer = _sdk()
+            self._client = trainer.TrainerClient()
+            self._backend = self._client.backend
+
+    def create(self, name: str, spec: TrainJobSpec, command: Sequence[str]) -> None:
+        """Creates a TrainJob.
+
+        Args:
+            name: its name.
+            spec: what it is made of.
+            command: what each node runs.
+
+        Raises:
+            UserError: the cluster refuses it, or has no such runtime.
+        """
+        trainer = _sdk()
+        needs = spec.needs
+        with _service_errors(
+            f"Creating the TrainJob {name}",
+            f"Look whether Kubeflow Trainer with the runtime {spec.runtime} is installed, and the step's service "
+            "account may create TrainJobs: docs/kubeflow.md.",
+        ):
+            self._client.train(
+                runtime=spec.runtime,
+                trainer=trainer.CustomTrainerContainer(
+                    image=spec.image,
+                    num_nodes=spec.nodes,
+                    resources_per_node={
+                        "cpu": str(needs.cpus),
+                        "memory": f"{needs.memory_gib}Gi",
+                        "gpu": str(needs.gpus),
+                    },
+                    env=dict(spec.environment),
+                ),
+                options=_options(name, spec, command),
+            )
+
+    def state(self, name: str) -> str:
+        """Created, Running, Complete or Failed."""
+        with _service_errors(f"Looking at the TrainJob {name}"):
+            return str(self._client.get_job(name).status)
+
+    def log_lines(self, name: str, node: int) -> Iterator[str]:
+        """The lines of a node, from the first, until its pod ends; none if it has not started."""
+        with _service_errors(f"Reading the log of {name}"):
+            yield from self._client.get_job_logs(name, step=f"{NODE}-{node}", follow=True)
+
+    def failure(self, name: str, nodes: int) -> Failure:
+        """Why a TrainJob failed, by its pods.
+
+        Args:
+            name: its name.
+            nodes: how many it had.
+        """
+        with _service_errors(f"Looking at the pods of {name}"):
+            pods = self._backend.core_api.list_namespaced_pod(
+                self._backend.namespace, label_selector=f"{_JOB_LABEL}={name}"
+            ).items
+        newest = _newest_by_node(pods)
+        statuses = {pod.metadata.name: _exit_status(pod) for pod in newest}
+        if disrupted := [pod.metadata.name for pod in newest if _is_disrupted(pod)]:
+            return Failure(f"the nodes of {', '.join(disrupted)} were taken away", resumable=True)
+        failed = [pod for pod in newest if statuses[pod.metadata.name] not in (None, 0, INTERRUPTED)]
+        messages = [message for pod in failed if (message := self._message_of(pod))]
+        # Of the nodes that failed one may be the cause, and others have only lost it.
+        if causes := [message for message in messages if NOT_HEARD_OF not in message]:
+            return Failure(causes[0], resumable=False)
+        if INTERRUPTED in statuses.values():
+            return Failure("the training was told to stop and saved its state", resumable=True)
+        if messages or len(newest) < nodes:
+            message = messages[0] if messages else f"{nodes - len(newest)} of {nodes} pods are gone"
+            return Failure(message, resumable=True)
+        ends = "; ".join(f"{pod.metadata.name} exited with {statuses[pod.metadata.name]}" for pod in failed)
+        return Failure(f"The TrainJob {name} failed{': ' + ends if ends else ''}.", resumable=False)
+
+    def _message_of(self, pod: Any) -> str:
+        """What a pod printed last after `error: `; empty if nothing."""
+        try:
+            text = self._backend.core_api.read_namespaced_pod_log(
+                pod.metadata.name, self._backend.namespace, container=NODE, tail_lines=_LINES_READ
+            )
+        except _api_error():
+            return ""
+        _, found, message = f"\n{text}".rpartition(f"\n{ERROR_PREFIX}")
+        return str(message).strip() if found else ""
+
+    def delete(self, name: str) -> None:
+        """Deletes a TrainJob and its pods; one that is not there is passed over.
+
+        Raises:
+            UserError: the cluster cannot be reached.
+        """
+        with _service_errors(f"Deleting the TrainJob {name}", f"Delete it: kubectl delete trainjob {name}."):
+            try:
+                self._client.delete_job(name)
+            except RuntimeError as error:
+                if getattr(error.__cause__, "status", None) != HTTPStatus.NOT_FOUND:
+                    raise
+
+
+class LogFollower:
+    """Prints the lines of the first node while the TrainJob runs, in a thread of its own.
+
+    Args:
+        jobs: where to read.
+        name: name of the TrainJob.
+        say: takes a line.
+    """
+
+    def __init__(self, jobs: TrainJobs, name: str, say: Callable[[str], None]) -> None:
+        self._jobs, self._name, self._say = jobs, name, say
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Ends it, after the lines that are there have been read."""
+        self._over.set()
+        self._thread.join(seconds)
+
+    def _follow(self) -> None:
+        said = 0
+        while True:
+            last = self._over.is_set()
+            try:
+                for number, line in enumerate(self._jobs.log_lines(self._name, 0)):
+                    # A stream that breaks off begins anew with the first line.
+                    if number >= said:
+                        self._say(line)
+                        said += 1
+            except UserError:
+                # The log is for the reader alone; the state of the job is asked for elsewhere.
+                pass
+            if last:
+                return
+            self._over.wait(_SECONDS_BETWEEN_STREAMS)
+
+
+def _options(name: str, spec: TrainJobSpec, command: Sequence[str]) -> list[Any]:
+    """What the SDK calls options: the command, labels, the deadline, and changes to the runtime's pods."""
+    from kubeflow.trainer.options import ActiveDeadlineSeconds, Labels, Name, RuntimePatch, TrainerCommand
+
+    labels = {"app.kubernetes.io/managed-by": "gpu-pipelines", "app.kubernetes.io/component": spec.step}
+    if spec.queue:
+        labels[QUEUE_LABEL] = spec.queue
+    options = [Name(name), Labels(labels), TrainerCommand(list(command)), RuntimePatch(_patch(spec))]
+    if spec.hours:
+        options.append(ActiveDeadlineSeconds(round(spec.hours * 3600)))
+    return options
+
+
+def _patch(spec: TrainJobSpec) -> Any:
+    """Nodes, shared memory, claim and pull secret of the pods."""
+    from kubeflow.trainer.options import (
+        ContainerPatch,
+        JobSetSpecPatch,
+        JobSetTemplatePatch,
+        JobSpecPatch,
+        JobTemplatePatch,
+        PodSpecPatch,
+        PodTemplatePatch,
+        ReplicatedJobPatch,
+        TrainingRuntimeSpecPatch,
+    )
+
+    needs = spec.needs
+    shared = {"medium": "Memory", "sizeLimit": f"{needs.shared_memory_gib}Gi"}
+    volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": shared}]
+    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108 (shared memory is there)
+    if spec.volume_claim:
+        volumes.append({"name": "claim", "persistentVolumeClaim": {"claimName": spec.volume_claim}})
+        mounts.append({"name": "claim", "mountPath": spec.mount_path})
+    pod = PodSpecPatch(
+        service_account_name=spec.service_account or None,
+        volumes=volumes,
+        containers=[ContainerPatch(NODE, volume_mounts=mounts)],
+        image_pull_secrets=[{"name": spec.pull_secret}] if spec.pull_secret else None,
+        node_selector=dict(needs.node_selector),
+        tolerations=[toleration.to_json() for toleration in needs.tolerations],
+    )
+    job = JobTemplatePatch(spec=JobSpecPatch(template=PodTemplatePatch(spec=pod)))
+    jobs = JobSetSpecPatch(replicated_jobs=[ReplicatedJobPatch(NODE, job)])
+    return TrainingRuntimeSpecPatch(JobSetTemplatePatch(spec=jobs))
+
+
+def _newest_by_node(pods: Sequence[Any]) -> list[Any]:
+    """The last pod of each node, by node: Kubernetes may have replaced one that failed."""
+    newest: dict[int, Any] = {}
+    for pod in sorted(pods, key=lambda pod: str(pod.metadata.creation_timestamp)):
+        newest[int(pod.metadata.labels.get(_INDEX_LABEL, 0))] = pod
+    return [newest[node] for node in sorted(newest)]
+
+
+def _is_disrupted(pod: Any) -> bool:
+    conditions = pod.status.conditions or []
+    return any(condition.type == _DISRUPTED and condition.status == "True" for condition in conditions)
+
+
+def _exit_status(pod: Any) -> int | None:
+    """Exit status of a pod's container; None if it has not ended."""
+    for status in pod.status.container_statuses or []:
+        ended = status.state.terminated if status.name == NODE and status.state else None
+        if ended is not None:
+            return int(ended.exit_code)
+    return None
+
+
+def _sdk() -> Any:
+    try:
+        from kubeflow import trainer
+    except ImportError as error:
+        raise UserError(
+            f"Kubeflow's SDK is not installed ({error.name} is missing).",
+            "Run pip install 'gpu-pipelines[kubeflow]'; the image of the steps has it.",
+        ) from None
+    return trainer
+
+
+def _api_error() -> type[Exception]:
+    from kubernetes.client import ApiException
+
+    error: type[Exception] = ApiException
+    return error
+
+
+@contextmanager
+def _service_errors(what: str, remedy: str = "") -> Iterator[None]:
+    """Turns what the SDK raises, which hides the API's answer behind its own error, into one line.
+
+    Raises:
+        UserError: in place of every error of the SDK, of the API, or of the network.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # The SDK raises RuntimeError, TimeoutError, and what its clients do.
+        cause = error.__cause__ or error
+        body = getattr(cause, "body", None)
+        said = re.search(r'"message":\s*"((?:[^"\\]|\\.)*)"', str(body)) if body else None
+        text = said[1] if said else (str(cause).splitlines() or [type(cause).__name__])[0]
+        raise UserError(f"{what} failed: {text[:500]}", remedy) from error
+
+
+def wait(jobs: TrainJobs, name: str, every: float, stopped: threading.Event, say: Callable[[str], None]) -> str:
+    """Waits until a TrainJob is complete or has failed, and tells of each state.
+
+    Args:
+        jobs: where it is.
+        name: its name.
+        every: seconds between two looks.
+        stopped: set when this process is told to stop. An exception of a signal would be lost in the SDK, which catches
+            everything.
+        say: takes a line.
+
+    Returns:
+        Complete or Failed.
+
+    Raises:
+        UserError: the cluster could not be reached several times in a row.
+        Interrupted: this process was told to stop.
+    """
+    told, misses = "", 0
+    while True:
+        try:
+            state, misses = jobs.state(name), 0
+        except UserError:
+            misses += 1
+            if misses >= 5:
+                raise
+            state = told
+        if state != told:
+            say(f"TrainJob {name}: {state.lower()}")
+            told = state
+        if state in ("Complete", "Failed"):
+            return state
+        if stopped.wait(every):
+            raise Interrupted("the step was told to stop, and its TrainJob is deleted")

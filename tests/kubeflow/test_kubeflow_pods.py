@@ -1,0 +1,218 @@
+"""What a pipeline becomes on Kubeflow: its pods, as KFP makes them, are held against the types of Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from driver import CompiledFile
+from kubernetes_api.types import problems_of_pod
+
+from gpu_pipelines.accelerators import plan, plan_request
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.pipelines import PIPELINES
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
+from gpu_pipelines.targets.vertex.compiled import PUBLISHED, file_of
+
+PIPELINE = "train_evaluate_upload"
+GPU_STEPS = ("train-model", "evaluate-checkpoints")
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, tuple[Any, CompiledFile]]:
+    """Plan and compiled file of each published accelerator, by the file's name."""
+    plans = [plan_request(request) for request in PUBLISHED]
+    return {file_of(p): (p, CompiledFile(compiled_for_kubeflow(PIPELINE, p))) for p in plans}
+
+
+def main_of(pod: dict[str, Any]) -> dict[str, Any]:
+    return pod["spec"]["containers"][0]
+
+
+def variables(pod: dict[str, Any]) -> dict[str, Any]:
+    return {variable["name"]: variable.get("value") for variable in main_of(pod)["env"]}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_pod_of_every_pipeline_is_one_of_kubernetes(name: str, nodes: int) -> None:
+    file = CompiledFile(compiled_for_kubeflow(name, plan("l4:4", nodes=nodes)))
+    for label in file.executors:
+        assert problems_of_pod(file.pod(label.removeprefix("exec-"))) == [], label
+
+
+def test_every_pod_of_every_file_is_one_of_kubernetes(files: dict[str, tuple[Any, CompiledFile]]) -> None:
+    assert len(files) == len(PUBLISHED)
+    for name, (_, file) in files.items():
+        assert set(file.configurations) == set(file.executors), name
+        for label in file.executors:
+            assert problems_of_pod(file.pod(label.removeprefix("exec-"))) == [], f"{name} {label}"
+
+
+def test_the_pod_of_the_training_asks_for_the_gpus_and_the_nodes_of_the_plan(
+    files: dict[str, tuple[Any, CompiledFile]],
+) -> None:
+    for name, (planned, file) in files.items():
+        if planned.nodes > 1:
+            continue
+        pod = file.pod("train-model")
+        resources = main_of(pod)["resources"]
+        assert resources["limits"]["nvidia.com/gpu"] == str(planned.count), name
+        assert 1 <= int(resources["requests"]["cpu"]) < planned.machine.vcpus, name
+        assert "cpu" not in resources["limits"]
+        memory = int(resources["requests"]["memory"].removesuffix("Gi"))
+        assert planned.machine.memory_gb * 0.6 < memory < planned.machine.memory_gb, name
+        selector = pod["spec"]["nodeSelector"]
+        assert selector["cloud.google.com/gke-accelerator"] == planned.gpu.gke_label, name
+        assert ("cloud.google.com/gke-spot" in selector) == (planned.strategy == "spot"), name
+        assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["spec"]["tolerations"]
+        (shared,) = [v["emptyDir"] for v in pod["spec"]["volumes"] if v["name"] == "shared-memory"]
+        assert shared["medium"] == "Memory"
+        assert 1 <= int(shared["sizeLimit"].removesuffix("Gi")) < memory, name
+        assert {"name": "shared-memory", "mountPath": "/dev/shm"} in main_of(pod)["volumeMounts"]
+        assert variables(pod)["GPU_PIPELINES_ACCELERATOR"] == planned.spec
+
+
+def test_spot_nodes_are_tolerated_and_their_steps_tried_again(files: dict[str, tuple[Any, CompiledFile]]) -> None:
+    _, file = files["h100-2-spot.yaml"]
+    spot = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+    for step in GPU_STEPS:
+        assert spot in file.pod(step)["spec"]["tolerations"]
+        assert file.pipeline.root.dag.tasks[step].retry_policy.max_retry_count == 10
+    assert file.pipeline.root.dag.tasks["prepare-data"].retry_policy.max_retry_count == 0
+    _, standard = files["l4-1.yaml"]
+    assert standard.pipeline.root.dag.tasks["train-model"].retry_policy.max_retry_count == 0
+
+
+def test_checkpoints_are_on_the_claim_in_a_folder_of_the_run(files: dict[str, tuple[Any, CompiledFile]]) -> None:
+    _, file = files["l4-1.yaml"]
+    task = file.pipeline.root.dag.tasks["train-model"]
+    uri = task.inputs.parameters["checkpoint_uri"].runtime_value.constant.string_value
+    assert uri == "/mnt/gpu-pipelines/checkpoints/${GPU_PIPELINES_RUN}"
+    for step in ("prepare-data", *GPU_STEPS, "upload-model"):
+        pod = file.pod(step)
+        assert {"name": "gpu-pipelines", "mountPath": "/mnt/gpu-pipelines"} in main_of(pod)["volumeMounts"], step
+        assert variables(pod)["GPU_PIPELINES_STORAGE"] == "/mnt/gpu-pipelines"
+        (run,) = [variable for variable in main_of(pod)["env"] if variable["name"] == "GPU_PIPELINES_RUN"]
+        assert run["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['pipeline/runid']"
+    assert file.pipeline.root.input_definitions.parameters["registry"].default_value.string_value == (
+        "/mnt/gpu-pipelines/registry"
+    )
+
+
+def test_with_a_bucket_nothing_is_mounted() -> None:
+    settings = ProjectSettings(checkpoints="gs://bucket/folder/", project="my-project", region="us-central1")
+    file = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("l4:1"), settings))
+    uri = file.pipeline.root.dag.tasks["train-model"].inputs.parameters["checkpoint_uri"]
+    assert uri.runtime_value.constant.string_value == "gs://bucket/folder/checkpoints/${GPU_PIPELINES_RUN}"
+    pod = file.pod("upload-model")
+    assert not [volume for volume in pod["spec"]["volumes"] if "persistentVolumeClaim" in volume]
+    assert variables(pod)["GOOGLE_CLOUD_PROJECT"] == "my-project"
+    assert file.pipeline.root.input_definitions.parameters["registry"].default_value.string_value == "vertex://"
+
+
+def test_settings_come_to_the_pods() -> None:
+    settings = ProjectSettings(
+        image="europe-docker.pkg.dev/p/r/steps:1",
+        node_pool="gpus",
+        pull_secret="registry",
+        kueue_queue="training",
+        volume_claim="shared",
+    )
+    file = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("l4:1"), settings, {"NCCL_DEBUG": "INFO"}))
+    pod = file.pod("train-model")
+    assert problems_of_pod(pod) == []
+    assert main_of(pod)["image"] == settings.image
+    assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "gpus"
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
+    assert variables(pod)["NCCL_DEBUG"] == "INFO"
+    assert {"name": "shared", "mountPath": "/mnt/gpu-pipelines"} in main_of(pod)["volumeMounts"]
+    prepare = file.pod("prepare-data")
+    assert "nodeSelector" not in prepare["spec"]
+    assert "kueue.x-k8s.io/queue-name" not in prepare["metadata"]["labels"], "the queue is of GPUs"
+    assert prepare["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_several_nodes_are_a_train_job_whose_step_has_no_gpu(files: dict[str, tuple[Any, CompiledFile]]) -> None:
+    planned, file = files["h100-8-4-nodes.yaml"]
+    pod = file.pod("train-model")
+    assert "nvidia.com/gpu" not in main_of(pod)["resources"]["limits"]
+    assert "nodeSelector" not in pod["spec"]
+    container = file.container("train-model")
+    assert container["command"] == ["python3", "-m", "gpu_pipelines.targets.kubeflow.train_job"]
+    flag, text, separator, *command = container["args"]
+    assert (flag, separator) == ("--train-job", "--")
+    job = json.loads(text)
+    assert job["nodes"] == 4
+    assert job["needs"]["gpus"] == planned.count
+    assert job["needs"]["node_selector"] == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
+    assert job["volume_claim"] == "gpu-pipelines"
+    assert any("; exec python3 -m kfp.dsl.executor_main" in part for part in command)
+    assert command[-4:] == ["--executor_input", "{{$}}", "--function_to_execute", "train_model"]
+    assert main_of(file.pod("evaluate-checkpoints"))["resources"]["limits"]["nvidia.com/gpu"]
+
+
+def test_only_data_preparation_is_cached(files: dict[str, tuple[Any, CompiledFile]]) -> None:
+    tasks = files["l4-4.yaml"][1].pipeline.root.dag.tasks
+    assert [name for name, task in tasks.items() if task.caching_options.enable_cache] == ["prepare-data"]
+
+
+def test_gke_leaves_as_much_of_a_machine_as_its_page_says() -> None:
+    # By hand after https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes: 25 % of the first 4 GiB,
+    # 20 % of the next 4, 10 % of the next 8, 6 % of the next 112, 2 % of the rest, and 0.1 GiB; then what we leave.
+    kept = 1 + 0.8 + 0.8 + 0.06 * 112 + 0.02 * (1872 - 128) + 0.1
+    assert usable_memory_gib(1872) == math.floor(1872 - kept - 0.02 * 1872 - 1)
+    assert usable_memory_gib(15) == math.floor(15 - (1 + 0.8 + 0.7 + 0.1) - 0.02 * 15 - 1)
+    # 6 % of the first CPU, 1 % of the second, 0.5 % of the next two.
+    assert usable_cpus(4) == math.floor(4 - 0.08 - 0.5)
+
+
+def test_a_reservation_needs_its_node_pool() -> None:
+    reserved = plan("a100:8", reservation="projects/p/zones/us-central1-a/reservations/r")
+    with pytest.raises(UserError, match="node_pool"):
+        compiled_for_kubeflow(PIPELINE, reserved)
+    file = CompiledFile(compiled_for_kubeflow(PIPELINE, reserved, ProjectSettings(node_pool="reserved")))
+    assert file.pod("train-model")["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "reserved"
+
+
+def test_flex_start_and_arm_have_their_labels() -> None:
+    flex = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("a100:8", strategy="flex-start")))
+    assert flex.pod("train-model")["spec"]["nodeSelector"]["cloud.google.com/gke-flex-start"] == "true"
+    name = "projects/p/zones/us-central1-a/reservations/r"
+    arm = compiled_for_kubeflow(PIPELINE, plan("gb200:4", reservation=name), ProjectSettings(node_pool="grace"))
+    tolerations = CompiledFile(arm).pod("train-model")["spec"]["tolerations"]
+    assert {"key": "kubernetes.io/arch", "operator": "Equal", "value": "arm64", "effect": "NoSchedule"} in tolerations
+
+
+def test_a_plan_of_this_machine_is_refused() -> None:
+    with pytest.raises(UserError, match="cpu:2 is for this machine"):
+        compiled_for_kubeflow(PIPELINE, plan("cpu:2"))
+
+
+def test_the_environment_does_not_change_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compiled_for_kubeflow(PIPELINE, plan("l4:4"))
+    for name in ("GOOGLE_CLOUD_PROJECT", "GPU_PIPELINES_STORAGE", "GPU_PIPELINES_RUN", "KF_PIPELINES_ENDPOINT"):
+        monkeypatch.setenv(name, "x")
+    assert compiled_for_kubeflow(PIPELINE, plan("l4:4")) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda pod: pod["spec"].update(nodeSelectors={}), "nodeSelectors is no field"),
+        (lambda pod: pod["spec"]["tolerations"].append({"key": 1}), "is 1, no str"),
+        (lambda pod: pod["spec"]["containers"][0]["resources"]["limits"].update(cpu="8 cores"), "no quantity"),
+        (lambda pod: pod["spec"]["volumes"].pop(), "is no volume"),
+    ],
+)
+def test_what_kubernetes_would_refuse_is_seen(
+    files: dict[str, tuple[Any, CompiledFile]], change: Any, told: str
+) -> None:
+    pod = files["l4-1.yaml"][1].pod("train-model")
+    change(pod)
+    assert any(told in problem for problem in problems_of_pod(pod))

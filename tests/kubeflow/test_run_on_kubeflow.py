@@ -1,0 +1,315 @@
+"""The commands of the command line on Kubeflow: the real `kfp.Client` against a server that speaks its API."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import GPU_PIPELINES, Finished
+from kfp_api.server import KfpApi, serving
+
+from gpu_pipelines.accelerators import plan
+from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+
+PIPELINE = "train_evaluate_upload"
+SETTINGS = """\
+kubeflow_host: {url}
+image: us-docker.pkg.dev/example-project/images/steps:0.1.0
+"""
+
+
+@pytest.fixture
+def kfp_api() -> Iterator[KfpApi]:
+    with serving() as api:
+        yield api
+
+
+@pytest.fixture
+def folder(kfp_api: KfpApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with settings, in which commands run; with a home of its own, where KFP's client keeps a context."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    (tmp_path / "gpu-pipelines.yaml").write_text(SETTINGS.format(url=kfp_api.url))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiled file."""
+    path = tmp_path_factory.mktemp("compiled") / "l4-1.yaml"
+    path.write_text(compiled_for_kubeflow(PIPELINE, plan("l4:1")))
+    return path
+
+
+def command(folder: Path, *arguments: str) -> Finished:
+    """Runs a command in this process: KFP's client takes a second to import."""
+    from gpu_pipelines.cli.main import main
+
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["gpu-pipelines", *arguments])
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return Finished(status, out.getvalue(), err.getvalue())
+
+
+def done(folder: Path, *arguments: str) -> str:
+    """The output of a command that must succeed."""
+    finished = command(folder, *arguments)
+    assert finished.status == 0, finished.out + finished.err
+    return finished.out
+
+
+def on_kubeflow(folder: Path, pipeline: str | Path, *arguments: str) -> Finished:
+    return command(folder, "run", str(pipeline), "--target", "kubeflow", *arguments)
+
+
+def test_a_run_is_submitted_with_both_documents_and_checked_parameters(folder: Path, kfp_api: KfpApi) -> None:
+    finished = on_kubeflow(
+        folder, PIPELINE, "--accelerator", "t4:4", "--strategy", "spot", "-p", "epochs=2", "--experiment", "mine"
+    )
+    assert finished.status == 0, finished.err
+    ((run_id, run),) = kfp_api.state.runs.items()
+    assert f"submitted {run_id}" in finished.out
+    assert f"console: {kfp_api.url}/#/runs/details/{run_id}" in finished.out
+    assert f"gpu-pipelines cancel {run_id} --target kubeflow" in finished.out
+    assert "with 4 × NVIDIA_TESLA_T4" in finished.err
+    assert run["runtime_config"]["parameters"]["epochs"] == 2
+    executors = run["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert executors["exec-train-model"]["nodeSelector"]["labels"]["cloud.google.com/gke-spot"] == "true"
+    assert [each["display_name"] for each in kfp_api.state.experiments] == ["mine"]
+    again = on_kubeflow(folder, PIPELINE, "--accelerator", "l4:1", "--experiment", "mine", "--json")
+    assert json.loads(again.out)["run_id"] in kfp_api.state.runs
+    assert len(kfp_api.state.experiments) == 1
+
+
+def test_a_dry_run_sends_nothing(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    finished = on_kubeflow(folder, compiled, "--dry-run", "-p", "source=/mnt/gpu-pipelines/photos", "--no-cache")
+    request = json.loads(finished.out)
+    assert request["method"] == "POST"
+    assert request["url"] == f"{kfp_api.url}/apis/v2beta1/runs"
+    assert request["body"]["runtime_config"]["parameters"]["source"] == "/mnt/gpu-pipelines/photos"
+    assert "us-docker.pkg.dev/example-project/images/steps:0.1.0" in finished.out, "a published file gets our image"
+    assert '"image": "gpu-pipelines/steps' not in finished.out
+    assert set(request["body"]["pipeline_spec"]) == {"pipeline_spec", "platform_spec"}
+    assert kfp_api.state.requests == []
+
+
+def test_a_run_is_followed_to_its_end(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    finished = on_kubeflow(folder, compiled, "--follow", "--interval", "0.1")
+    assert finished.status == 0, finished.out + finished.err
+    for step in ("prepare-data", "train-model", "evaluate-checkpoints", "upload-model"):
+        assert f"{step}: started" in finished.out
+        assert f"{step}: succeeded after" in finished.out
+    assert "driver" not in finished.out
+    assert "executor" not in finished.out
+
+
+def test_a_step_that_fails_ends_the_command_with_its_message(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    kfp_api.state.fails = ("train-model", "main: Error (exit code 1)")
+    finished = on_kubeflow(folder, compiled, "--follow", "--interval", "0.1")
+    assert finished.status == 1
+    assert "error: train-model failed: main: Error (exit code 1)" in finished.err
+    assert "/#/runs/details/" in finished.err
+
+
+def test_ctrl_c_leaves_the_run(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    process = subprocess.Popen(
+        [str(GPU_PIPELINES), "run", str(compiled), "--target", "kubeflow", "--follow", "--interval", "60"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = ""
+    while "started" not in line:
+        line = process.stdout.readline()
+        assert line or process.poll() is None
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    ((run_id, run),) = kfp_api.state.runs.items()
+    assert f"{run_id} goes on" in err
+    assert run["state"] == "RUNNING"
+
+
+def test_a_run_is_cancelled(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    assert on_kubeflow(folder, compiled).status == 0
+    ((run_id, run),) = kfp_api.state.runs.items()
+    assert f"asked to cancel {run_id}" in done(folder, "cancel", run_id, "--target", "kubeflow")
+    assert run["state"] == "CANCELED"
+    followed = command(folder, "follow", run_id, "--target", "kubeflow", "--interval", "0.1")
+    assert followed.status == 1
+    assert "the run was cancelled" in followed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-p", "source=photos"), "source photos is not where the pods can read it"),
+        (("-p", "registry=./registry"), "would be a directory of the container"),
+        (("-p", "tokenizer=/home/me/tokenizer"), "which is on this machine"),
+        (("-p", "epohcs=1"), "epochs"),
+        (("--reuse",), "kubeflow has no --reuse"),
+        (("--accelerator", "l4:1", "--tensorboard", "projects/p/locations/l/tensorboards/1"), "--tensorboard"),
+        (("--accelerator", "l4:1", "--boot-disk-gb", "500"), "--boot-disk-gb"),
+        (("--label", "team=a"), "kubeflow has no --label"),
+    ],
+)
+def test_wrong_requests_are_refused_before_anything_is_sent(
+    folder: Path, kfp_api: KfpApi, compiled: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    pipeline: str | Path = PIPELINE if "--accelerator" in arguments else compiled
+    finished = on_kubeflow(folder, pipeline, *arguments)
+    assert finished.status == 2, finished.out
+    assert told in finished.err
+    assert kfp_api.state.requests == []
+
+
+def test_settings_that_are_missing_or_wrong_are_named(folder: Path, compiled: Path) -> None:
+    (folder / "gpu-pipelines.yaml").write_text("")
+    finished = on_kubeflow(folder, compiled)
+    assert (finished.status, "kubeflow_host" in finished.err) == (2, True)
+    assert on_kubeflow(folder, compiled, "--kubeflow-host", "http://kubeflow.example.com").status == 2, "no TLS"
+    (folder / "gpu-pipelines.yaml").write_text("node_pool: GPUS\nvolume_claim: a/b\n")
+    finished = on_kubeflow(folder, compiled)
+    assert "node_pool" in finished.err
+    assert "volume_claim" in finished.err
+
+
+def test_a_file_for_vertex_is_refused(folder: Path) -> None:
+    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+
+    (folder / "vertex.yaml").write_text(compiled_for_vertex(PIPELINE, plan("l4:1")))
+    finished = on_kubeflow(folder, "vertex.yaml")
+    assert finished.status == 2
+    assert "compiled for Vertex AI" in finished.err
+
+
+def test_a_server_that_is_not_there_or_refuses_is_one_line(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    finished = on_kubeflow(folder, compiled, "--kubeflow-host", "http://localhost:9")
+    assert (finished.status, finished.err.startswith("error: Connecting to Kubeflow Pipelines failed")) == (2, True)
+    assert "port-forward" in finished.err
+    kfp_api.state.token = "secret"
+    finished = on_kubeflow(folder, compiled)
+    assert (finished.status, "GPU_PIPELINES_KUBEFLOW_TOKEN" in finished.err) == (2, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_PIPELINES_KUBEFLOW_TOKEN", "secret")
+        assert on_kubeflow(folder, compiled).status == 0
+
+
+def test_versions_are_uploaded_once(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    upload = ("upload", str(compiled), "--target", "kubeflow")
+    first = done(folder, *upload)
+    assert first.startswith("uploaded train-evaluate-upload/0.1.0-")
+    assert "is there already" in done(folder, *upload)
+    done(folder, *upload, "--tag", "v2")
+    assert command(folder, *upload, "--tag", "v2").status == 2
+    assert [each["display_name"] for each in kfp_api.state.pipelines] == ["train-evaluate-upload"]
+    assert len(kfp_api.state.versions) == 2
+    assert kfp_api.state.versions[0]["pipeline_spec"]["platform_spec"]["platforms"]
+
+
+def test_the_life_of_a_schedule(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    done(folder, "upload", str(compiled), "--target", "kubeflow", "--tag", "v1")
+    done(folder, "upload", str(compiled), "--target", "kubeflow", "--tag", "v2")
+    create = ("schedule", "create", "train-evaluate-upload", "--target", "kubeflow", "--name", "weekly")
+    timing = ("--cron", "30 3 * * 5-7", "--start", "2027-01-01T00:00Z", "-p", "epochs=3")
+    asked = json.loads(done(folder, *create, *timing, "--dry-run"))
+    assert asked["body"]["trigger"]["cron_schedule"] == {
+        "cron": "0 30 3 * * 5,6,0",
+        "start_time": "2027-01-01T00:00:00Z",
+    }
+    assert kfp_api.state.recurring == {}
+    made = done(folder, *create, *timing)
+    ((schedule_id, schedule),) = kfp_api.state.recurring.items()
+    assert f"created   weekly ({schedule_id})" in made
+    assert schedule["trigger"]["cron_schedule"]["cron"] == "0 30 3 * * 5,6,0"
+    assert schedule["no_catchup"] is True
+    assert schedule["runtime_config"]["parameters"]["epochs"] == 3
+    newest = next(v for v in kfp_api.state.versions if v["display_name"] == "v2")
+    assert schedule["pipeline_version_reference"]["pipeline_version_id"] == newest["pipeline_version_id"]
+    again = command(folder, *create, *timing)
+    assert (again.status, "already" in again.err) == (2, True)
+    assert "weekly" in done(folder, "schedule", "list", "--target", "kubeflow")
+    done(folder, "schedule", "pause", "weekly", "--target", "kubeflow")
+    assert "paused" in done(folder, "schedule", "describe", schedule_id, "--target", "kubeflow")
+    done(folder, "schedule", "resume", "weekly", "--target", "kubeflow")
+    shown = done(folder, "schedule", "describe", "weekly", "--target", "kubeflow")
+    assert "active" in shown
+    assert "epochs = 3" in shown
+    document = json.loads(done(folder, "schedule", "list", "--target", "kubeflow", "--json"))
+    assert document[0]["display_name"] == "weekly"
+    done(folder, "schedule", "delete", "weekly", "--target", "kubeflow")
+    assert kfp_api.state.recurring == {}
+    assert command(folder, "schedule", "pause", "weekly", "--target", "kubeflow").status == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--cron", "0 3 * * *", "--time-zone", "Europe/Paris"), "Europe/Paris"),
+        (("--cron", "0 0 3 * * *"), "has 6 fields"),
+        (("--cron", "0 3 * * *", "--max-runs", "3"), "--max-runs"),
+        (("--cron", "0 3 * * *", "--max-concurrent", "11"), "at most 10"),
+        (("--cron", "0 3 * * *", "-p", "source=here"), "not where the pods"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(
+    folder: Path, kfp_api: KfpApi, compiled: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    done(folder, "upload", str(compiled), "--target", "kubeflow", "--tag", "v1")
+    create = ("schedule", "create", "train-evaluate-upload/v1", "--target", "kubeflow", "--name", "x")
+    finished = command(folder, *create, *arguments)
+    assert (finished.status, told in finished.err) == (2, True), finished.err
+    assert kfp_api.state.recurring == {}
+
+
+@pytest.mark.parametrize(
+    ("unix", "with_seconds"),
+    [
+        ("0 3 * * *", "0 0 3 * * *"),
+        ("*/15 0-6 1,15 * 7", "0 */15 0-6 1,15 * 0"),
+        ("0 0 * * 0-7/2", "0 0 0 * * 0,2,4,6"),
+        ("0 0 * * 1-5", "0 0 0 * * 1-5"),
+        ("0 0 * * 6-7,3", "0 0 0 * * 6,0,3"),
+    ],
+)
+def test_cron_expressions_get_seconds_and_a_sunday_that_is_0(unix: str, with_seconds: str) -> None:
+    from gpu_pipelines.targets.cron import parse_cron
+    from gpu_pipelines.targets.kubeflow.schedules import cron_with_seconds
+
+    assert cron_with_seconds(parse_cron(unix)) == with_seconds
+
+
+def test_the_server_refuses_what_the_api_does_not_know(kfp_api: KfpApi, compiled: Path) -> None:
+    import kfp_server_api
+
+    api = kfp_server_api.RunServiceApi(kfp_server_api.ApiClient(kfp_server_api.Configuration(host=kfp_api.url)))
+    pipeline, platform = yaml.safe_load_all(compiled.read_text())
+
+    def refused(body: dict[str, Any]) -> str:
+        with pytest.raises(kfp_server_api.ApiException) as caught:
+            api.run_service_create_run(run=body)
+        assert caught.value.status == 400
+        return str(caught.value.body)
+
+    assert "unknown field" in refused({"displayname": "x"})
+    pipeline["rooot"] = {}
+    assert "rooot" in refused({"pipeline_spec": {"pipeline_spec": pipeline, "platform_spec": platform}})

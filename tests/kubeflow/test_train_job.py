@@ -1,0 +1,350 @@
+"""A step on several nodes: a TrainJob through the real SDK, whose nodes run on a server that stands in for GKE."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Finished, storage_emulator
+from kubernetes_api.server import KubernetesApi, serving
+from kubernetes_api.train_jobs import TrainJob
+
+from gpu_pipelines.targets.kubeflow.pods import PodNeeds, Toleration
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.process_1 import as_process_1
+
+NEEDS = PodNeeds(
+    cpus=6,
+    memory_gib=20,
+    gpus=2,
+    shared_memory_gib=10,
+    node_selector={"cloud.google.com/gke-accelerator": "nvidia-l4"},
+    tolerations=(Toleration("nvidia.com/gpu"), Toleration("cloud.google.com/gke-spot", "true")),
+)
+#: How KFP compiles a component to a command, without what it installs.
+STUB = """\
+program_path=$(mktemp -d)
+printf "%s" "$0" > "$program_path/ephemeral_component.py"
+_KFP_RUNTIME=true python3 -m kfp.dsl.executor_main --component_module_path "$program_path/ephemeral_component.py" "$@"
+"""
+#: A step that says who it is, and does what its input says: succeed, fail, or be interrupted until it is continued.
+STEP = """
+import kfp
+from kfp import dsl
+from kfp.dsl import *
+
+def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[HTML], what: str = "", place: str = ""):
+    import os, pathlib, signal, sys, time
+    from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
+    from gpu_pipelines.step_interface import local_files, place_of
+    rank = os.environ["PET_NODE_RANK"]
+    print(f"node {rank} of {os.environ['PET_NNODES']} reads {(local_files(dataset) / 'rows').read_text()}", flush=True)
+    with user_errors_end_the_step():
+        where = pathlib.Path(place_of(checkpoints, place))
+        if what == "fail":
+            if rank == "1":
+                raise UserError("The data is wrong.", "Mend it.")
+            time.sleep(60)
+        first = where / "first"
+        if what == "interrupted" and rank == "0" and not first.exists():
+            first.parent.mkdir(parents=True)
+            first.write_text("")
+            raise Interrupted("node 0 was told to stop")
+        if what == "lost" and rank == "1" and not first.exists():
+            first.parent.mkdir(parents=True)
+            first.write_text("")
+            raise UserError("node 0 has not been heard of for 30 s. Its machine is gone.")
+        if what == "wait" and not first.exists():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+            where.mkdir(parents=True, exist_ok=True)
+            (where / rank).write_text("")
+            while True:
+                time.sleep(0.1)
+    if rank != "0":
+        sys.exit(0)
+    checkpoints.metadata["checkpoints"] = 3
+    with open(report.path, "w") as file:
+        file.write("<p>fine</p>")
+"""
+
+
+@pytest.fixture
+def kubernetes_api(tmp_path: Path) -> Iterator[KubernetesApi]:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with serving(folder) as api:
+        yield api
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Path:
+    """What is mounted in all pods."""
+    folder = tmp_path / "claim"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def spec(claim: Path) -> TrainJobSpec:
+    return TrainJobSpec(
+        step="train-model",
+        image="us-docker.pkg.dev/p/r/steps:1",
+        nodes=2,
+        needs=NEEDS,
+        storage=str(claim),
+        volume_claim="gpu-pipelines",
+        mount_path="/mnt/gpu-pipelines",
+        pull_secret="registry",
+        queue="training",
+        service_account="trainer",
+        environment={"GPU_PIPELINES_ACCELERATOR": "l4:2"},
+        hours=5,
+        restarts=2,
+    )
+
+
+def command_of(tmp_path: Path, place: str, what: str = "", dataset: str = "") -> list[str]:
+    """The command of the step as KFP's launcher starts it in its pod, where artifacts are at local paths."""
+    rows = tmp_path / "pod" / "dataset"
+    rows.mkdir(parents=True)
+    (rows / "rows").write_text("42 rows")
+    pod = tmp_path / "pod"
+    document = {
+        "inputs": {
+            "artifacts": {"dataset": {"artifacts": [{"name": "d", "uri": dataset or str(rows), "metadata": {}}]}},
+            "parameterValues": {"what": what, "place": place},
+        },
+        "outputs": {
+            "artifacts": {
+                name: {"artifacts": [{"name": name, "uri": str(pod / "out" / name), "metadata": {}}]}
+                for name in ("checkpoints", "report")
+            },
+            "outputFile": str(pod / "out" / "executor_output.json"),
+        },
+    }
+    step = ["--executor_input", json.dumps(document), "--function_to_execute", "step"]
+    return [*as_process_1(["sh", "-ec", STUB]), STEP, *step]
+
+
+def start(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str]) -> subprocess.Popen[str]:
+    """Starts what the step's own pod runs."""
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(api.kubeconfig),
+        "GPU_PIPELINES_RUN": "run-1",
+        "GPU_PIPELINES_STORAGE": spec.storage,
+        "GPU_PIPELINES_TRAIN_JOB_INTERVAL": "0.3",
+    }
+    launcher = [sys.executable, "-m", "gpu_pipelines.targets.kubeflow.train_job", "--train-job", spec.dumps(), "--"]
+    return subprocess.Popen(
+        [*launcher, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str]) -> Finished:
+    process = start(api, spec, command)
+    out, err = process.communicate(timeout=240)
+    return Finished(process.returncode, out, err)
+
+
+def output_of(tmp_path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((tmp_path / "pod" / "out" / "executor_output.json").read_text())
+    return content
+
+
+def require_manifest(job: TrainJob, spec: TrainJobSpec) -> None:
+    """Checks that a TrainJob is what its specification says."""
+    manifest, pod = job.manifest, job.pod["spec"]
+    assert manifest["spec"]["runtimeRef"] == {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
+    assert manifest["spec"]["trainer"]["numNodes"] == 2
+    assert manifest["spec"]["activeDeadlineSeconds"] == 5 * 3600
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
+    main = pod["containers"][0]
+    assert main["image"] == spec.image
+    assert main["resources"]["limits"] == {"cpu": "6", "memory": "20Gi", "nvidia.com/gpu": "2"}
+    assert {v["name"]: v["value"] for v in main["env"]} == {
+        "GPU_PIPELINES_ACCELERATOR": "l4:2",
+        "GPU_PIPELINES_RUN": "run-1",
+    }
+    assert pod["nodeSelector"] == dict(NEEDS.node_selector)
+    assert [toleration["key"] for toleration in pod["tolerations"]] == ["nvidia.com/gpu", "cloud.google.com/gke-spot"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod["serviceAccountName"] == "trainer"
+    assert {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "10Gi"}} in pod["volumes"]
+    mounts = {mount["mountPath"] for mount in main["volumeMounts"]}
+    assert mounts == {"/dev/shm", "/mnt/gpu-pipelines"}
+
+
+def test_a_step_runs_on_its_nodes_and_its_outputs_are_those_of_the_chief(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    place = f"{claim}/checkpoints/${{GPU_PIPELINES_RUN}}"
+    finished = run(kubernetes_api, spec, command_of(tmp_path, place))
+    assert finished.status == 0, finished.out + finished.err
+    (job,) = kubernetes_api.created
+    assert "node 0 of 2 reads 42 rows" in finished.out
+    assert "node 1 of 2 reads 42 rows" in job.log(1).read_text()
+    assert f"TrainJob {job.name}: complete" in finished.out
+    assert (tmp_path / "pod" / "out" / "report").read_text() == "<p>fine</p>"
+    (checkpoints,) = output_of(tmp_path)["artifacts"]["checkpoints"]["artifacts"]
+    assert checkpoints["uri"] == str(tmp_path / "pod" / "out" / "checkpoints"), "where KFP looks for it"
+    assert checkpoints["metadata"] == {"checkpoints": 3, "place": f"{claim}/checkpoints/run-1"}
+    assert kubernetes_api.jobs == {}, "it is cleaned up"
+    assert list((claim / "train-jobs" / "run-1").iterdir()) == []
+    require_manifest(job, spec)
+
+
+def test_the_message_of_the_node_that_failed_is_the_steps(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    finished = run(kubernetes_api, spec, command_of(tmp_path, str(claim), "fail"))
+    assert finished.status == 1
+    assert finished.err.endswith("error: The data is wrong.\n  Mend it.\n")
+    assert len(kubernetes_api.created) == 1, "a mistake is not tried again"
+    assert kubernetes_api.jobs == {}
+
+
+@pytest.mark.parametrize("what", ["interrupted", "lost"])
+def test_a_training_that_was_interrupted_goes_on(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, what: str
+) -> None:
+    finished = run(kubernetes_api, spec, command_of(tmp_path, f"{claim}/checkpoints", what))
+    assert finished.status == 0, finished.out + finished.err
+    assert len(kubernetes_api.created) == 2
+    assert "starting again, 1 of at most 2 times" in finished.out
+
+
+def test_nodes_that_are_taken_away_each_time_end_the_step_as_resumable(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    process = start(kubernetes_api, replace(spec, restarts=1), command_of(tmp_path, f"{claim}/c", "wait"))
+    for attempt in range(2):
+        _until(lambda: len(kubernetes_api.created) > attempt and (claim / "c" / "1").exists())  # noqa: B023
+        (claim / "c" / "1").unlink()
+        kubernetes_api.created[attempt].preempt(1)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, out + err
+    assert "interrupted: the nodes of" in err
+    assert "were taken away, 2 times" in err
+
+
+def test_a_step_that_is_told_to_stop_deletes_its_train_job(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    process = start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c", "wait"))
+    _until(lambda: (claim / "c" / "0").exists() and (claim / "c" / "1").exists())
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, out + err
+    assert kubernetes_api.jobs == {}
+    assert kubernetes_api.created[0].deleted
+
+
+def test_a_cluster_without_the_runtime_or_that_refuses_is_one_line(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    finished = run(kubernetes_api, replace(spec, runtime="mine"), command_of(tmp_path, str(claim)))
+    assert finished.status == 1
+    assert 'clustertrainingruntimes \\"mine\\" not found' in finished.err or '"mine" not found' in finished.err
+    assert "docs/kubeflow.md" in finished.err
+    assert "Traceback" not in finished.err
+    assert "warning" not in finished.err, "there is nothing to delete"
+
+
+def test_a_bucket_takes_the_place_of_a_claim(kubernetes_api: KubernetesApi, spec: TrainJobSpec, tmp_path: Path) -> None:
+    with storage_emulator("bucket") as bucket:
+        import fsspec
+
+        files = fsspec.filesystem("gs", use_listings_cache=False)
+        files.pipe_file("bucket/root/dataset/rows", b"7 rows")
+        in_bucket = replace(spec, storage=f"{bucket}/storage", volume_claim="", mount_path="")
+        command = command_of(tmp_path, f"{bucket}/storage/checkpoints", dataset="gs://bucket/root/dataset")
+        finished = run(kubernetes_api, in_bucket, command)
+        assert finished.status == 0, finished.out + finished.err
+        assert "node 0 of 2 reads 7 rows" in finished.out
+        assert files.find("bucket/storage") == [], "what was exchanged is deleted"
+    (checkpoints,) = output_of(tmp_path)["artifacts"]["checkpoints"]["artifacts"]
+    assert checkpoints["metadata"]["place"] == f"{bucket}/storage/checkpoints"
+    assert (tmp_path / "pod" / "out" / "report").read_text() == "<p>fine</p>"
+
+
+def test_the_server_refuses_what_the_api_does_not_know(kubernetes_api: KubernetesApi) -> None:
+    from kubernetes import client, config
+
+    config.load_kube_config(str(kubernetes_api.kubeconfig))
+    api = client.CustomObjectsApi()
+    trainer = {"image": "i", "numNodes": 1, "command": ["true"], "replicas": 2}
+    manifest = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": "x"},
+        "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
+    }
+    with pytest.raises(client.ApiException) as caught:
+        api.create_namespaced_custom_object("trainer.kubeflow.org", "v1alpha1", "default", "trainjobs", manifest)
+    assert "trainjob.spec.trainer.replicas" in str(caught.value.body)
+
+
+def _until(condition: Any, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_compiled_training_on_two_nodes_leaves_its_checkpoints_in_the_bucket(
+    kubernetes_api: KubernetesApi, tmp_path: Path
+) -> None:
+    """The command in the compiled file, as KFP fills it in; the nodes train for real, on CPUs."""
+    from driver import CompiledFile
+
+    from gpu_pipelines.accelerators import plan
+    from gpu_pipelines.components.data_prep.prepare import prepare_data
+    from gpu_pipelines.components.data_prep.settings import PrepareSettings
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+
+    prepare_data(PrepareSettings(), tmp_path / "dataset")
+    with storage_emulator("bucket") as bucket:
+        import fsspec
+
+        settings = ProjectSettings(checkpoints=f"{bucket}/training")
+        text = compiled_for_kubeflow(
+            "train_evaluate_upload", plan("l4:1", nodes=2), settings, {"GPU_PIPELINES_REHEARSE": "cpu:1"}
+        )
+        _, job, _, *command = CompiledFile(text).container("train-model")["args"]
+        place = f"{bucket}/training/checkpoints/${{GPU_PIPELINES_RUN}}"
+        document = {
+            "inputs": {
+                "artifacts": {"dataset": {"artifacts": [{"name": "d", "uri": str(tmp_path / "dataset")}]}},
+                "parameterValues": {"max_steps": 4, "checkpoint_every_steps": 2, "checkpoint_uri": place},
+            },
+            "outputs": {
+                "artifacts": {
+                    name: {"artifacts": [{"name": name, "uri": str(tmp_path / "out" / name), "metadata": {}}]}
+                    for name in ("checkpoints", "training_metrics", "training_report")
+                },
+                "outputFile": str(tmp_path / "out" / "executor_output.json"),
+            },
+        }
+        filled_in = [part.replace("{{$}}", json.dumps(document)) for part in command]
+        finished = run(kubernetes_api, TrainJobSpec.loads(job), filled_in)
+        assert finished.status == 0, finished.out[-3000:] + finished.err[-3000:]
+        files = fsspec.filesystem("gs", use_listings_cache=False)
+        markers = [path for path in files.find("bucket/training") if path.endswith("checkpoint.json")]
+    assert [path.split("/")[-2] for path in markers] == ["step-00000002", "step-00000004"]
+    assert all(path.startswith("bucket/training/checkpoints/run-1/") for path in markers)
+    output = json.loads((tmp_path / "out" / "executor_output.json").read_text())
+    (metrics,) = output["artifacts"]["training_metrics"]["artifacts"]
+    assert metrics["metadata"]["processes"] == 2
+    assert "<svg" in (tmp_path / "out" / "training_report").read_text()

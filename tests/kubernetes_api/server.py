@@ -1,0 +1,161 @@
+"""The server: TrainJobs, runtimes, pods and their logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+from kubernetes_api.train_jobs import RUNTIME, Invalid, TrainJob
+
+_TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"
+_JOBS = f"{_TRAINER}/namespaces/default/trainjobs"
+_PODS = "/api/v1/namespaces/default/pods"
+
+
+@dataclass
+class KubernetesApi:
+    """The running server.
+
+    Attributes:
+        kubeconfig: a file by which clients find it.
+        jobs: the TrainJobs that there are.
+        created: all that were ever created, in order.
+        runtimes: runtimes by name.
+        environment: further variables of the nodes.
+    """
+
+    kubeconfig: Path
+    folder: Path
+    jobs: dict[str, TrainJob] = field(default_factory=dict)
+    created: list[TrainJob] = field(default_factory=list)
+    runtimes: dict[str, Any] = field(default_factory=lambda: {"torch-distributed": RUNTIME})
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[KubernetesApi]:
+    """A server on a port of this machine; `folder` gets the kubeconfig and the logs of nodes."""
+    api = KubernetesApi(folder / "kubeconfig", folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": api}))
+    server.daemon_threads = True
+    api.kubeconfig.write_text(yaml.safe_dump(_kubeconfig(f"http://127.0.0.1:{server.server_port}")))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield api
+    finally:
+        for job in api.created:
+            job.stop()
+        server.shutdown()
+        server.server_close()
+
+
+def _kubeconfig(url: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": url}}],
+        "users": [{"name": "me", "user": {}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "default"}}],
+    }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    api: KubernetesApi
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        if match := re.fullmatch(rf"{_JOBS}/([^/]+)", parts.path):
+            job = self.api.jobs.get(match[1])
+            self._answer(200, job.to_json()) if job else self._missing("trainjobs", match[1])
+        elif match := re.fullmatch(rf"{_TRAINER}/clustertrainingruntimes/([^/]+)", parts.path):
+            runtime = self.api.runtimes.get(match[1])
+            self._answer(200, runtime) if runtime else self._missing("clustertrainingruntimes", match[1])
+        elif parts.path == _PODS:
+            wanted = re.search(r"jobset-name=([^,]+)", query["labelSelector"])
+            assert wanted
+            job = self.api.jobs.get(wanted[1])
+            self._answer(200, {"apiVersion": "v1", "kind": "PodList", "items": job.pods() if job else []})
+        elif match := re.fullmatch(rf"{_PODS}/(.+)-node-0-([0-9]+)/log", parts.path):
+            assert query["container"] == "node"
+            self._log(self.api.jobs[match[1]], int(match[2]), query)
+        else:
+            self._missing("resource", parts.path)
+
+    def do_POST(self) -> None:
+        manifest = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if urlsplit(self.path).path != _JOBS:
+            self._missing("resource", self.path)
+            return
+        try:
+            job = TrainJob(manifest, self.api.folder, self.api.environment)
+        except Invalid as error:
+            self._answer(422, {"kind": "Status", "message": str(error), "reason": "Invalid", "code": 422})
+            return
+        self.api.jobs[job.name] = job
+        self.api.created.append(job)
+        job.start()
+        self._answer(201, job.to_json())
+
+    def do_DELETE(self) -> None:
+        job = self.api.jobs.pop(self.path.partition("?")[0].rpartition("/")[2], None)
+        if job is None:
+            self._missing("trainjobs", self.path)
+            return
+        job.deleted = True
+        job.stop()
+        self._answer(200, {"kind": "Status", "status": "Success"})
+
+    def _log(self, job: TrainJob, rank: int, query: dict[str, str]) -> None:
+        if query.get("follow") not in ("true", "True"):
+            lines = job.log(rank).read_text().splitlines()
+            self._text("\n".join(lines[-int(query.get("tailLines", "100000")) :]) + "\n")
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        sent, over = 0, False
+        while not over:
+            over = job.is_over(rank)
+            content = job.log(rank).read_bytes()[sent:]
+            if content:
+                self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+                sent += len(content)
+            time.sleep(0.1)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _text(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def _missing(self, kind: str, name: str) -> None:
+        message = f'{kind} "{name}" not found'
+        self._answer(404, {"kind": "Status", "message": message, "reason": "NotFound", "code": 404})
+
+    def _answer(self, status: int, content: Any) -> None:
+        text = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        return None
