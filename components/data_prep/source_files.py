@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed, open_remote, read_remote
+from gpu_pipelines.components.data_prep.source_names import is_bigquery, is_hub_id
 from gpu_pipelines.errors import UserError, some_of
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class SourceFile:
             if name.partition("://")[0] not in _SCHEMES:
                 raise OSError("neither a path nor in object storage")
             return SourceFile(name, name)
+        if self.place.startswith("bq://"):
+            raise OSError("not in object storage, and beside a table in BigQuery there are no files")
         if is_remote(self.place):
             return SourceFile(f"{self.place.rpartition('/')[0]}/{name}", name)
         return SourceFile(str(Path(self.place).parent / name), name)
@@ -90,12 +93,16 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """What is read: files in one format. Of images, the folder below which each has its class is `root`."""
+    """What is read: files in one format. Of images, the folder below which each has its class is `root`.
+
+    Of a table in BigQuery the files are the streams of a read session, and `columns` those that are read.
+    """
 
     format: str
     root: str
     names: tuple[str, ...]
     sizes: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -142,6 +149,14 @@ def find_source(settings: PrepareSettings) -> Source:
     Raises:
         UserError: there are none, they are in several formats, or in one that the task does not read.
     """
+    if is_bigquery(settings.source):
+        from gpu_pipelines.components.data_prep.bigquery_source import find_table
+
+        return find_table(settings)
+    if is_hub_id(settings.source):
+        from gpu_pipelines.components.data_prep.hub_source import find_data_set
+
+        return find_data_set(settings)
     source = shown_path(settings.source)[:200]
     try:
         listing = _listed(settings.source)
@@ -157,14 +172,27 @@ def find_source(settings: PrepareSettings) -> Source:
     return _of_one_format(settings, listing, listing.files, settings.source_format)
 
 
-def source_state(source: str) -> str:
+def source_state(source: str, billing_project: str = "") -> str:
     """Hex SHA-256 of the names of all files of a source with what tells one version of a file from another.
 
+    Args:
+        source: as in the settings.
+        billing_project: what a query in BigQuery is checked in; empty for that of the environment.
+
     Raises:
-        UserError: the object storage does not answer.
+        UserError: the object storage, or BigQuery, does not answer.
     """
     told = ("size", "generation", "md5Hash", "etag", "ETag", "mtime")
-    if is_remote(source):
+    entries: list[Any]
+    if is_bigquery(source):
+        from gpu_pipelines.components.data_prep.bigquery_source import table_state
+
+        entries = table_state(source, billing_project)
+    elif is_hub_id(source):
+        from gpu_pipelines.components.data_prep.hub_source import data_set_state
+
+        entries = data_set_state(source)
+    elif is_remote(source):
         found = listed(source, is_pattern(source)).items()
         entries = [(place, [str(info.get(key)) for key in told]) for place, info in found]
     else:

@@ -59,6 +59,8 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
     def train_evaluate_upload(
         source: str = PrepareSettings.source,
         source_format: str = PrepareSettings.source_format,
+        row_filter: str = PrepareSettings.row_filter,
+        billing_project: str = PrepareSettings.billing_project,
         task: str = PrepareSettings.task,
         image_column: str = PrepareSettings.image_column,
         label_column: str = PrepareSettings.label_column,
@@ -116,6 +118,8 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
         prepared = prepare(
             source=source,
             source_format=source_format,
+            row_filter=row_filter,
+            billing_project=billing_project,
             task=task,
             image_column=image_column,
             label_column=label_column,
@@ -212,7 +216,7 @@ def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
     found = []
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     source, registry = prepare.source, evaluation.registry
-    if not source.startswith(("sample:", "gs://")) and not _in_mounted_bucket(source):
+    if not source.startswith(("sample:", "gs://", "bq://", "hf://")) and not _in_mounted_bucket(source):
         found.append(
             f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give gs://BUCKET/FOLDER."
         )
@@ -246,7 +250,7 @@ def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
     program = digest_of_program()
     source = arguments["source"]
-    data = "" if source.startswith("sample:") else source_state(source)
+    data = "" if source.startswith("sample:") else source_state(source, arguments["billing_project"])
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
     seen = f"{champion.place} {champion.info['created']}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
