@@ -94,7 +94,7 @@ def _described(bigquery: BigQuery, source: str) -> Table:
     if table.table_type in _VIEWS:
         raise UserError(
             f"{source} is a view, which the Storage Read API does not read.",
-            f"Write SELECT … FROM `{source.removeprefix(TABLE_SCHEME)}` into a file NAME.sql, and give that as the source.",
+            "Write a query that selects from it into a file NAME.sql, and give that as the source.",
         )
     return table
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import REJECTED, DatasetWriter, Feature, Manifest
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
@@ -64,7 +64,9 @@ def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path) ->
         rows_per_shard=settings.rows_per_shard(features),
     ) as writer:
         read = _write_rows(source, labels, geometry, settings, writer, SeenRecords(scratch / "seen"))
-        return writer.finish(lambda manifest: require_usable(manifest, settings), rows_read=read)
+        return writer.finish(
+            lambda manifest: require_usable(manifest, settings, [directory / REJECTED]), rows_read=read
+        )
 
 
 def _write_rows(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import REJECTED, SPLITS, DatasetWriter, Feature, Manifest
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
 from gpu_pipelines.components.data_prep.packing import PackedRows, Packer, packed_features, packed_rows
@@ -71,7 +71,9 @@ def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path) -> M
         work = ClassifiedWork if classifies else PackedWork
         done = in_processes(work, (directory / TOKENIZER, form), reader.batches())
         _write(done, form, writer, reader.progress)
-        return writer.finish(lambda manifest: require_usable(manifest, settings), rows_read=reader.read)
+        return writer.finish(
+            lambda manifest: require_usable(manifest, settings, [directory / REJECTED]), rows_read=reader.read
+        )
 
 
 def _encoder(settings: PrepareSettings, found: Survey) -> TextEncoder:
