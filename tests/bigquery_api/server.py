@@ -61,6 +61,10 @@ class BigQueryApi:
         """
         self._faults.add(Fault(pattern, status, times, message or MESSAGES.get(status, ""), False, 0.0))
 
+    def forget_faults(self) -> None:
+        """No request fails any more."""
+        self._faults = Faults()
+
     def require_no_fault(self, call: str) -> None:
         """Fails as was ordered."""
         fault = self._faults.take(call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from conftest import storage_emulator, write_photos
 
 from gpu_pipelines.artifacts.dataset import SPLITS
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.components.data_prep import bigquery_rows
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.row_streams import Meter
@@ -200,15 +203,62 @@ def test_prompts_chats_and_json_are_read_as_from_files(bigquery: BigQueryApi) ->
     assert [row["messages"] for _, row in read(task="causal_lm")] == [chat, None]
 
 
-def test_reading_is_given_up_without_leaving_a_call_behind(bigquery: BigQueryApi) -> None:
-    bigquery.rows_in_page = 5
+def test_a_table_with_images_or_their_addresses(bigquery: BigQueryApi, tmp_path: Path) -> None:
+    from bigquery_api.tables import StoredTable
+
+    photos = sorted(write_photos(tmp_path / "photos", per_class=20).rglob("*.png"))
+    rows = [{"image": path.read_bytes(), "label": path.parent.name} for path in photos]
+    bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(rows))
+    made = prepare_data(settings_of(task="image_classification"), tmp_path / "there")
+    assert (
+        made.class_rows == prepare_data(PrepareSettings(source=str(tmp_path / "photos")), tmp_path / "here").class_rows
+    )
+    # An address in a bucket is read; a path has no table beside it, and is rejected rather than looked for here.
+    with storage_emulator("photos") as uri:
+        RemoteFolder(uri).upload(
+            tmp_path / "photos", [path.relative_to(tmp_path / "photos").as_posix() for path in photos]
+        )
+        named = [
+            {**row, "image": f"{uri}/{row['label']}/{photo.name}"} for row, photo in zip(rows, photos, strict=True)
+        ]
+        named.append({"image": str(photos[0]), "label": "red"})
+        bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(named))
+        again = prepare_data(settings_of(task="image_classification"), tmp_path / "named")
+    assert again.class_rows == made.class_rows
+    assert again.rows_rejected == 1
+    assert f"{NAME}/stream-3:7 {photos[0]}" in (tmp_path / "named/rejected.jsonl").read_text()
+
+
+def test_no_more_is_read_ahead_than_a_page_of_each_stream(
+    bigquery: BigQueryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    class Page(bigquery_rows._Page):
+        def __init__(self, *_: Any) -> None:
+            made.append(self)
+
+    monkeypatch.setattr(bigquery_rows, "_Page", Page)
     found = find_source(settings_of())
-    rows = rows_of(found, [], "", Meter(found))
-    assert next(rows)
-    rows.close()  # type: ignore[attr-defined]
+    reading = rows_of(found, [], "", Meter(found))
+    assert next(reading)
+    time.sleep(0.5)
+    # Of 32 pages one that is read, and one of each stream.
+    assert len(made) == 5
+    reading.close()  # type: ignore[attr-defined]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("bigquery")]
-    # A page or two of each stream, not the 600 that there are.
-    assert len(bigquery.pages) < 200
+
+
+def test_a_stream_that_stays_away_is_given_up(bigquery: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bigquery_rows, "_PATIENCE", 0.5)
+    bigquery.fail_next("PAGE 300$", times=100_000)
+    try:
+        found = find_source(settings_of())
+        with pytest.raises(UserError, match=f"The table {NAME} could not be read: RetryError: .*") as error:
+            rows_in(found)
+        assert error.value.remedy == "Run the step again."
+    finally:
+        bigquery.forget_faults()
 
 
 def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> None:
