@@ -35,6 +35,7 @@ class BigQueryApi:
         tables: what it holds.
         pages: (stream, offset) of every page that was sent, or begun to be.
         rows_in_page: rows of a page of a stream.
+        gate: pages after the first of a stream wait for it.
         cut_after: bytes to clients after which all connections are cut, in the middle of whatever is sent; once.
     """
 
@@ -42,6 +43,8 @@ class BigQueryApi:
         self.tables = Tables()
         self.pages: list[tuple[str, int]] = []
         self.rows_in_page = 100
+        self.gate = threading.Event()
+        self.gate.set()
         self.cut_after: int | None = None
         self.url = ""
         self.grpc_port = self.tls_port = 0
@@ -129,6 +132,8 @@ class BigQueryApi:
             while offset < rows.num_rows or first:
                 self.pages.append((request.read_stream, offset))
                 self.require_no_fault(f"PAGE {offset}")
+                if offset:
+                    self.gate.wait(20)
                 page = rows.slice(offset, self.rows_in_page)
                 offset += page.num_rows
                 yield _page(page, offset / max(1, rows.num_rows), first)

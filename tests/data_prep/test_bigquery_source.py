@@ -249,6 +249,19 @@ def test_no_more_is_read_ahead_than_a_page_of_each_stream(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("bigquery")]
 
 
+def test_reading_that_is_given_up_waits_for_no_answer(bigquery: BigQueryApi) -> None:
+    found = find_source(settings_of())
+    bigquery.gate.clear()
+    try:
+        reading = rows_of(found, [], "", Meter(found))
+        assert next(reading)
+        started = time.monotonic()
+        reading.close()  # type: ignore[attr-defined]
+        assert time.monotonic() - started < 5
+    finally:
+        bigquery.gate.set()
+
+
 def test_a_stream_that_stays_away_is_given_up(bigquery: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bigquery_rows, "_PATIENCE", 0.5)
     bigquery.fail_next("PAGE 300$", times=100_000)
