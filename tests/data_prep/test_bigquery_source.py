@@ -255,6 +255,7 @@ def test_reading_that_is_given_up_waits_for_no_answer(bigquery: BigQueryApi) -> 
     try:
         reading = rows_of(found, [], "", Meter(found))
         assert next(reading)
+        time.sleep(0.5)
         started = time.monotonic()
         reading.close()  # type: ignore[attr-defined]
         assert time.monotonic() - started < 5
