@@ -13,6 +13,8 @@ def prepare_data(
     statistics: Output[Metrics],
     source: str = "sample:digits",
     source_format: str = "auto",
+    row_filter: str = "",
+    billing_project: str = "",
     task: str = "image_classification",
     image_column: str = "image",
     label_column: str = "label",
@@ -37,10 +39,16 @@ def prepare_data(
         source: A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of
             images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of
             labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines
-            between the documents. Or a sample: sample:digits, the UCI handwritten digits; sample:docstrings for
-            text_classification and sample:documentation for causal_lm, from Python itself.
+            between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it,
+            NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample:
+            sample:digits, the UCI handwritten digits; sample:docstrings for text_classification and
+            sample:documentation for causal_lm, from Python itself.
         source_format: csv, jsonl, parquet, arrow, text, tar, images, or auto to tell it by the suffix; gzip and
             Zstandard are recognised by the content.
+        row_filter: Of a table in BigQuery, which rows are read: what stands after WHERE in a query, without aggregates
+            and sub-queries, such as lang = 'en'; empty for all.
+        billing_project: Project that pays for reading from BigQuery; empty for that of the environment
+            (GOOGLE_CLOUD_PROJECT) or of the credentials.
         task: What the rows are for: image_classification, text_classification or causal_lm.
         image_column: Of a table, the column with the image: a path relative to the table, or its bytes.
         label_column: Of a table, the column with the class name.

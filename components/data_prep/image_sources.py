@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.source_listing import is_pattern, shown_path
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.rows import rows_of, slice_value
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, find_source
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.sources.listing import is_pattern, shown_path
+from gpu_pipelines.sources.names import SAMPLE
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def image_source(settings: PrepareSettings, scratch: Path) -> Source:
     Raises:
         UserError: the source does not exist or is empty.
     """
-    if not settings.source.startswith("sample:"):
+    if not settings.source.startswith(SAMPLE):
         return find_source(settings)
     write_digits(scratch)
     return find_source(replace(settings, source=str(scratch), source_format="images"))

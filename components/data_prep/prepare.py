@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import Manifest
-from gpu_pipelines.artifacts.source_listing import source_fingerprint
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.sources.fingerprint import source_fingerprint
 
 
 def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
@@ -31,7 +31,7 @@ def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
             Path(scratch, name).mkdir()
         print(f"reading {settings.source}", flush=True)
         # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprint = source_fingerprint(settings.source)
+        fingerprint = source_fingerprint(settings.source, settings.billing_project)
         if settings.task == "image_classification":
             from gpu_pipelines.components.data_prep.prepare_images import prepare_images
 

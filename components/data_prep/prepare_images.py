@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import REJECTED, DatasetWriter, Feature, Manifest
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.artifacts.source_listing import shown_path
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records, image_source
@@ -23,6 +22,7 @@ from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
 from gpu_pipelines.recipes.image_features import ImageGeometry, UnreadableImageError, decode
+from gpu_pipelines.sources.listing import shown_path
 
 # What a thread gets at once: so many images, or bytes of them.
 IMAGES_AT_ONCE = 32
@@ -68,7 +68,9 @@ def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path, fi
         source_fingerprint=fingerprint,
     ) as writer:
         read = _write_rows(source, labels, geometry, settings, writer, SeenRecords(scratch / "seen"))
-        return writer.finish(lambda manifest: require_usable(manifest, settings), rows_read=read)
+        return writer.finish(
+            lambda manifest: require_usable(manifest, settings, [directory / REJECTED]), rows_read=read
+        )
 
 
 def _write_rows(

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import REJECTED, SPLITS, DatasetWriter, Feature, Manifest
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
-from gpu_pipelines.artifacts.source_listing import shown_path
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
 from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
 from gpu_pipelines.components.data_prep.packing import PackedRows, Packer, packed_features, packed_rows
@@ -25,6 +24,7 @@ from gpu_pipelines.components.data_prep.usable import require_labels, require_us
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.text_encoding import TextEncoder
 from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
+from gpu_pipelines.sources.listing import shown_path
 
 CHOSEN_LENGTH = {"text_classification": 128, "causal_lm": 512}
 TOKENIZER = "tokenizer"
@@ -76,7 +76,9 @@ def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path, fing
         work = ClassifiedWork if classifies else PackedWork
         done = in_processes(work, (directory / TOKENIZER, form), reader.batches())
         _write(done, form, writer, reader.progress)
-        return writer.finish(lambda manifest: require_usable(manifest, settings), rows_read=reader.read)
+        return writer.finish(
+            lambda manifest: require_usable(manifest, settings, [directory / REJECTED]), rows_read=reader.read
+        )
 
 
 def _encoder(settings: PrepareSettings, found: Survey) -> TextEncoder:

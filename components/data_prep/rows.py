@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpu_pipelines.components.data_prep.bigquery_rows import bigquery_rows
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem, as_damaged
-from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, shown_path
+from gpu_pipelines.components.data_prep.source_files import Source, SourceFile
 from gpu_pipelines.components.data_prep.tables import READERS as TABLE_READERS
 from gpu_pipelines.components.data_prep.tables import columns_of
 from gpu_pipelines.components.data_prep.tar_shards import tar_rows
 from gpu_pipelines.components.data_prep.text_documents import text_rows
+from gpu_pipelines.sources.listing import shown_path
 
 #: Where a row is, for people (`file.csv:17`), and its values by column, or what is wrong with it.
 Row = tuple[str, dict[str, Any] | Problem]
@@ -33,6 +35,9 @@ def rows_of(source: Source, columns: list[str], remedy: str, meter: Meter) -> It
     Raises:
         UserError: a file cannot be read, is damaged, or lacks a column.
     """
+    if source.format == "bigquery":
+        yield from bigquery_rows(source, meter)
+        return
     for file in source:
         with as_damaged(file, source.format):
             for where, values in _READERS[source.format](file, meter, columns, remedy):
@@ -42,6 +47,8 @@ def rows_of(source: Source, columns: list[str], remedy: str, meter: Meter) -> It
 
 def source_columns(source: Source) -> list[str]:
     """The columns of the first file; of JSON lines those of its first rows, of other formats their only one."""
+    if source.format == "bigquery":
+        return list(source.columns)
     first = next(iter(source))
     if source.format not in TABLE_READERS:
         return ["text"]

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.artifacts.source_listing import class_folders
 from gpu_pipelines.components.data_prep.source_files import FORMATS, FORMATS_OF_TASK, find_source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import task_problems
+from gpu_pipelines.sources.listing import class_folders
+from gpu_pipelines.sources.names import SAMPLE, TABLE_SCHEME, is_bigquery, is_hub_id, problems_of_name
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Feature
@@ -39,6 +40,8 @@ class PrepareSettings:
 
     source: str = "sample:digits"
     source_format: str = "auto"
+    row_filter: str = ""
+    billing_project: str = ""
     task: str = "image_classification"
     image_column: str = "image"
     label_column: str = "label"
@@ -62,16 +65,17 @@ class PrepareSettings:
         found = task_problems(self.task)
         if not self.source:
             found.append("source is empty. Give files, a folder, a pattern, gs://… or sample:digits.")
-        elif self.source.startswith("sample:"):
+        elif self.source.startswith(SAMPLE):
             samples = SAMPLES.get(self.task, tuple(name for names in SAMPLES.values() for name in names))
-            if self.source.removeprefix("sample:") not in samples:
+            if self.source.removeprefix(SAMPLE) not in samples:
                 names = ", ".join(f"sample:{name}" for name in samples)
                 found.append(f"There is no {self.source!r} for {self.task}. Samples: {names}.")
+        found += self._problems_of_source()
         read = ("auto", *FORMATS_OF_TASK.get(self.task, FORMATS))
         if self.source_format not in read:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
         found += self._text_problems()
-        if self.slice_by and (self.task == "causal_lm" or self.source.startswith("sample:")):
+        if self.slice_by and (self.task == "causal_lm" or self.source.startswith(SAMPLE)):
             what = (
                 "rows of causal_lm hold several records" if self.task == "causal_lm" else "samples have no more columns"
             )
@@ -101,6 +105,15 @@ class PrepareSettings:
             )
         return found
 
+    def _problems_of_source(self) -> list[str]:
+        found = problems_of_name(self.source)
+        if self.row_filter and not self.source.startswith(TABLE_SCHEME):
+            where = "write it into the WHERE of the query" if is_bigquery(self.source) else "filter the files before"
+            found.append(f"row_filter is for a table in BigQuery (bq://…), not for {self.source}; {where}.")
+        if self.source_format != "auto" and (is_bigquery(self.source) or is_hub_id(self.source)):
+            found.append(f"source_format is {self.source_format!r}, but {self.source} is no file; leave it at auto.")
+        return found
+
     def _text_problems(self) -> list[str]:
         found = []
         if not self.tokenizer:
@@ -119,9 +132,19 @@ class PrepareSettings:
 
     def problems_here(self) -> list[str]:
         """What is wrong with the source as seen from this machine, from the names of its files alone."""
-        if not self.source or self.source.startswith("sample:"):
+        if not self.source or self.source.startswith(SAMPLE):
             return []
         try:
+            if is_bigquery(self.source):
+                from gpu_pipelines.components.data_prep.bigquery_source import require_readable
+
+                require_readable(self)
+                return []
+            if is_hub_id(self.source):
+                from gpu_pipelines.components.data_prep.hub_source import require_datasets
+
+                require_datasets()
+                return []
             # All files of a folder by class can take a minute to list; its sub-folders do not.
             if not self._is_folder_by_class():
                 find_source(self)

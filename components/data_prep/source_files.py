@@ -9,8 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from gpu_pipelines.artifacts.remote_files import is_remote, open_remote, read_remote
-from gpu_pipelines.artifacts.source_listing import Listing, class_folders, list_source, shown_path
 from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.sources.listing import Listing, class_folders, list_source, shown_path
+from gpu_pipelines.sources.names import is_bigquery, is_hub_id
 
 if TYPE_CHECKING:
     from gpu_pipelines.components.data_prep.settings import PrepareSettings
@@ -80,6 +81,8 @@ class SourceFile:
             if name.partition("://")[0] not in _SCHEMES:
                 raise OSError("neither a path nor in object storage")
             return SourceFile(name, name)
+        if self.place.startswith("bq://"):
+            raise OSError("not in object storage, and beside a table in BigQuery there are no files")
         if is_remote(self.place):
             return SourceFile(f"{self.place.rpartition('/')[0]}/{name}", name)
         return SourceFile(str(Path(self.place).parent / name), name)
@@ -87,12 +90,16 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """What is read: files in one format. Of images, the folder below which each has its class is `root`."""
+    """What is read: files in one format. Of images, the folder below which each has its class is `root`.
+
+    Of a table in BigQuery the files are the streams of a read session, and `columns` those that are read.
+    """
 
     format: str
     root: str
     names: tuple[str, ...]
     sizes: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -121,6 +128,14 @@ def find_source(settings: PrepareSettings) -> Source:
     Raises:
         UserError: there are none, they are in several formats, or in one that the task does not read.
     """
+    if is_bigquery(settings.source):
+        from gpu_pipelines.components.data_prep.bigquery_source import find_table
+
+        return find_table(settings)
+    if is_hub_id(settings.source):
+        from gpu_pipelines.components.data_prep.hub_source import find_data_set
+
+        return find_data_set(settings)
     source = shown_path(settings.source)[:200]
     try:
         listing = list_source(settings.source)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
+from gpu_pipelines.components.data_prep.class_names import class_names, named
 from gpu_pipelines.components.data_prep.row_streams import (
     LARGEST_TEXT,
     DamagedError,
@@ -147,7 +148,7 @@ def _parquet_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: st
         size = sum(group.total_byte_size for group in groups)
         rows = max(1, min(10_000, _BATCH_BYTES * table.metadata.num_rows // max(1, size)))
         batches = table.iter_batches(batch_size=rows, columns=columns or None)
-        yield from _numbered(batches, table.metadata.num_rows, meter)
+        yield from _numbered(batches, table.metadata.num_rows, meter, class_names(table.schema_arrow))
 
 
 def _arrow_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
@@ -156,7 +157,7 @@ def _arrow_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str)
         _require_columns(file, list(schema.names), columns, remedy)
         meter.follow(stored)
         chosen = (batch.select(columns) if columns else batch for batch in batches)
-        yield from _numbered((part for batch in chosen for part in _parts(batch)), 0, meter)
+        yield from _numbered((part for batch in chosen for part in parts(batch)), 0, meter, class_names(schema))
 
 
 def _arrow_batches(stored: BinaryIO) -> tuple[Any, Iterator[Any]]:
@@ -172,7 +173,8 @@ def _arrow_batches(stored: BinaryIO) -> tuple[Any, Iterator[Any]]:
     return table.schema, (table.get_batch(number) for number in range(table.num_record_batches))
 
 
-def _parts(batch: Any) -> Iterator[Any]:
+def parts(batch: Any) -> Iterator[Any]:
+    """A record batch in pieces that become Python objects at once; damaged ones raise."""
     import pyarrow as pa
 
     # Damaged offsets would be read past the end of the memory. Texts that are not UTF-8 are rejected one by one later.
@@ -184,17 +186,18 @@ def _parts(batch: Any) -> Iterator[Any]:
         yield batch.slice(start, rows)
 
 
-def _numbered(batches: Iterator[Any], total: int, meter: Meter) -> Iterator[TableRow]:
+def _numbered(batches: Iterator[Any], total: int, meter: Meter, names: dict[str, list[str]]) -> Iterator[TableRow]:
     number = 0
     for batch in batches:
-        for row in _python_rows(batch):
+        for row in python_rows(batch):
             number += 1
-            yield f"{number}", row
+            yield f"{number}", named(row, names)
         if total:
             meter.set_share(number / total)
 
 
-def _python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
+def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
+    """The rows of a record batch; those with texts that are not UTF-8 as problems."""
     try:
         yield from batch.to_pylist()
     except UnicodeDecodeError:

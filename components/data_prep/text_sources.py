@@ -14,7 +14,9 @@ from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source, find_source
+from gpu_pipelines.components.data_prep.task_columns import columns_of_texts
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.sources.names import SAMPLE
 
 # Packages of the standard library, on every Python from 3.10 to 3.13, whose docstrings tell them apart.
 DOCSTRING_PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")
@@ -62,7 +64,7 @@ def text_source(settings: PrepareSettings, scratch: Path) -> Source:
     Raises:
         UserError: the source does not exist, or is in a format that the task does not read.
     """
-    if not settings.source.startswith("sample:"):
+    if not settings.source.startswith(SAMPLE):
         return find_source(settings)
     path = scratch / f"{settings.source.removeprefix('sample:')}.jsonl"
     write_sample(path)
@@ -107,17 +109,7 @@ def text_columns(source: Source, settings: PrepareSettings) -> tuple[str, ...]:
     """
     if source.format == "text":
         return ("text",)
-    has = source_columns(source)
-    for wanted in ((settings.text_column,), ("prompt", "completion"), ("messages",)):
-        if set(wanted) <= set(has):
-            return wanted
-    if not has:
-        raise UserError(f"The source {settings.source} holds no texts.")
-    raise UserError(
-        f"The source {settings.source} has no column {settings.text_column!r}, no columns 'prompt' and 'completion', "
-        f"and no column 'messages'; it has {', '.join(has)}.",
-        "Name the column of texts with -p text_column=….",
-    )
+    return columns_of_texts(settings, source_columns(source))
 
 
 def write_sample(path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
 from gpu_pipelines.components.data_prep.settings import PrepareSettings, limit_of
@@ -36,12 +38,23 @@ def _sorted_labels(labels: set[str]) -> list[str]:
     return sorted(labels)
 
 
-def require_usable(manifest: Manifest, settings: PrepareSettings) -> None:
+def require_usable(manifest: Manifest, settings: PrepareSettings, rejected: Iterable[Path] = ()) -> None:
     """Refuses a dataset with too many rejected rows, without rows in a split, or with fewer than two classes to learn.
 
     Warns of lesser faults.
+
+    Args:
+        manifest: the dataset.
+        settings: `max_rejected`, the fractions and the source are read.
+        rejected: files with the rejected rows, as `DatasetWriter` writes them; messages name the first of each reason.
     """
-    reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in manifest.rejected.items())
+    reasons = ""
+    if manifest.rows_rejected:
+        places = _first_places(rejected, set(manifest.rejected))
+        reasons = ", ".join(
+            f"{rows:,} × {reason}" + (f" (first: {places[reason]})" if reason in places else "")
+            for reason, rows in manifest.rejected.items()
+        )
     most_share, most = limit_of(settings.max_rejected)
     if manifest.rows_rejected > most or manifest.rows_rejected > most_share * manifest.rows_read:
         raise UserError(
@@ -60,6 +73,22 @@ def require_usable(manifest: Manifest, settings: PrepareSettings) -> None:
             )
     if not manifest.labels:
         return
+    _require_trained(manifest, settings)
+
+
+def _first_places(files: Iterable[Path], reasons: set[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for file in files:
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                row = json.loads(line)
+                found.setdefault(row["reason"], row["source"][:200])
+                if found.keys() == reasons:
+                    return found
+    return found
+
+
+def _require_trained(manifest: Manifest, settings: PrepareSettings) -> None:
     trained = sum(1 for rows in manifest.class_rows["train"] if rows)
     if trained < 2:
         raise UserError(

@@ -10,6 +10,7 @@ from gpu_pipelines.targets.target import STEPS_IMAGE
 @dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
 def check_for_new_data(
     source: str = "sample:digits",
+    billing_project: str = "",
     task: str = "image_classification",
     tokenizer: str = "train",
     model: str = "convnext-micro",
@@ -18,10 +19,11 @@ def check_for_new_data(
     min_champion_age_days: float = 0.0,
     start_from_champion: bool = False,
 ) -> NamedTuple("Outputs", [("Output", bool), ("reason", str), ("model", str), ("tokenizer", str)]):  # type: ignore[valid-type]
-    """Looks at the files of a source, without reading them, and at the registry, and says whether to train again.
+    """Looks at a source, without reading its rows, and at the registry, and says whether to train again.
 
     Args:
         source: What prepare_data would read.
+        billing_project: As for prepare_data.
         task: What the rows are for.
         tokenizer: As for prepare_data. Where it is train and there is a champion, the champion's is taken instead: two
             models of texts can be compared on the same tokens only.
@@ -33,8 +35,8 @@ def check_for_new_data(
         start_from_champion: Whether to train on from the champion's weights, if there is a champion, in place of model.
 
     Returns:
-        Output: True if the files of the source are not those that any version of the model was trained on, and the
-            champion is old enough. (KFP's local runner finds the condition of a branch under this name alone.)
+        Output: True if no version of the model was trained on the source as it is now, and the champion is old enough.
+            (KFP's local runner finds the condition of a branch under this name alone.)
         reason: Why, in one line.
         model: What to train: model, or where the champion is.
         tokenizer: What to prepare texts with: tokenizer, or where the champion is.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from gpu_pipelines.artifacts.source_listing import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry, registry_problems
 from gpu_pipelines.registry.registered import CHAMPION
+from gpu_pipelines.sources.fingerprint import source_fingerprint
 
 MOST_DAYS = 36_500
 #: How the reason begins where nothing is to be trained; a person, and a program, can tell by it.
@@ -23,6 +23,7 @@ class WatchSettings:
     """The parameters of `check_for_new_data`; see the component for what each means."""
 
     source: str = "sample:digits"
+    billing_project: str = ""
     task: str = "image_classification"
     tokenizer: str = "train"
     model: str = "convnext-micro"
@@ -83,7 +84,7 @@ def check_for_new_data(settings: WatchSettings) -> Decision:
 def _decided(
     settings: WatchSettings, name: str, versions: list[RegisteredVersion], champion: RegisteredVersion | None
 ) -> tuple[bool, str]:
-    source, fingerprint = f"the source {settings.source}", source_fingerprint(settings.source)
+    source, fingerprint = f"the source {settings.source}", source_fingerprint(settings.source, settings.billing_project)
     same = [version for version in versions if version.info.get("source_fingerprint") == fingerprint]
     if same:
         kind = ", the champion" if same[-1] == champion else ""

@@ -74,7 +74,12 @@ def registry_problems(uri: str, model_name: str) -> list[str]:
 def model_name_for(source: str) -> str:
     """The name of a model that was given none: after the source of its data.
 
-    `sample:digits` gives digits, `data/Flower Photos/` and `data/flower_photos.csv` give flower-photos.
+    `sample:digits` gives digits, `data/Flower Photos/` and `data/flower_photos.csv` give flower-photos,
+    `bq://project.dataset.flower_photos` and `hf://owner/flower-photos?split=all` do so too.
     """
+    if source.startswith("bq://"):
+        source = source.rpartition(".")[2]
+    elif source.startswith("hf://"):
+        source = re.split("[@?]", source)[0]
     stem = Path(source.rpartition(":")[2]).expanduser().resolve().stem
     return re.sub(r"[^a-z0-9.]+", "-", stem.lower()).strip("-.")[:63] or "model"

@@ -7,7 +7,6 @@ from kfp import dsl
 from kfp.dsl import HTML, Model
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.artifacts.source_listing import SAMPLE, source_fingerprint
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.components.training.settings import TrainingSettings
@@ -16,6 +15,8 @@ from gpu_pipelines.pipelines.parameters import with_parameters
 from gpu_pipelines.pipelines.steps import Steps, parameters_of_steps
 from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.registry import is_local, model_name_for, open_registry
+from gpu_pipelines.sources.fingerprint import source_fingerprint
+from gpu_pipelines.sources.names import READ_ANYWHERE
 from gpu_pipelines.step_interface import fields_from
 from gpu_pipelines.targets.local import digest_of_files, digest_of_program
 from gpu_pipelines.targets.target import Target
@@ -93,7 +94,7 @@ def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
     found = []
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     source, registry = prepare.source, evaluation.registry
-    if not source.startswith((SAMPLE, "gs://")) and not _in_mounted_bucket(source):
+    if not source.startswith(READ_ANYWHERE) and not _in_mounted_bucket(source):
         found.append(
             f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give gs://BUCKET/FOLDER."
         )
@@ -137,7 +138,7 @@ def problems_on_kubeflow(arguments: Mapping[str, Any], mounted: str) -> list[str
     found = []
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     where = f"the mounted claim, {mounted}…" if mounted else "a bucket, gs://BUCKET/FOLDER"
-    if not prepare.source.startswith(("sample:", "gs://")) and not is_there(prepare.source):
+    if not prepare.source.startswith(READ_ANYWHERE) and not is_there(prepare.source):
         found.append(f"The source {prepare.source} is not where the pods can read it. Copy it into {where}.")
     if is_local(evaluation.registry) and not is_there(evaluation.registry):
         found.append(
@@ -158,7 +159,7 @@ def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
     program = digest_of_program()
     source = arguments["source"]
-    data = source_fingerprint(source)
+    data = source_fingerprint(source, arguments["billing_project"])
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
     seen = f"{champion.place} {champion.info['created']}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:

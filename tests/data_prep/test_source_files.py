@@ -16,7 +16,6 @@ import pytest
 from conftest import storage_emulator, write_photos
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.artifacts.source_listing import source_fingerprint
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.row_streams import Meter
@@ -25,6 +24,7 @@ from gpu_pipelines.components.data_prep.source_files import find_source, format_
 from gpu_pipelines.components.data_prep.text_sources import text_records
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
+from gpu_pipelines.sources.fingerprint import source_fingerprint
 
 ROWS = [{"text": f"text {number} ünï", "label": "ab"[number % 2]} for number in range(50)]
 

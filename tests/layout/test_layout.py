@@ -32,7 +32,13 @@ SOURCES = [path for folder in ("components", "gpu_pipelines", "pipelines") for p
 # Which files alone may import a package, at the top or inside a function.
 ONLY_IN = {
     "kfp": ("gpu_pipelines/targets/", "pipelines/", "components/*/*component.py"),
-    "google": ("gpu_pipelines/accelerators/live/", "gpu_pipelines/targets/vertex", "gpu_pipelines/registry/vertex"),
+    "google": (
+        "gpu_pipelines/accelerators/live/",
+        "gpu_pipelines/targets/vertex",
+        "gpu_pipelines/registry/vertex",
+        "gpu_pipelines/sources/bigquery",
+        "components/data_prep/bigquery",
+    ),
     "torch": (
         "gpu_pipelines/recipes/",
         "components/training/",

@@ -1,21 +1,15 @@
-"""The files of a source of data, on this machine or in object storage: their names, and what tells of changes."""
+"""The files of a source of data, on this machine or in object storage."""
 
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed
 from gpu_pipelines.errors import UserError
-
-#: What the name of a sample begins with.
-SAMPLE = "sample:"
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
@@ -34,44 +28,6 @@ class Listing:
     root: str
     files: dict[str, int]
     kind: str  # file, folder, pattern or nothing
-
-
-def source_fingerprint(source: str) -> str:
-    """Hex SHA-256 of the names of all files of a source, their sizes, and what tells that the content is another.
-
-    That is the checksum that the object storage keeps, and on this machine the time of the last change. No file is
-    read, so it is quick; images that a table names by their paths are not looked at.
-
-    Args:
-        source: a path, a pattern, `gs://…`, or a sample, which never changes.
-
-    Raises:
-        UserError: the source cannot be listed.
-    """
-    if source.startswith(SAMPLE):
-        entries = [(source, "")]
-    elif is_remote(source):
-        found = listed(source, is_pattern(source)).items()
-        entries = [(place, f"{info.get('size')} {_version_of(info)}") for place, info in found]
-    else:
-        entries = [(repr(name), state) for name, state in _states_here(source)]
-    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-
-
-def _version_of(info: Mapping[str, Any]) -> str:
-    """What tells one content of an object from another; Cloud Storage has no MD5 of objects that were composed."""
-    return str(next((info[key] for key in ("md5Hash", "crc32c", "ETag", "etag", "mtime") if info.get(key)), ""))
-
-
-def _states_here(source: str) -> Iterator[tuple[str, str]]:
-    try:
-        listing = list_source(source)
-        for name in listing.files:
-            status = Path(f"{listing.root}{name}").stat()
-            yield name, f"{status.st_size} {status.st_mtime_ns}"
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"The source {shown_path(source)[:200]} cannot be read: {reason}.") from None
 
 
 def is_pattern(source: str) -> bool:

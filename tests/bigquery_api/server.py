@@ -1,0 +1,268 @@
+"""The server: REST and gRPC with TLS behind a proxy, at Google's own addresses, as Google's clients reach BigQuery.
+
+It can be told to fail: a request, a page of a stream, or the connection while a page is on its way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+from google.cloud.bigquery_storage_v1 import types
+from vertex_api.api_error import ApiError
+from vertex_api.certificates import Certificates
+from vertex_api.faults import MESSAGES, Fault, Faults
+from vertex_api.tunnel import carry, stands_for
+
+from bigquery_api.tables import Tables
+
+_SERVICE = "google.cloud.bigquery.storage.v1.BigQueryRead"
+
+
+class BigQueryApi:
+    """A server that runs.
+
+    Attributes:
+        tables: what it holds.
+        pages: (stream, offset) of every page that was sent, or begun to be.
+        rows_in_page: rows of a page of a stream.
+        gate: pages after the first of a stream wait for it.
+        cut_after: bytes to clients after which all connections are cut, in the middle of whatever is sent; once.
+    """
+
+    def __init__(self, certificates: Certificates) -> None:
+        self.tables = Tables()
+        self.pages: list[tuple[str, int]] = []
+        self.rows_in_page = 100
+        self.gate = threading.Event()
+        self.gate.set()
+        self.cut_after: int | None = None
+        self.url = ""
+        self.grpc_port = self.tls_port = 0
+        self.connections: list[socket.socket] = []
+        self._certificates = certificates
+        self._faults = Faults()
+
+    def fail_next(self, pattern: str, status: int = 503, times: int = 1, message: str = "") -> None:
+        """Lets the next requests fail.
+
+        Args:
+            pattern: regular expression, looked for in `VERB /path` of REST, in `GRPC Method`, and in `PAGE OFFSET`
+                before a page of a stream is sent.
+            status: HTTP status of the answer; 0 cuts all connections.
+            times: for how many requests.
+            message: Google's message.
+        """
+        self._faults.add(Fault(pattern, status, times, message or MESSAGES.get(status, ""), False, 0.0))
+
+    def forget_faults(self) -> None:
+        """No request fails any more."""
+        self._faults = Faults()
+
+    def require_no_fault(self, call: str) -> None:
+        """Fails as was ordered."""
+        fault = self._faults.take(call)
+        if fault and not fault.status:
+            self.cut()
+            raise ConnectionError("cut")
+        if fault:
+            raise ApiError(fault.status or 500, fault.message)
+
+    def environment(self) -> dict[str, str]:
+        """Variables with which Google's libraries reach this server, with credentials."""
+        trusted = str(self._certificates.authority)
+        return {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self._certificates.service_account),
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted,
+            "REQUESTS_CA_BUNDLE": trusted,
+            "https_proxy": self.url,
+            "no_proxy": "127.0.0.1,localhost",
+            "NO_GCE_CHECK": "true",
+        }
+
+    def cut(self) -> None:
+        """Cuts all connections."""
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.connections.clear()
+
+    def answer(self, verb: str, path: str, body: Any) -> dict[str, Any]:
+        """The answer of REST."""
+        if path == "/token":
+            return {"access_token": "token-of-a-test", "expires_in": 3600, "token_type": "Bearer"}
+        self.require_no_fault(f"{verb} {path}")
+        path = path.removeprefix("/bigquery/v2/projects/")
+        if match := re.fullmatch(r"([^/]+)/datasets/([^/]+)/tables/([^/]+)", path):
+            return self.tables.described(".".join(match.groups()))
+        if verb == "POST" and re.fullmatch(r"[^/]+/jobs", path):
+            return self.tables.insert_job(body)
+        if match := re.fullmatch(r"[^/]+/jobs/([^/]+)", path):
+            return self.tables.told_job(match[1])
+        if match := re.fullmatch(r"[^/]+/queries/([^/]+)", path):
+            rows = self.tables.get(self.tables.jobs[match[1]].destination).rows.num_rows
+            reference = self.tables.told_job(match[1])["jobReference"]
+            return {"jobComplete": True, "jobReference": reference, "totalRows": str(rows), "schema": {"fields": []}}
+        raise ApiError(404, f"There is no {verb} {path}.")
+
+    def create_session(self, request: Any, context: Any) -> Any:
+        """CreateReadSession."""
+        with _as_status(context):
+            _require_credentials(context)
+            self.require_no_fault("GRPC CreateReadSession")
+            return self.tables.create_session(request)
+
+    def read_rows(self, request: Any, context: Any) -> Iterator[Any]:
+        """ReadRows: pages from an offset on; the first has the schema."""
+        with _as_status(context):
+            _require_credentials(context)
+            self.require_no_fault("GRPC ReadRows")
+            rows = self.tables.streams[request.read_stream]
+            offset = int(request.offset)
+            first = True
+            while offset < rows.num_rows or first:
+                self.pages.append((request.read_stream, offset))
+                self.require_no_fault(f"PAGE {offset}")
+                if offset:
+                    self.gate.wait(20)
+                page = rows.slice(offset, self.rows_in_page)
+                offset += page.num_rows
+                yield _page(page, offset / max(1, rows.num_rows), first)
+                first = False
+
+
+def _page(rows: Any, share: float, first: bool) -> Any:
+    response = types.ReadRowsResponse(row_count=rows.num_rows)
+    if first:
+        response.arrow_schema.serialized_schema = rows.schema.serialize().to_pybytes()
+    if rows.num_rows:
+        batch = rows.combine_chunks().to_batches()[0]
+        response.arrow_record_batch.serialized_record_batch = batch.serialize().to_pybytes()
+    response.stats.progress.at_response_end = share
+    return response
+
+
+@contextmanager
+def _as_status(context: Any) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        context.abort(grpc.StatusCode[error.status], error.message)
+
+
+def _require_credentials(context: Any) -> None:
+    if not str(dict(context.invocation_metadata()).get("authorization", "")).startswith("Bearer "):
+        raise ApiError(401, "Request is missing required authentication credential.")
+
+
+class _Wire:
+    """A connection to a client that ends after so many bytes as were ordered."""
+
+    def __init__(self, connection: socket.socket, api: BigQueryApi) -> None:
+        self._api = api
+        self.recv, self.shutdown, self._connection = connection.recv, connection.shutdown, connection
+
+    def sendall(self, content: bytes) -> None:
+        left = self._api.cut_after
+        if left is not None and len(content) >= left:
+            self._api.cut_after = None
+            self._connection.sendall(content[:left])
+            self._api.cut()
+            return
+        if left is not None:
+            self._api.cut_after = left - len(content)
+        self._connection.sendall(content)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    api: BigQueryApi
+
+    def do_CONNECT(self) -> None:
+        if not stands_for(self.path):
+            self.send_error(403, f"There is no {self.path} here.")
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.close_connection = True
+        self.api.connections.append(self.connection)
+        carry(_Wire(self.connection, self.api), self.api.grpc_port, self.api.tls_port)
+
+    def _handle(self) -> None:
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = self.path.partition("?")[0]
+        is_json = self.headers.get("Content-Type", "").startswith("application/json")
+        status = 200
+        try:
+            if path != "/token" and not self.headers.get("Authorization", "").startswith("Bearer "):
+                raise ApiError(401, "Request is missing required authentication credential.")
+            told = self.api.answer(self.command, path, json.loads(content) if content and is_json else None)
+        except ApiError as error:
+            status, told = error.code, error.body()
+        except ConnectionError:
+            self.close_connection = True
+            return
+        answer = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_GET = do_POST = _handle
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def _start_grpc(api: BigQueryApi, certificates: Certificates) -> Any:
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
+    methods = {
+        "CreateReadSession": grpc.unary_unary_rpc_method_handler(
+            api.create_session, types.CreateReadSessionRequest.deserialize, types.ReadSession.serialize
+        ),
+        "ReadRows": grpc.unary_stream_rpc_method_handler(
+            api.read_rows, types.ReadRowsRequest.deserialize, types.ReadRowsResponse.serialize
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
+    credentials = grpc.ssl_server_credentials([(certificates.key.read_bytes(), certificates.chain.read_bytes())])
+    api.grpc_port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    return server
+
+
+@contextmanager
+def serving(certificates: Certificates) -> Iterator[BigQueryApi]:
+    """Serves on free ports."""
+    api = BigQueryApi(certificates)
+    plain = ThreadingHTTPServer(("127.0.0.1", 0), type("Proxy", (_Handler,), {"api": api}))
+    encrypted = ThreadingHTTPServer(("127.0.0.1", 0), type("Rest", (_Handler,), {"api": api}))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.chain, certificates.key)
+    encrypted.socket = context.wrap_socket(encrypted.socket, server_side=True, do_handshake_on_connect=False)
+    api.url, api.tls_port = f"http://127.0.0.1:{plain.server_port}", encrypted.server_port
+    grpc_server = _start_grpc(api, certificates)
+    threads = [
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        for server in (plain, encrypted)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield api
+    finally:
+        grpc_server.stop(None)
+        for server, thread in zip((plain, encrypted), threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()
