@@ -65,6 +65,7 @@ bench-training: $(VENV)/.bench
 bench-data: $(VENV)/.bench
 	$(BIN)/python benchmarks/data_prep/rates.py
 	$(BIN)/python benchmarks/data_prep/memory.py
+	$(BIN)/python benchmarks/data_prep/reading.py
 
 compile: $(VENV)/.steps
 	$(BIN)/gpu-pipelines compile --all

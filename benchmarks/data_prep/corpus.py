@@ -41,14 +41,32 @@ def write_corpus(path: Path, megabytes: int, seed: int = 0) -> int:
     return documents
 
 
-def write_images(folder: Path, number: int, seed: int = 0) -> None:
-    """Writes JPEG images of 500 × 375 pixels, of noise at the scale of 25 pixels, in ten folders by class."""
+def write_images(folder: Path, number: int = 0, megabytes: int = 0, seed: int = 0) -> None:
+    """Writes JPEG images of 500 × 375 pixels, of noise at the scale of 25 pixels, in ten folders by class.
+
+    Args:
+        folder: where the folders go.
+        number: how many images.
+        megabytes: or how many million bytes of them. After the first thousand the pictures come again, with a number
+            behind the last of their bytes, which decoders do not look at, so that no two files are equal.
+    """
+    import io
+
     import numpy as np
     from PIL import Image
 
     generator = np.random.default_rng(seed)
-    for count in range(number):
+    pictures: list[bytes] = []
+    count = size = 0
+    while count < number or size < megabytes * 10**6:
+        if count < (number or 1000):
+            file = io.BytesIO()
+            rough = generator.integers(0, 256, (15, 20, 3)).astype(np.uint8)
+            Image.fromarray(rough).resize((500, 375), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+            pictures.append(file.getvalue())
         place = folder / f"class-{count % 10}" / f"{count:06}.jpg"
         place.parent.mkdir(parents=True, exist_ok=True)
-        rough = generator.integers(0, 256, (15, 20, 3)).astype(np.uint8)
-        Image.fromarray(rough).resize((500, 375), Image.Resampling.BICUBIC).save(place, quality=90)
+        content = pictures[count % len(pictures)] + (b"" if number else b"%d" % count)
+        place.write_bytes(content)
+        size += len(content)
+        count += 1

@@ -4,10 +4,11 @@ Run with `python benchmarks/data_prep/rates.py [--megabytes N] [--images N] [--r
 in a process of its own; what is timed begins after the imports.
 
 Texts, a language model with rows of 512 tokens: ours from JSON lines to the finished dataset (read, checked, hashed,
-tokenized, packed, written, hashed again); the bare batch encoder of `tokenizers` on texts that are in memory, on all
-cores, whose tokens are thrown away; and the usual way with `datasets`: load_dataset, map(batched, num_proc=2), grouped
-to blocks of 512 tokens, save_to_disk. Images, to 224 × 224 pixels: ours from the folder to the finished dataset; and
-Pillow alone in as many threads as there are cores, opened, drafted, resized and thrown away.
+tokenized, packed, written with hashes); the bare batch encoder of `tokenizers` on texts that are in memory, on all
+cores, whose tokens are thrown away; the same of `fastokens`, which ours uses; and the usual way with `datasets`:
+load_dataset, map(batched, num_proc=2), grouped to blocks of 512 tokens, save_to_disk. Images, to 224 × 224 pixels: ours
+from the folder to the finished dataset; and Pillow alone in as many threads as there are cores, opened, drafted,
+resized and thrown away.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from machine import machine
 
 LENGTH, SIDE = 512, 224
 GOAL_BARE_TEXTS, GOAL_DATASETS, GOAL_BARE_IMAGES = 0.85, 2.0, 0.9
@@ -39,7 +42,8 @@ def our_texts(folder: Path, out: Path) -> Callable[[], None]:
         sequence_length=LENGTH,
     )
     (out / "seen").mkdir(parents=True)
-    import transformers  # noqa: F401
+    import pandas  # noqa: F401 (pyarrow imports it with its first array where it is installed; datasets needs it)
+    from transformers import AutoTokenizer  # noqa: F401
 
     return lambda: print(prepare_text(settings, out / "dataset", out).records_kept)
 
@@ -54,6 +58,20 @@ def bare_tokenizers(folder: Path, out: Path) -> Callable[[], None]:
     def work() -> None:
         for start in range(0, len(texts), 1000):
             tokenizer.encode_batch_fast(texts[start : start + 1000])
+
+    return work
+
+
+def bare_fastokens(folder: Path, out: Path) -> Callable[[], None]:
+    from fastokens import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
+    with (folder / "texts.jsonl").open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text"] for line in file]
+
+    def work() -> None:
+        for start in range(0, len(texts), 1000):
+            tokenizer.encode_batch_flat(texts[start : start + 1000], add_special_tokens=True)
 
     return work
 
@@ -83,6 +101,8 @@ def usual_datasets(folder: Path, out: Path) -> Callable[[], None]:
 
 
 def our_images(folder: Path, out: Path) -> Callable[[], None]:
+    import pandas  # noqa: F401
+
     from gpu_pipelines.components.data_prep.prepare import prepare_data
     from gpu_pipelines.components.data_prep.prepare_images import prepare_images  # noqa: F401
     from gpu_pipelines.components.data_prep.settings import PrepareSettings
@@ -109,16 +129,33 @@ def bare_pillow(folder: Path, out: Path) -> Callable[[], None]:
 
 
 CONTENDERS = {
-    "texts": (our_texts, bare_tokenizers, usual_datasets),
+    "texts": (our_texts, bare_tokenizers, bare_fastokens, usual_datasets),
     "images": (our_images, bare_pillow),
 }
 
 
-def seconds(name: str, folder: Path) -> float:
-    """The time that one contender measures of itself, in a process of its own."""
+def run_one(name: str, folder: Path) -> None:
+    """Runs one contender and prints the seconds that passed and those of processors, its own and its processes'."""
+    work = {work.__name__: work for works in CONTENDERS.values() for work in works}[name]
+    with tempfile.TemporaryDirectory(dir=folder) as out:
+        ready = work(folder, Path(out))
+        start, start_cpu = time.perf_counter(), cpu_seconds()
+        ready()
+        print(json.dumps([time.perf_counter() - start, cpu_seconds() - start_cpu]))
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def seconds(name: str, folder: Path) -> tuple[float, float]:
+    """What `run_one` prints, in a process of its own."""
     command = [sys.executable, __file__, "--only", name, "--folder", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout.splitlines()[-1])
+    passed, used = json.loads(done.stdout.splitlines()[-1])
+    return passed, used
 
 
 def make(folder: Path, megabytes: int, images: int) -> None:
@@ -136,9 +173,9 @@ def make(folder: Path, megabytes: int, images: int) -> None:
     write_images(folder / "images", images)
 
 
-def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender, round by round."""
-    found: dict[str, list[float]] = {work.__name__: [] for works in CONTENDERS.values() for work in works}
+def measure(folder: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of each contender, passed and of processors, round by round."""
+    found: dict[str, list[tuple[float, float]]] = {work.__name__: [] for works in CONTENDERS.values() for work in works}
     for number in range(rounds):
         for works in CONTENDERS.values():
             for work in works[:: -1 if number % 2 else 1]:
@@ -155,12 +192,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.only:
-        with tempfile.TemporaryDirectory(dir=given.folder) as out:
-            work = {work.__name__: work for works in CONTENDERS.values() for work in works}[given.only]
-            ready = work(given.folder, Path(out))
-            start = time.perf_counter()
-            ready()
-            print(time.perf_counter() - start)
+        run_one(given.only, given.folder)
         return
     with tempfile.TemporaryDirectory() as scratch:
         make(Path(scratch), given.megabytes, given.images)
@@ -168,26 +200,29 @@ def main() -> None:
     report(found, given.megabytes, given.images)
 
 
-def report(found: dict[str, list[float]], megabytes: int, images: int) -> None:
+def report(found: dict[str, list[tuple[float, float]]], megabytes: int, images: int) -> None:
     """Prints rates and the medians of the ratios of one round, then all as one JSON object."""
     for name, times in found.items():
         kind, amount = ("images/s", images) if name in ("our_images", "bare_pillow") else ("MB/s", megabytes)
-        print(f"{name:16} {amount / statistics.median(times):10,.1f} {kind}")
+        passed, used = (statistics.median(column) for column in zip(*times, strict=True))
+        print(f"{name:16} {amount / passed:10,.1f} {kind:10} {amount / used:10,.1f} a second of one processor")
     ratios = {}
     for ours, peer, goal in (
         ("our_texts", "bare_tokenizers", GOAL_BARE_TEXTS),
+        ("our_texts", "bare_fastokens", None),
         ("our_texts", "usual_datasets", GOAL_DATASETS),
         ("our_images", "bare_pillow", GOAL_BARE_IMAGES),
     ):
         pairs = zip(found[ours], found[peer], strict=True)
-        ratios[f"{ours} / {peer}"] = ratio = statistics.median(theirs / own for own, theirs in pairs)
-        print(f"{ours} / {peer}: {ratio:.3f} (goal at least {goal}{'' if ratio >= goal else ': missed'})")
-    machine = {
-        "cores": len(os.sched_getaffinity(0)),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
+        ratios[f"{ours} / {peer}"] = ratio = statistics.median(theirs[0] / own[0] for own, theirs in pairs)
+        missed = "" if goal is None else f" (goal at least {goal}{'' if ratio >= goal else ': missed'})"
+        print(f"{ours} / {peer}: {ratio:.3f}{missed}")
+    results = {
+        name: {"seconds": [passed for passed, _ in times], "cpu_seconds": [used for _, used in times]}
+        for name, times in found.items()
     }
-    print(json.dumps({"seconds": found, "ratios": ratios, "megabytes": megabytes, "images": images, **machine}))
+    what = {"benchmark": "data_prep_rates", "machine": machine(), "megabytes": megabytes, "images": images}
+    print(json.dumps({**what, "results": results, "ratios": ratios}))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ _made: list[Callable[[Any], Any]] = []
 def _make(maker: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
     # One process for each core; the library's own threads would only be in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"
     _made.append(maker(*arguments))
 
 

@@ -7,18 +7,19 @@ a slice of it. `dataset.json` is written last: a directory without it is not a d
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
-from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.documents import read_as, sha256_of_tree, write_document
 from gpu_pipelines.errors import UserError
 
 MANIFEST = "dataset.json"
@@ -333,14 +334,31 @@ class DatasetWriter:
             columns.append(pa.array(pending.slice_values, pa.string()))
         name = f"{split}/part-{len(self._files[split]):05d}.arrow"
         path = self._directory / name
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, self._schema) as writer:
-            writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        with path.open("wb") as file:
+            sink = _HashedSink(file)
+            with pa.ipc.new_file(pa.PythonFile(sink, "w"), self._schema) as writer:
+                writer.write_batch(pa.record_batch(columns, schema=self._schema))
         digest = hashlib.sha256()
         for column in columns[: len(self._features)]:
             for buffer in column.buffers():
                 digest.update(buffer or b"")
-        self._files[split].append(DataFile(name, pending.rows, sha256_of_file(path), digest.hexdigest()))
+        self._files[split].append(DataFile(name, pending.rows, sink.digest.hexdigest(), digest.hexdigest()))
         pending.clear()
+
+
+class _HashedSink(io.RawIOBase):
+    """A file whose bytes are hashed as they are written, so that it need not be read again."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        return self._file.write(content)
 
 
 class _Pending:

@@ -158,4 +158,4 @@ def _to_mode(image: Image.Image, mode: str) -> Image.Image:
         # Onto white, as Hugging Face's processors do; a black drawing on nothing would come out all black.
         drawn = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", drawn.size, (255, 255, 255, 255)), drawn)
-    return image.convert(mode)
+    return image if image.mode == mode else image.convert(mode)  # convert would copy it

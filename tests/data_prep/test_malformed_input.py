@@ -66,7 +66,9 @@ JSON_LINES = [
     b'{"label": "a", "text": "\\ud800"}', b'{"text": ' + b'"' + b"x" * 300_000 + b'", "label": "b"}', b'{"TEXT": "x"}',
 ]  # fmt: skip
 TASKS = {"jsonl": "text_classification", "csv": "text_classification", "parquet": "text_classification",
-         "arrow": "text_classification", "text": "causal_lm", "tar": "image_classification"}  # fmt: skip
+         "arrow": "text_classification", "text": "causal_lm", "tar": "image_classification",
+         "images": "image_classification", "chats": "causal_lm", "prompts": "causal_lm"}  # fmt: skip
+FORMATS = {"chats": "jsonl", "prompts": "jsonl"}
 
 
 def good_text(number: int) -> dict[str, Any]:
@@ -179,8 +181,37 @@ def as_tar(records: int, generator: random.Random) -> tuple[bytes, int]:
     return file.getvalue(), len(samples)
 
 
+def as_chats(records: int, generator: random.Random) -> tuple[bytes, int]:
+    rows: list[Any] = [
+        {"messages": [{"role": "user", "content": f"{number}?"}, {"role": "assistant", "content": "yes"}]}
+        for number in range(records)
+    ]
+    words = [*NASTY_TEXTS, *NASTY_VALUES, "user", "assistant", "tool", "x" * 5000]
+    for _ in range(records):
+        keys = generator.choice((("role", "content"), ("role", "content", "tool_calls"), ("content",), ()))
+        message = {key: generator.choice(words) for key in keys}
+        some = [message] * generator.randrange(3) + [generator.choice(NASTY_VALUES)] * generator.randrange(2)
+        rows.append({"messages": generator.choice((some, message, generator.choice(NASTY_VALUES)))})
+    return _lines(rows, generator)
+
+
+def as_prompts(records: int, generator: random.Random) -> tuple[bytes, int]:
+    rows = [{"prompt": f"{number}?", "completion": "yes"} for number in range(records)]
+    words = [*NASTY_TEXTS, *NASTY_VALUES, "x" * 5000]
+    for _ in range(records):
+        keys = generator.choice((("prompt", "completion"), ("prompt",), ("completion",), ("prompt", "answer")))
+        rows.append({key: generator.choice(words) for key in keys})
+    return _lines(rows, generator)
+
+
+def _lines(rows: list[Any], generator: random.Random) -> tuple[bytes, int]:
+    generator.shuffle(rows)
+    return b"\n".join(json.dumps(row).encode() for row in rows), len(rows)
+
+
 MAKERS: dict[str, Callable[[int, random.Random], tuple[bytes, int]]] = {
     "jsonl": as_jsonl, "csv": as_csv, "parquet": as_parquet, "arrow": as_arrow, "text": as_text, "tar": as_tar,
+    "chats": as_chats, "prompts": as_prompts,
 }  # fmt: skip
 
 
@@ -188,11 +219,11 @@ def prepare(file: Path, format_name: str, directory: Path) -> Manifest:
     return prepare_data(
         PrepareSettings(
             source=str(file),
-            source_format=format_name,
+            source_format=FORMATS.get(format_name, format_name),
             task=TASKS[format_name],
             val_fraction=0.2,
             test_fraction=0.2,
-            sequence_length=32,
+            sequence_length=64 if format_name == "chats" else 32,
             vocabulary_size=300,
             image_size=8,
             color_mode="L",
@@ -220,6 +251,44 @@ def check_records(format_name: str, records: int, folder: Path) -> None:
     assert manifest.records_kept >= records
     assert manifest.rows_rejected > records / 20
     assert_adds_up(folder / "out", manifest)
+
+
+def check_images(records: int, folder: Path) -> None:
+    generator = random.Random(records)
+    broken = [
+        b"",
+        b"x",
+        b"\xff\xd8\xff",
+        b"\0" * 5000,
+        b"GIF89a" + b"\xff" * 7,
+        b"RIFF\0\0\0\0WEBP",
+        b"BM" + b"\xff" * 60,
+    ]
+    for number in range(records):
+        names = (
+            f"{number}.png",
+            generator.choice((f"bad {number}.jpg", f"{number}.txt", f"\udcff{number}", f"{number}é.GIF")),
+        )
+        good = png(number + 10)
+        bad = generator.choice((*broken, good[: generator.randrange(len(good) - 12)]))
+        for name, content in zip(names, (good, bad), strict=True):
+            file = folder / "in" / "ab"[number % 2] / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    manifest = prepare(folder / "in", "images", folder / "out")
+    assert manifest.rows_read == 2 * records
+    assert manifest.records_kept >= records
+    assert manifest.rows_rejected > records / 2
+    assert_adds_up(folder / "out", manifest)
+
+
+def test_malformed_images_in_folders_are_rejected_one_by_one_and_the_good_ones_kept(tmp_path: Path) -> None:
+    check_images(150, tmp_path)
+
+
+@pytest.mark.slow
+def test_ten_thousand_malformed_images_in_folders_are_rejected_one_by_one(tmp_path: Path) -> None:
+    check_images(10_000, tmp_path)
 
 
 @pytest.mark.parametrize("format_name", MAKERS)
@@ -271,7 +340,7 @@ def zstd(content: bytes) -> bytes:
 
 
 PACKED = [
-    *((format_name, bytes) for format_name in MAKERS),
+    *((format_name, bytes) for format_name in MAKERS if format_name not in FORMATS),
     ("jsonl", gzip.compress),
     ("csv", zstd),
     ("tar", gzip.compress),
