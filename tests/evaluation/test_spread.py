@@ -93,7 +93,11 @@ def test_two_processes_find_what_one_finds(numbers: Dataset, tmp_path: Path, mon
     ("recipe", "says"),
     [
         ("KilledInTheOther", "The process that evaluates on cpu was killed"),
-        ("FailsInTheOther", "The evaluation on cpu failed: RuntimeError: the device is gone"),
+        pytest.param(
+            "FailsInTheOther",
+            "The evaluation on cpu failed: RuntimeError: the device is gone",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_process_that_fails_fails_the_step(
