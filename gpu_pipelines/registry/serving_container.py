@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.project_settings import load_project_settings
+from gpu_pipelines.project_settings import FILE, load_project_settings
 
 #: Hugging Face's inference container serves exported models as they are, from AIP_STORAGE_URI. Source:
 #: https://github.com/huggingface/Google-Cloud-Containers, README.
@@ -85,7 +85,8 @@ def serving_container(model: Path, image: str = "", gpus: int = 1) -> ServingCon
             Hugging Face's.
         gpus: that a machine has for it, over which vLLM splits the model.
     """
-    asked = image or load_project_settings().serving_image or ""
+    # Of the settings it alone is in the file or nowhere; a job's own variables are not looked at for it.
+    asked = image or (load_project_settings().serving_image if Path(FILE).is_file() else "") or ""
     if "vllm" in asked or (not asked and _is_large_language_model(model)):
         return _vllm(asked or VLLM_IMAGE, gpus)
     return ServingContainer(asked or HUGGING_FACE_IMAGE)

@@ -158,6 +158,23 @@ def test_a_writer_killed_at_any_stage_leaves_whole_versions_only(tmp_path: Path,
     assert calls == 8, "two files copied, two documents written and put in place, one rename, and the end"
 
 
+def test_a_version_that_fails_its_check_is_not_added(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    add(registry, model)
+    seen: list[set[str]] = []
+
+    def check(place: str) -> None:
+        seen.append({path.name for path in Path(place).rglob("*") if path.is_file()})
+        raise UserError("it predicts something else")
+
+    with pytest.raises(UserError, match="something else"):
+        registry.add("digits", model, {"passed": True}, promote=True, champion_seen=1, check=check)
+    assert seen == [{"model.safetensors", "vocabulary.json", "version.json"}]
+    assert [version.number for version in registry.versions("digits")] == [1]
+    assert registry.aliases("digits") == {"champion": 1, "challenger": 1}
+    assert not list((tmp_path / "registry" / "digits").glob(".incoming-*"))
+
+
 def test_a_registry_that_cannot_be_written_is_said_before_anything_is_copied(tmp_path: Path, model: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"(?s)file/registry cannot be written: Not a directory.*registry="):
