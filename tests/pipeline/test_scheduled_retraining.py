@@ -116,3 +116,25 @@ def test_a_step_that_fails_is_in_the_outcome_file(tmp_path: Path) -> None:
     outcome = json.loads((tmp_path / f"runs/{PIPELINE}-outcome.json").read_text())
     assert outcome["outcome"] == "failed"
     assert outcome["reason"] == newest_run(tmp_path)["steps"][-1]["message"] != ""
+
+
+@pytest.mark.slow
+def test_texts_are_prepared_with_the_champions_tokenizer_and_compared(tmp_path: Path) -> None:
+    words = ("good", "bad", "so", "very", "film", "day", "not")
+
+    def write(numbers: range) -> None:
+        rows = [{"text": " ".join(words[(n >> k) % 7] for k in range(9)), "label": "ab"[n % 2]} for n in numbers]
+        with (tmp_path / "reviews.jsonl").open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    given = {"source": "reviews.jsonl", "task": "text_classification", "model": "bert-micro", "sequence_length": 16}
+    cheap = {name: value for name, value in CHEAP.items() if name != "image_size"}
+    write(range(200))
+    retrain(tmp_path, **given, **cheap)
+    write(range(1000, 1150))
+    second = retrain(tmp_path, **given, **cheap, start_from_champion=True)
+    champion = tmp_path / "registry/reviews/versions/1/tokenizer.json"
+    dataset = next(second.record["directory"].glob("artifacts/*/prepare-data/dataset"))
+    assert (dataset / "tokenizer/tokenizer.json").read_bytes() == champion.read_bytes()
+    evaluation = json.loads(Path(second.record["artifacts"]["best_checkpoint"], "evaluation.json").read_text())
+    assert evaluation["champion"]["version"] == 1
