@@ -80,6 +80,7 @@ class KubeflowTarget:
             self._in_pod(made, _LAUNCHER_SIZE if several else needs)
             if plan is not None and not several:
                 made.set_env_variable(ACCELERATOR, plan.spec)
+                self._limit(made, plan)
                 if plan.strategy == "spot":
                     made.set_retry(SPOT_RESTARTS, f"{_FIRST_PAUSE}s", 2.0, f"{_LONGEST_PAUSE}s")
             return made
@@ -114,6 +115,14 @@ class KubeflowTarget:
         kubernetes.use_field_path_as_env(task, RUN, _RUN_LABEL)
         for name, value in {STORAGE: self._storage, **self._variables}.items():
             task.set_env_variable(name, value)
+
+    @staticmethod
+    def _limit(task: Any, plan: AcceleratorPlan) -> None:
+        """Ends the pod of a task after the plan's hours."""
+        from kfp import kubernetes
+
+        if plan.hours:
+            kubernetes.set_timeout(task, round(plan.hours * 3600))
 
     @property
     def _variables(self) -> dict[str, str]:

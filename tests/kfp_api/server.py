@@ -209,7 +209,7 @@ class _Service:
     def _advance(self, run: dict[str, Any], look: int) -> None:
         """Lets a run get one step further at each look."""
         spec = run["pipeline_spec"]
-        tasks = list(spec.get("pipeline_spec", spec)["root"]["dag"]["tasks"])
+        tasks = _in_order(spec.get("pipeline_spec", spec)["root"]["dag"]["tasks"])
         details = [_detail("root", "RUNNING"), _detail("root-driver", "SUCCEEDED")]
         run["state"] = "RUNNING"
         for number, name in enumerate(tasks[: look + 1]):
@@ -259,6 +259,18 @@ class _Service:
     def _delete_recurring(self, query: dict[str, str], body: Any, recurring: str) -> Any:
         del self._state.recurring[recurring]
         return {}
+
+
+def _in_order(tasks: dict[str, Any]) -> list[str]:
+    """Names of tasks, each after those that it depends on."""
+    ordered: list[str] = []
+    while len(ordered) < len(tasks):
+        ordered += [
+            name
+            for name, task in tasks.items()
+            if name not in ordered and set(task.get("dependentTasks", [])) <= set(ordered)
+        ]
+    return ordered
 
 
 def _detail(name: str, state: str) -> dict[str, Any]:
