@@ -214,7 +214,7 @@ class _Service:
         run["state"] = "RUNNING"
         for number, name in enumerate(tasks[: look + 1]):
             inner = _detail("executor", "RUNNING")
-            detail = _detail(name, "SUCCEEDED" if number < look else "RUNNING")
+            detail = _detail(name, "SUCCEEDED" if number < look else "RUNNING", number)
             if self._state.fails and name == self._state.fails[0]:
                 detail["state"] = inner["state"] = run["state"] = "FAILED"
                 inner["error"] = {"code": 2, "message": self._state.fails[1]}
@@ -273,9 +273,11 @@ def _in_order(tasks: dict[str, Any]) -> list[str]:
     return ordered
 
 
-def _detail(name: str, state: str) -> dict[str, Any]:
-    detail = {"task_id": _new_id(), "display_name": name, "state": state, "start_time": "2026-11-21T10:00:00Z"}
-    return detail if state == "RUNNING" else {**detail, "end_time": "2026-11-21T10:01:05Z"}
+def _detail(name: str, state: str, minute: int = 0) -> dict[str, Any]:
+    times = {"start_time": f"2026-11-21T10:{minute:02d}:00Z"}
+    if state != "RUNNING":
+        times["end_time"] = f"2026-11-21T10:{minute + 1:02d}:00Z"
+    return {"task_id": _new_id(), "display_name": name, "state": state, **times}
 
 
 def _file_of(kind: str, body: bytes) -> bytes:
