@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_interface import THIS_RUN
@@ -161,17 +160,3 @@ def claim_of(settings: ProjectSettings) -> str:
 def storage_of_runs(settings: ProjectSettings) -> str:
     """Where steps write while they run: the bucket for checkpoints, else the claim's mount."""
     return (settings.checkpoints or MOUNT_PATH).rstrip("/")
-
-
-def require_kubeflow() -> None:
-    """Checks that what compiles for Kubeflow is installed.
-
-    Raises:
-        UserError: it is not.
-    """
-    from importlib.util import find_spec
-
-    if find_spec("kfp") is None or find_spec("kfp.kubernetes") is None:
-        raise UserError(
-            "Kubeflow needs kfp-kubernetes, which is not installed.", "Run pip install 'gpu-pipelines[kubeflow]'."
-        )
