@@ -209,12 +209,12 @@ class _Service:
     def _advance(self, run: dict[str, Any], look: int) -> None:
         """Lets a run get one step further at each look."""
         spec = run["pipeline_spec"]
-        tasks = list(spec.get("pipeline_spec", spec)["root"]["dag"]["tasks"])
+        tasks = _in_order(spec.get("pipeline_spec", spec)["root"]["dag"]["tasks"])
         details = [_detail("root", "RUNNING"), _detail("root-driver", "SUCCEEDED")]
         run["state"] = "RUNNING"
         for number, name in enumerate(tasks[: look + 1]):
             inner = _detail("executor", "RUNNING")
-            detail = _detail(name, "SUCCEEDED" if number < look else "RUNNING")
+            detail = _detail(name, "SUCCEEDED" if number < look else "RUNNING", number)
             if self._state.fails and name == self._state.fails[0]:
                 detail["state"] = inner["state"] = run["state"] = "FAILED"
                 inner["error"] = {"code": 2, "message": self._state.fails[1]}
@@ -261,9 +261,23 @@ class _Service:
         return {}
 
 
-def _detail(name: str, state: str) -> dict[str, Any]:
-    detail = {"task_id": _new_id(), "display_name": name, "state": state, "start_time": "2026-11-21T10:00:00Z"}
-    return detail if state == "RUNNING" else {**detail, "end_time": "2026-11-21T10:01:05Z"}
+def _in_order(tasks: dict[str, Any]) -> list[str]:
+    """Names of tasks, each after those that it depends on."""
+    ordered: list[str] = []
+    while len(ordered) < len(tasks):
+        ordered += [
+            name
+            for name, task in tasks.items()
+            if name not in ordered and set(task.get("dependentTasks", [])) <= set(ordered)
+        ]
+    return ordered
+
+
+def _detail(name: str, state: str, minute: int = 0) -> dict[str, Any]:
+    times = {"start_time": f"2026-11-21T10:{minute:02d}:00Z"}
+    if state != "RUNNING":
+        times["end_time"] = f"2026-11-21T10:{minute + 1:02d}:00Z"
+    return {"task_id": _new_id(), "display_name": name, "state": state, **times}
 
 
 def _file_of(kind: str, body: bytes) -> bytes:

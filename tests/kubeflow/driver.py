@@ -108,4 +108,6 @@ def _extend(pod: dict[str, Any], config: Any) -> None:
             directory["sizeLimit"] = mount.size_limit
         spec["volumes"].append({"name": mount.volume_name, "emptyDir": directory})
         main["volumeMounts"].append({"name": mount.volume_name, "mountPath": mount.mount_path})
+    if config.active_deadline_seconds:
+        spec["activeDeadlineSeconds"] = config.active_deadline_seconds
     pod["metadata"]["labels"].update(config.pod_metadata.labels)

@@ -123,8 +123,9 @@ def test_settings_come_to_the_pods() -> None:
         kueue_queue="training",
         volume_claim="shared",
     )
-    file = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("l4:1"), settings, {"NCCL_DEBUG": "INFO"}))
+    file = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("l4:1", hours=5), settings, {"NCCL_DEBUG": "INFO"}))
     pod = file.pod("train-model")
+    assert pod["spec"]["activeDeadlineSeconds"] == 5 * 3600
     assert problems_of_pod(pod) == []
     assert main_of(pod)["image"] == settings.image
     assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "gpus"

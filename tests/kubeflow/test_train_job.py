@@ -260,6 +260,7 @@ def test_a_cluster_without_the_runtime_or_that_refuses_is_one_line(
     assert "warning" not in finished.err, "there is nothing to delete"
 
 
+@pytest.mark.slow
 def test_a_bucket_takes_the_place_of_a_claim(kubernetes_api: KubernetesApi, spec: TrainJobSpec, tmp_path: Path) -> None:
     with storage_emulator("bucket") as bucket:
         import fsspec

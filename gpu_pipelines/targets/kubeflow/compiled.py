@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import compiled
-from gpu_pipelines.targets.kubeflow.target import KubeflowTarget, require_kubeflow
+from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 
 
 def compiled_for_kubeflow(
@@ -29,5 +29,4 @@ def compiled_for_kubeflow(
     """
     from gpu_pipelines.pipelines import load_pipeline
 
-    require_kubeflow()
     return compiled(load_pipeline(name).build(KubeflowTarget(settings, environment), plan))

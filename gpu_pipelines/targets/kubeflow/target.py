@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_interface import THIS_RUN
@@ -80,6 +79,7 @@ class KubeflowTarget:
             self._in_pod(made, _LAUNCHER_SIZE if several else needs)
             if plan is not None and not several:
                 made.set_env_variable(ACCELERATOR, plan.spec)
+                self._limit(made, plan)
                 if plan.strategy == "spot":
                     made.set_retry(SPOT_RESTARTS, f"{_FIRST_PAUSE}s", 2.0, f"{_LONGEST_PAUSE}s")
             return made
@@ -114,6 +114,14 @@ class KubeflowTarget:
         kubernetes.use_field_path_as_env(task, RUN, _RUN_LABEL)
         for name, value in {STORAGE: self._storage, **self._variables}.items():
             task.set_env_variable(name, value)
+
+    @staticmethod
+    def _limit(task: Any, plan: AcceleratorPlan) -> None:
+        """Ends the pod of a task after the plan's hours."""
+        from kfp import kubernetes
+
+        if plan.hours:
+            kubernetes.set_timeout(task, round(plan.hours * 3600))
 
     @property
     def _variables(self) -> dict[str, str]:
@@ -152,17 +160,3 @@ def claim_of(settings: ProjectSettings) -> str:
 def storage_of_runs(settings: ProjectSettings) -> str:
     """Where steps write while they run: the bucket for checkpoints, else the claim's mount."""
     return (settings.checkpoints or MOUNT_PATH).rstrip("/")
-
-
-def require_kubeflow() -> None:
-    """Checks that what compiles for Kubeflow is installed.
-
-    Raises:
-        UserError: it is not.
-    """
-    from importlib.util import find_spec
-
-    if find_spec("kfp") is None or find_spec("kfp.kubernetes") is None:
-        raise UserError(
-            "Kubeflow needs kfp-kubernetes, which is not installed.", "Run pip install 'gpu-pipelines[kubeflow]'."
-        )
