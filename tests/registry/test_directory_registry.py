@@ -207,6 +207,9 @@ def test_a_registry_of_an_unknown_kind_is_refused() -> None:
         ("data/Flower Photos/", "flower-photos"),
         ("/data/flower_photos.csv", "flower-photos"),
         ("~/__", "model"),
+        ("bq://my-project.data.Flower_Photos", "flower-photos"),
+        ("hf://owner/flower_photos@main?config=full&split=all", "flower-photos"),
+        ("gs://bucket/queries/flower-photos.sql", "flower-photos"),
     ],
 )
 def test_a_model_without_a_name_is_named_after_its_data(source: str, name: str) -> None:
