@@ -33,6 +33,7 @@ ONLY_IN = {
     "kfp": ("gpu_pipelines/targets/", "pipelines/", "components/*/*component.py"),
     "google": ("gpu_pipelines/accelerators/live/", "gpu_pipelines/targets/vertex", "gpu_pipelines/registry/vertex"),
     "torch": (
+        "gpu_pipelines/cluster/",
         "gpu_pipelines/recipes/",
         "components/training/",
         "components/evaluation/",
@@ -77,7 +78,7 @@ def test_a_step_never_imports_another() -> None:
 
 
 def test_what_steps_share_imports_no_step_and_no_command() -> None:
-    for package in ("artifacts", "recipes", "registry", "reports"):
+    for package in ("artifacts", "cluster", "recipes", "registry", "reports"):
         for path in (ROOT / "gpu_pipelines" / package).rglob("*.py"):
             for module in imports_of(path):
                 assert not module.startswith(("gpu_pipelines.components", "gpu_pipelines.cli")), relative(path)
