@@ -11,7 +11,6 @@ from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.rows import rows_of
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, find_source, is_pattern, shown_path
-from gpu_pipelines.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> It
         meter: is told how much has been read.
 
     Raises:
-        UserError: a file cannot be read, lacks a column, or there are no rows.
+        UserError: a file cannot be read or lacks a column.
     """
     if source.format == "images":
         for file in source:
@@ -67,12 +66,8 @@ def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> It
         return
     image, label = settings.image_column, settings.label_column
     remedy = "Name the columns with -p image_column=… and -p label_column=…."
-    empty = True
     for file, (where, row) in rows_of(source, [image, label], remedy, meter):
-        empty = False
         yield _table_record(file, where, row, image, label)
-    if empty:
-        raise UserError(f"The source {settings.source} has no rows.")
 
 
 def _class_of(file: SourceFile, settings: PrepareSettings) -> str:
