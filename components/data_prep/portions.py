@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_pipelines.artifacts.dataset import SHARD_BYTES
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source
 
-#: Shards that a unit of work fills, more or less: its last shards are smaller than the others.
-_SHARDS_OF_A_UNIT = 4
+#: Bytes after which a unit of work ends at the earliest, and the same in shards: its last ones are smaller than others.
+_LEAST_BYTES, _LEAST_SHARDS = 256 << 20, 4
 #: Files of a portion at most, where nobody asked for their sizes.
 _MOST_FILES = 10_000
 
@@ -25,7 +24,7 @@ class Portion:
 
 def unit_bytes(settings: PrepareSettings) -> int:
     """How much is done before it is kept, in bytes of a source, or characters or pixels of its rows."""
-    return _SHARDS_OF_A_UNIT * ((settings.shard_megabytes << 20) or SHARD_BYTES)
+    return max(_LEAST_BYTES, _LEAST_SHARDS * (settings.shard_megabytes << 20))
 
 
 def portions_of(source: Source, most: int) -> list[Portion]:

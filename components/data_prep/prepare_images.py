@@ -37,10 +37,10 @@ REMOTE_THREADS = 32
 
 
 class Loaded(NamedTuple):
-    """An image that was read: the `content_number` of its bytes, and its pixels or why it has none."""
+    """A usable image: the `content_number` of its bytes, and its pixels."""
 
     content: int
-    pixels: np.ndarray | Problem
+    pixels: np.ndarray
 
 
 class ImagePreparation(Preparation[Survey]):
@@ -151,13 +151,12 @@ def _load(record: Record, geometry: ImageGeometry, seed: int) -> Loaded | Proble
         return Problem("no label")
     try:
         encoded = record.read()
+        pixels = decode(encoded, geometry)
     except (OSError, ValueError) as error:
         return Problem("file cannot be read", getattr(error, "strerror", None) or str(error))
-    content = content_number(encoded, seed)
-    try:
-        return Loaded(content, decode(encoded, geometry))
     except UnreadableImageError as error:
-        return Loaded(content, Problem("unreadable image", str(error)))
+        return Problem("unreadable image", str(error))
+    return Loaded(content_number(encoded, seed), pixels)
 
 
 def _write_group(
@@ -177,7 +176,5 @@ def _write_group(
     for (_, record, image), verdict in zip(good, verdicts.of(group.unit.portion, asked), strict=True):
         if not verdict.split:
             writer.leave_out_duplicates()
-        elif isinstance(image.pixels, Problem):
-            writer.reject(record.source, *image.pixels)
         else:
             writer.add(verdict.split, record.source, {"image": image.pixels, "label": index[record.label]})

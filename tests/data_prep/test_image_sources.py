@@ -286,7 +286,7 @@ def test_a_table_without_rows_is_refused(tmp_path: Path, name: str) -> None:
 def test_an_empty_file_is_refused_as_a_table(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(UserError):
-        records_of(tmp_path / name)
+        prepare_data(PrepareSettings(source=str(tmp_path / name)), tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", TABLES[:3])
