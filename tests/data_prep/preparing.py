@@ -38,25 +38,8 @@ if __name__ == "__main__":
         timing = Timing(silence=6, beat=0.1, settle=2)
         prepare_together(settings, Path(directory), work, cluster, unit_weight=unit_weight, timing=timing)
 """
-WORDS = [
-    "ash",
-    "beech",
-    "cedar",
-    "date",
-    "elm",
-    "fir",
-    "gum",
-    "hazel",
-    "ivy",
-    "juniper",
-    "kapok",
-    "larch",
-    "maple",
-    "nutmeg",
-    "oak",
-    "pine",
-    "rowan",
-]
+TREES = "ash beech cedar date elm fir gum hazel ivy juniper kapok larch maple nutmeg oak pine rowan"
+WORDS = TREES.split(" ")
 
 
 @dataclass

@@ -95,12 +95,10 @@ def test_no_two_splits_have_texts_that_are_nearly_the_same(prepared: tuple[Path,
 
 def test_what_is_found_is_what_comparing_all_pairs_finds(texts: list[str]) -> None:
     signatures = np.stack(Signer()(texts))
-    everything = np.ones(len(texts), dtype=bool)
+    parts = Signatures([signatures[:100], signatures[100:]])
     found = {
         (near.record, near.of)
-        for near in near_duplicates(
-            Signatures([signatures[:100], signatures[100:]]), THRESHOLD, everything, _all(texts)
-        )
+        for near in near_duplicates(parts, THRESHOLD, np.ones(len(texts), dtype=bool), np.arange(len(texts)))
     }
     expected = {
         (later, earlier)
@@ -136,10 +134,6 @@ def test_signatures_do_not_depend_on_case_punctuation_or_the_process() -> None:
 def test_near_duplicates_of_images_and_impossible_thresholds_are_refused() -> None:
     assert "among texts only" in PrepareSettings(near_duplicates=0.8).problems()[0]
     assert "near_duplicates is 1" in PrepareSettings(task="causal_lm", near_duplicates=1.0).problems()[1]
-
-
-def _all(texts: list[str]) -> np.ndarray:
-    return np.arange(len(texts))
 
 
 def test_units_and_portions_do_not_change_what_is_found(
