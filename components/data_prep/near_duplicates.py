@@ -29,7 +29,7 @@ class Signer:
         from datasketch import MinHash
 
         # Made once: the permutations are random numbers of a fixed seed.
-        self._empty = MinHash(num_perm=SIGNATURE_LENGTH, seed=1)
+        self._empty = MinHash(num_perm=SIGNATURE_LENGTH, seed=1, scheme="affine32")
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
         """A signature for each text; texts of fewer words than a shingle are one."""

@@ -94,8 +94,8 @@ def read_index(folder: Path) -> RecordIndex:
         flat = batch.column("signature").flatten().to_numpy(zero_copy_only=True)
         signature = flat.reshape(batch.num_rows, SIGNATURE_LENGTH)
     source = batch.column("source") if signature is not None else pa.array([], pa.string())
-    arrays = [batch.column(name).to_numpy(zero_copy_only=True) for name in _COLUMNS]
-    return RecordIndex(*arrays, source=source, signature=signature)
+    position, content, number, label = (batch.column(name).to_numpy(zero_copy_only=True) for name in _COLUMNS)
+    return RecordIndex(position, content, number, label, source, signature)
 
 
 def index_name(portion: int) -> str:
