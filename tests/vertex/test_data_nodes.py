@@ -11,16 +11,14 @@ import yaml
 from conftest import gpu_pipelines, write_photos
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 from google.protobuf import json_format
-from kfp import compiler, dsl
+from small_pipelines import compiled_preparation
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex_compiled import compiled_for_vertex, require_runnable
 from gpu_pipelines.targets.vertex_data_nodes import DataNodes
 from gpu_pipelines.targets.vertex_job_spec import JobOptions
-from gpu_pipelines.targets.vertex_target import VertexTarget
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -58,7 +56,7 @@ def test_prepare_data_becomes_a_custom_job_of_so_many_machines() -> None:
     assert job.scheduling.restart_job_on_worker_restart
     assert (values["service_account"], values["labels"]) == ("steps@example.com", {"team": "one"})
     assert not values["tensorboard"], "it has no curves"
-    assert values["source"] is None, "the step's own inputs are as they were"
+    assert values["source"] == "sample:digits", "the step's own inputs are as they were"
     assert spec["root"]["dag"]["tasks"]["prepare-data"]["cachingOptions"] == {"enableCache": True}
 
 
@@ -114,18 +112,12 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
 
     from gpu_pipelines.targets.vertex_connection import connect
 
-    placed = VertexTarget(ProjectSettings(image="eu.example/steps:1"), data=DataNodes(3)).place(prepare_data, None)
-
-    @dsl.pipeline(name="prepare")
-    def prepare(source: str):
-        placed(source=source, image_size=16)
-
-    compiler.Compiler().compile(prepare, str(tmp_path / "prepare.yaml"))
+    file = compiled_preparation(tmp_path, nodes=3)
     sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
     source = str(write_photos(tmp_path / "photos"))
-    job = sdk.PipelineJob("prepare", str(tmp_path / "prepare.yaml"), parameter_values={"source": source}, job_id="p-1")
+    job = sdk.PipelineJob("prepare", str(file), parameter_values={"source": source}, job_id="p-1")
     job.submit()
-    PipelineBackend(vertex_api).run(job.resource_name)
+    PipelineBackend(vertex_api, rehearse="").run(job.resource_name)
     lines = vertex_api.state.logs.messages()
     assert vertex_api.state.pipeline_jobs.job(job.resource_name).state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(
         lines
