@@ -14,7 +14,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.components.data_prep.near_duplicates import Signatures, near_duplicates
-from gpu_pipelines.components.data_prep.record_index import RecordIndex, index_name, read_index
+from gpu_pipelines.components.data_prep.record_index import RecordIndex, index_name
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.unfinished_work import UnfinishedWork
 from gpu_pipelines.components.data_prep.verdicts import (
@@ -27,7 +27,7 @@ from gpu_pipelines.components.data_prep.verdicts import (
 )
 
 #: Records that are sorted at once.
-RECORDS_AT_ONCE = 4_000_000
+RECORDS_AT_ONCE = 2_000_000
 _TRAIN, _VAL, _TEST = (SPLITS.index(name) for name in ("train", "val", "test"))
 
 
@@ -43,7 +43,7 @@ def judge(work: UnfinishedWork, portions: int, settings: PrepareSettings, check:
     for portion in range(portions):
         work.require(index_name(portion))
         check()
-    judgement = _Judgement([read_index(work.path(index_name(portion))) for portion in range(portions)], check)
+    judgement = _Judgement([RecordIndex(work.path(index_name(portion))) for portion in range(portions)], check)
     if settings.remove_duplicates:
         judgement.find_duplicates()
     near = judgement.find_near_duplicates(settings.near_duplicates) if settings.near_duplicates else {}
@@ -90,7 +90,7 @@ class _Judgement:
         self._check = check
         self.codes = []
         for index in indexes:
-            codes = np.full(int(index.position.max()) + 1 if len(index.position) else 0, UNKNOWN, dtype=np.uint8)
+            codes = np.full(int(index.position.max()) + 1 if len(index) else 0, UNKNOWN, dtype=np.uint8)
             codes[index.position] = _TRAIN
             self.codes.append(codes)
 
@@ -104,21 +104,20 @@ class _Judgement:
 
     def find_near_duplicates(self, threshold: float) -> dict[int, list[tuple[int, dict[str, object]]]]:
         """Near-duplicates by portion: the place of each, and what it is like."""
-        indexes = self._indexes
-        starts = np.cumsum([0] + [len(index.position) for index in indexes])
-        kept = np.concatenate([codes[i.position] == _TRAIN for codes, i in zip(self.codes, indexes, strict=True)])
-        order = np.concatenate([np.argsort(i.position) + start for i, start in zip(indexes, starts, strict=False)])
-        # A portion without a usable record has no signatures.
-        parts = [i.signature if i.signature is not None else np.zeros((0, 1), np.uint32) for i in indexes]
+        # Usable records are numbered in the order of the source, as their signatures are.
+        positions = [np.sort(index.position) for index in self._indexes]
+        starts = np.cumsum([0] + [len(index) for index in self._indexes])
+        kept = np.concatenate([codes[at] == _TRAIN for codes, at in zip(self.codes, positions, strict=True)])
+        signatures = Signatures([index.signatures() for index in self._indexes])
         found: dict[int, list[tuple[int, dict[str, object]]]] = {}
-        for near in near_duplicates(Signatures(parts), threshold, kept, order):
+        for near in near_duplicates(signatures, threshold, kept):
             self._check()
             portion, row = _place(starts, near.record)
             other, other_row = _place(starts, near.of)
-            position = int(indexes[portion].position[row])
+            position = int(positions[portion][row])
             self.codes[portion][position] = NEAR_DUPLICATE
-            said = {"duplicate_of": indexes[other].source[other_row].as_py(), "similarity": near.similarity}
-            found.setdefault(portion, []).append((position, said))
+            like = self._indexes[other].sources()[other_row].as_py()
+            found.setdefault(portion, []).append((position, {"duplicate_of": like, "similarity": near.similarity}))
         return found
 
     def split(self, val_fraction: float, test_fraction: float) -> None:
@@ -162,11 +161,11 @@ class _Judgement:
 
     def _ranges(self) -> Iterator[_Some]:
         """All records, in ranges of their content's hash that ascend."""
-        total = sum(len(index.content) for index in self._indexes)
+        total = sum(len(index) for index in self._indexes)
         ranges = max(1, -(-total // RECORDS_AT_ONCE))
         edges = [((number << 64) // ranges) for number in range(ranges)]
         places = [
-            [int(np.searchsorted(index.content, np.uint64(edge))) for edge in edges] + [len(index.content)]
+            [int(np.searchsorted(index.content, np.uint64(edge))) for edge in edges] + [len(index)]
             for index in self._indexes
         ]
         for number in range(ranges):

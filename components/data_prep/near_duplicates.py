@@ -82,25 +82,19 @@ class Signatures:
         return np.concatenate([_hashes(part[:, start:stop]) for part in self._parts] or [np.zeros(0, np.uint64)])
 
 
-def near_duplicates(
-    signatures: Signatures, threshold: float, kept: np.ndarray, order: np.ndarray
-) -> Iterator[NearDuplicate]:
+def near_duplicates(signatures: Signatures, threshold: float, kept: np.ndarray) -> Iterator[NearDuplicate]:
     """The records that are similar to one that comes before them and is kept.
 
-    Only what shares a band with another is held in memory, besides 16 bytes for each record.
+    Held in memory are some 60 bytes for each record, and those that share a band with another.
 
     Args:
-        signatures: of all records.
+        signatures: of all records, in the order of the source.
         threshold: estimated Jaccard similarity from which two texts are near-duplicates, between 0 and 1.
         kept: for each record whether it counts at all.
-        order: the records in the order of the source.
     """
     groups = _shared_bands(signatures, threshold, kept)
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for record in order.tolist():
-        shared = groups.get(record)
-        if shared is None:
-            continue
+    for record, shared in sorted(groups.items()):
         own = signatures[record]
         asked: set[int] = set()
         found = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +15,10 @@ import pyarrow as pa
 from gpu_pipelines.components.data_prep.duplicates import record_number
 from gpu_pipelines.components.data_prep.near_duplicates import SIGNATURE_LENGTH
 
-INDEX = "index.arrow"
-_COLUMNS = {"position": np.uint32, "content": np.uint64, "number": np.uint64, "label": np.uint64}
+_INDEX, _SOURCES, _SIGNATURES = "index.npy", "sources.arrow", "signatures.u32"
+_COLUMNS = ("position", "content", "number", "label")
+_SOURCE = pa.schema([pa.field("source", pa.string())])
+_ENTRIES_AT_ONCE = 10_000
 
 
 class Entry(NamedTuple):
@@ -35,67 +39,65 @@ class Entry(NamedTuple):
     signature: np.ndarray | None = None
 
 
-class RecordIndex(NamedTuple):
-    """The records of a portion as arrays of one length, sorted by `content`.
+class RecordIndex:
+    """The usable records of a portion, mapped into memory; the arrays have one length and are sorted by `content`.
+
+    Args:
+        folder: as `write_index` wrote it.
 
     Attributes:
-        position: place among the records of the portion.
+        position: place among the records of the portion, usable or not.
         content: `content_number`.
         number: `record_number`.
         label: a hash of the class.
-        source: where each is, for people; empty without signatures.
-        signature: (records, SIGNATURE_LENGTH); None without.
     """
 
-    position: np.ndarray
-    content: np.ndarray
-    number: np.ndarray
-    label: np.ndarray
-    source: pa.StringArray
-    signature: np.ndarray | None
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        columns = np.load(folder / _INDEX, mmap_mode="r")
+        self.position, self.content, self.number, self.label = columns
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def signatures(self) -> np.ndarray:
+        """The signatures in the order of the records: (records, SIGNATURE_LENGTH)."""
+        if not len(self):  # nothing cannot be mapped into memory
+            return np.zeros((0, SIGNATURE_LENGTH), np.uint32)
+        return np.memmap(self._folder / _SIGNATURES, np.uint32, "r").reshape(-1, SIGNATURE_LENGTH)
+
+    def sources(self) -> pa.ChunkedArray:
+        """Where the records are, for people, in their order; only with signatures."""
+        return pa.ipc.open_file(pa.memory_map(str(self._folder / _SOURCES))).read_all()["source"]
 
 
 def write_index(folder: Path, entries: Iterator[Entry]) -> int:
     """Writes the index of a portion and returns how many records it has.
 
     Args:
-        folder: gets one file.
-        entries: its usable records; all or none have a signature.
+        folder: gets the files.
+        entries: its usable records in order; all or none have a signature.
     """
-    rows: list[tuple[int, int, int, int]] = []
-    sources: list[str] = []
-    signatures: list[np.ndarray] = []
-    for entry in entries:
-        number = record_number(entry.content, entry.label)
-        rows.append((entry.position, entry.content, number, _label_number(entry.label)))
-        if entry.signature is not None:
-            sources.append(entry.source)
-            signatures.append(entry.signature)
-    order = np.argsort(np.array([row[1] for row in rows], dtype=np.uint64), kind="stable")
-    columns = {
-        name: pa.array(np.array([row[place] for row in rows], dtype=kind)[order])
-        for place, (name, kind) in enumerate(_COLUMNS.items())
-    }
-    if signatures:
-        flat = pa.array(np.stack(signatures)[order].ravel())
-        columns["signature"] = pa.FixedSizeListArray.from_arrays(flat, SIGNATURE_LENGTH)
-        columns["source"] = pa.array(sources, pa.string()).take(pa.array(order))
-    batch = pa.record_batch(columns)
-    with pa.OSFile(str(folder / INDEX), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return len(rows)
-
-
-def read_index(folder: Path) -> RecordIndex:
-    """Maps an index into memory."""
-    batch = pa.ipc.open_file(pa.memory_map(str(folder / INDEX))).get_batch(0)
-    signature = None
-    if "signature" in batch.schema.names:
-        flat = batch.column("signature").flatten().to_numpy(zero_copy_only=True)
-        signature = flat.reshape(batch.num_rows, SIGNATURE_LENGTH)
-    source = batch.column("source") if signature is not None else pa.array([], pa.string())
-    position, content, number, label = (batch.column(name).to_numpy(zero_copy_only=True) for name in _COLUMNS)
-    return RecordIndex(position, content, number, label, source, signature)
+    columns = [array("Q") for _ in _COLUMNS]
+    with (
+        (folder / _SIGNATURES).open("wb") as signatures,
+        pa.OSFile(str(folder / _SOURCES), "wb") as sink,
+        pa.ipc.new_file(sink, _SOURCE) as sources,
+    ):
+        while some := list(islice(entries, _ENTRIES_AT_ONCE)):
+            for entry in some:
+                number = record_number(entry.content, entry.label)
+                row = (entry.position, entry.content, number, _label_number(entry.label))
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value)
+                if entry.signature is not None:
+                    signatures.write(entry.signature.tobytes())
+            if some[0].signature is not None:
+                sources.write_batch(pa.record_batch([pa.array([e.source for e in some], pa.string())], schema=_SOURCE))
+    arrays = [np.array(column, dtype=np.uint64) for column in columns]
+    order = np.argsort(arrays[_COLUMNS.index("content")], kind="stable")
+    np.save(folder / _INDEX, np.stack([values[order] for values in arrays]))
+    return len(order)
 
 
 def index_name(portion: int) -> str:

@@ -96,10 +96,7 @@ def test_no_two_splits_have_texts_that_are_nearly_the_same(prepared: tuple[Path,
 def test_what_is_found_is_what_comparing_all_pairs_finds(texts: list[str]) -> None:
     signatures = np.stack(Signer()(texts))
     parts = Signatures([signatures[:100], signatures[100:]])
-    found = {
-        (near.record, near.of)
-        for near in near_duplicates(parts, THRESHOLD, np.ones(len(texts), dtype=bool), np.arange(len(texts)))
-    }
+    found = {(near.record, near.of) for near in near_duplicates(parts, THRESHOLD, np.ones(len(texts), dtype=bool))}
     expected = {
         (later, earlier)
         for earlier, later in combinations(range(len(texts)), 2)
@@ -118,7 +115,7 @@ def test_a_text_like_one_that_was_left_out_itself_is_kept() -> None:
     similar = [float(np.mean(signatures[a] == signatures[b])) for a, b in ((0, 1), (1, 2), (0, 2))]
     threshold = (max(similar[2], 0.3) + min(similar[:2])) / 2
     assert similar[2] < threshold < min(similar[:2])
-    found = list(near_duplicates(Signatures([signatures]), threshold, np.ones(3, dtype=bool), np.arange(3)))
+    found = list(near_duplicates(Signatures([signatures]), threshold, np.ones(3, dtype=bool)))
     assert [(near.record, near.of) for near in found] == [(1, 0)]
 
 
