@@ -28,7 +28,9 @@ def prepare_data(
     val_fraction: float = 0.1,
     test_fraction: float = 0.1,
     split_seed: int = 0,
+    stratify: bool = False,
     remove_duplicates: bool = True,
+    near_duplicates: float = 0.0,
     max_rejected: str = "",
     shard_megabytes: int = 0,
     slice_by: str = "",
@@ -66,7 +68,11 @@ def prepare_data(
         test_fraction: Share of the rows that the best checkpoint alone is scored on, between 0 and 1.
         split_seed: Another seed gives another split. Leave it as it is for retraining, or the new model is tested on
             rows that the champion was trained on.
+        stratify: Whether each class has its shares of val and test exactly, and not only on average. Rows may then
+            change sides when the data grows.
         remove_duplicates: Whether a record that was there before, with the same content and label, is left out.
+        near_duplicates: Of texts, the Jaccard similarity of their words, 0.3 to less than 1, from which one that comes
+            later is left out, such as 0.8; 0 looks for none. They are in near_duplicates.jsonl of the dataset.
         max_rejected: Rejected rows above which the step fails: a share such as 5%, or a number; empty for no limit.
         shard_megabytes: Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.
         slice_by: Of a table, for classification, a column whose values are kept with the rows and not trained on, so

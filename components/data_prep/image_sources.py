@@ -62,7 +62,7 @@ def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> It
         meter: is told how much has been read.
 
     Raises:
-        UserError: a file cannot be read, lacks a column, or there are no rows.
+        UserError: a file cannot be read or lacks a column.
     """
     if source.format == "images":
         if settings.slice_by:
@@ -76,13 +76,9 @@ def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> It
     image, label = settings.image_column, settings.label_column
     remedy = "Name the columns with -p image_column=… and -p label_column=…."
     columns = list(dict.fromkeys(column for column in (image, label, settings.slice_by) if column))
-    empty = True
     for file, (where, row) in rows_of(source, columns, remedy, meter):
-        empty = False
         record = _table_record(file, where, row, image, label)
         yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
-    if empty:
-        raise UserError(f"The source {settings.source} has no rows.")
 
 
 def _class_of(file: SourceFile, settings: PrepareSettings) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+import heapq
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from gpu_pipelines.components.data_prep.content_split import content_number
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records
 from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.row_streams import Meter
@@ -23,63 +26,107 @@ from gpu_pipelines.recipes.image_features import (
 EXAMPLES = 200
 
 
+class Examples:
+    """Some readable images, each as likely as any other: those whose names have the smallest hashes."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, bytes]] = []
+
+    def offer(self, record: Record) -> None:
+        """Takes a record if it is one of them; no other is read."""
+        # Negative, because heapq has the smallest first.
+        place = -content_number(record.source.encode("utf-8", "surrogatepass"))
+        if len(self._kept) == EXAMPLES and place <= self._kept[0][0]:
+            return
+        with suppress(OSError, ValueError, UnreadableImageError):
+            encoded = record.read()
+            open_image(encoded)
+            self.add(place, encoded)
+
+    def add(self, place: int, encoded: bytes) -> None:
+        """Takes an image that another has found, if it is one of them."""
+        heapq.heappush(self._kept, (place, encoded))
+        if len(self._kept) > EXAMPLES:
+            heapq.heappop(self._kept)
+
+    def items(self) -> list[tuple[int, bytes]]:
+        """The images, and where each stands among them."""
+        return sorted(self._kept)
+
+
 @dataclass
 class Survey:
-    """What the first pass finds: the names of the classes, and what the images are turned into."""
+    """What the first pass finds: the names of the classes, and some images."""
 
+    rows: int = 0
     labels: set[str] = field(default_factory=set)
-    geometry: ImageGeometry | None = None
+    examples: Examples = field(default_factory=Examples)
+
+    def geometry(self, settings: PrepareSettings) -> ImageGeometry:
+        """What the images are turned into.
+
+        Raises:
+            UserError: there are no rows, or no image where one is needed.
+        """
+        if not self.rows:
+            raise UserError(f"The source {settings.source} has no rows.")
+        examples = [encoded for _, encoded in self.examples.items()]
+        found = choose_geometry(examples, settings.image_size, settings.color_mode, EXAMPLES)
+        if found is None:
+            raise UserError(
+                f"None of the {self.rows:,} files of {settings.source} is an image that can be read.",
+                "Check that the source holds images (PNG, JPEG, WebP, …) and not something else.",
+            )
+        return found
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Writes the images to files in `folder`, and returns the rest."""
+        places = []
+        for number, (place, encoded) in enumerate(self.examples.items()):
+            (folder / f"{number}").write_bytes(encoded)
+            places.append(place)
+        return {"rows": self.rows, "labels": sorted(self.labels), "places": places}
+
+    @classmethod
+    def read(cls, folder: Path, said: Mapping[str, Any]) -> Survey:
+        """What `save` wrote."""
+        found = cls(said["rows"], set(said["labels"]))
+        for number, place in enumerate(said["places"]):
+            found.examples.add(place, (folder / f"{number}").read_bytes())
+        return found
+
+    @classmethod
+    def joined(cls, surveys: Sequence[Survey]) -> Survey:
+        """What all of some surveys have found."""
+        whole = cls(sum(found.rows for found in surveys), set().union(*(found.labels for found in surveys)))
+        for found in surveys:
+            for place, encoded in found.examples.items():
+                whole.examples.add(place, encoded)
+        return whole
 
 
-def survey(source: Source, settings: PrepareSettings) -> Survey:
+def survey(source: Source, settings: PrepareSettings, check: Callable[[], None] = lambda: None) -> Survey:
     """Reads a source once; of images in files of their own only some.
 
     Args:
         source: the files.
         settings: the columns, and what is left open of `image_size` and `color_mode`.
+        check: is called again and again; ends it by raising.
 
     Raises:
-        UserError: the source cannot be read, or holds no image where one is needed.
+        UserError: the source cannot be read.
     """
     meter = Meter(source)
     progress = Progress("looking through", meter)
     found = Survey()
-    examples = _Examples()
     is_open = not settings.image_size or settings.color_mode == "auto"
     for record in image_records(source, settings, meter):
+        check()
         progress.advance()
+        found.rows += 1
         if record.problem:
             continue
         found.labels.add(record.label)
         if is_open:
-            examples.offer(record)
-    found.geometry = choose_geometry(examples, settings.image_size, settings.color_mode, EXAMPLES)
-    if found.geometry is None:
-        raise UserError(
-            f"None of the {progress.rows:,} files of {settings.source} is an image that can be read.",
-            "Check that the source holds images (PNG, JPEG, WebP, …) and not something else.",
-        )
+            found.examples.offer(record)
     return found
-
-
-class _Examples:
-    """Some readable images, each as likely as any other, and the same each time: a reservoir (Vitter 1985, R)."""
-
-    def __init__(self) -> None:
-        self._random = random.Random(0)  # noqa: S311 (no secret)
-        self._kept: list[bytes] = []
-        self._readable = 0
-
-    def offer(self, record: Record) -> None:
-        place = len(self._kept) if len(self._kept) < EXAMPLES else self._random.randrange(self._readable + 1)
-        if place >= EXAMPLES:
-            self._readable += 1
-            return
-        with suppress(OSError, ValueError, UnreadableImageError):
-            encoded = record.read()
-            open_image(encoded)
-            self._readable += 1
-            self._kept[place : place + 1] = [encoded]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._kept)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -18,6 +21,7 @@ Out = TypeVar("Out")
 
 # Batches that are done in this process before others are started, which takes seconds.
 _TOO_FEW = 4
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def cores() -> int:
@@ -69,6 +73,11 @@ def _make(maker: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]
     # One process for each core; the library's own threads would only be in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = "1"
+    # The one that started this process ends it, and its own end is this one's; a Ctrl-C reaches both.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _made.append(maker(*arguments))
 
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.cluster.members import Cluster
+from gpu_pipelines.cluster.peers import Timing
+from gpu_pipelines.components.data_prep.portions import unit_bytes
+from gpu_pipelines.components.data_prep.preparation import Preparation, prepare
+from gpu_pipelines.components.data_prep.replicas import replicas_of
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.unfinished_work import UnfinishedWork
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.sources.fingerprint import source_fingerprint
+from gpu_pipelines.sources.names import is_bigquery
 
 
 def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
-    """Prepares the dataset that `settings` describe in `directory`.
+    """Prepares the dataset that `settings` describe in `directory`, on this machine alone; an interruption loses it.
 
     Args:
         settings: what to read and how to split it.
@@ -24,19 +31,74 @@ def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
     Raises:
         UserError: a setting is wrong, the source has no usable rows, or a split or class would be empty.
     """
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-", dir=_beside(directory)) as scratch:
+        work = UnfinishedWork(f"{scratch}/work", Path(scratch))
+        manifest = prepare_together(settings, directory, work, Cluster())
+    assert manifest is not None
+    return manifest
+
+
+def prepare_together(
+    settings: PrepareSettings,
+    directory: Path,
+    work: UnfinishedWork,
+    cluster: Cluster,
+    *,
+    unit_weight: int = 0,
+    timing: Timing | None = None,
+) -> Manifest | None:
+    """Prepares a dataset on one machine or several, continuing what is done of it.
+
+    Args:
+        settings: what to read and how to split it.
+        directory: where the dataset goes.
+        work: what is done of it already, and gets what is done now.
+        cluster: the machines that prepare it together, each with the same arguments.
+        unit_weight: bytes of a source, or characters or pixels of its rows, after which the work is kept; 0 to choose
+            it; for tests.
+        timing: how long to wait for other machines; for tests.
+
+    Returns:
+        The manifest of the dataset written; None on a machine that is not the chief.
+
+    Raises:
+        UserError: a setting is wrong, the source has no usable rows, a split or class would be empty, or another
+            machine failed.
+        Interrupted: this machine or another was told to stop.
+    """
     if problems := settings.problems():
         raise UserError.of_all(problems)
+    if cluster.nodes > 1 and is_bigquery(settings.source):
+        raise UserError(
+            f"The source {settings.source} is read by one machine, and there are {cluster.nodes}.",
+            "Leave out --data-nodes, or export the table to Parquet files in a bucket and give these.",
+        )
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-prepare-") as scratch:
         for name in ("sample", "seen"):
             Path(scratch, name).mkdir()
-        print(f"reading {settings.source}", flush=True)
-        # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprint = source_fingerprint(settings.source, settings.billing_project)
-        if settings.task == "image_classification":
-            from gpu_pipelines.components.data_prep.prepare_images import prepare_images
+        with replicas_of(cluster, timing) as replicas:
+            print(f"reading {settings.source}", flush=True)
+            return prepare(
+                _preparation(settings, Path(scratch, "sample")),
+                directory,
+                Path(scratch, "seen"),
+                work,
+                replicas,
+                unit_weight or unit_bytes(settings),
+            )
 
-            return prepare_images(settings, directory, Path(scratch), fingerprint)
-        # Loading a tokenizer imports transformers, which images do not need.
-        from gpu_pipelines.components.data_prep.prepare_text import prepare_text
 
-        return prepare_text(settings, directory, Path(scratch), fingerprint)
+def _beside(directory: Path) -> Path:
+    """A directory on the file system of another that may not be there yet, so that files need not be copied."""
+    return next(path for path in (directory, *directory.absolute().parents) if path.is_dir())
+
+
+def _preparation(settings: PrepareSettings, scratch: Path) -> Preparation[Any]:
+    if settings.task == "image_classification":
+        from gpu_pipelines.components.data_prep.prepare_images import ImagePreparation
+
+        return ImagePreparation(settings, scratch)
+    # Loading a tokenizer imports transformers, which images do not need.
+    from gpu_pipelines.components.data_prep.prepare_text import TextPreparation
+
+    return TextPreparation(settings, scratch)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import REJECTED, DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.components.data_prep.content_split import content_number, split_at
-from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
+from gpu_pipelines.components.data_prep.content_split import content_number
+from gpu_pipelines.components.data_prep.duplicates import record_number
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records, image_source
-from gpu_pipelines.components.data_prep.image_survey import survey
+from gpu_pipelines.components.data_prep.image_survey import Survey, survey
 from gpu_pipelines.components.data_prep.parallel import batches, cores, in_order
+from gpu_pipelines.components.data_prep.portions import Portion
+from gpu_pipelines.components.data_prep.preparation import Preparation
 from gpu_pipelines.components.data_prep.progress import Progress
+from gpu_pipelines.components.data_prep.record_index import Entry
+from gpu_pipelines.components.data_prep.replicas import Replicas
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source
-from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
+from gpu_pipelines.components.data_prep.units import Group, Sizes, Units, UnitWriters, candidates
+from gpu_pipelines.components.data_prep.usable import require_labels
+from gpu_pipelines.components.data_prep.verdicts import Verdicts
 from gpu_pipelines.recipes.image_features import ImageGeometry, UnreadableImageError, decode
 from gpu_pipelines.sources.listing import shown_path
 
@@ -38,67 +44,106 @@ class Loaded(NamedTuple):
     pixels: np.ndarray
 
 
-def prepare_images(settings: PrepareSettings, directory: Path, scratch: Path, fingerprint: str = "") -> Manifest:
-    """Prepares the dataset of labelled images.
+class ImagePreparation(Preparation[Survey]):
+    """Labelled images.
 
     Args:
         settings: what to read and how; already checked.
-        directory: where the dataset goes.
-        scratch: a directory with the empty directories `sample` and `seen`.
-        fingerprint: of the source's files; empty if not known.
+        scratch: an empty directory.
 
     Raises:
-        UserError: the source has no usable rows, or a split or class would be empty.
+        UserError: the source does not exist or is empty.
     """
-    source = image_source(settings, scratch / "sample")
-    found = survey(source, settings)
-    labels = require_labels(found.labels, settings)
-    geometry = found.geometry
-    assert geometry is not None
-    features = {"image": Feature("uint8", geometry.shape), "label": Feature("int32")}
-    with DatasetWriter(
-        directory,
-        task=settings.task,
-        source=shown_path(settings.source),
-        features=features,
-        labels=labels,
-        preprocessing=geometry.preprocessing(),
-        slice_by=settings.slice_by,
-        rows_per_shard=settings.rows_per_shard(features),
-        source_fingerprint=fingerprint,
-    ) as writer:
-        read = _write_rows(source, labels, geometry, settings, writer, SeenRecords(scratch / "seen"))
-        return writer.finish(
-            lambda manifest: require_usable(manifest, settings, [directory / REJECTED]), rows_read=read
-        )
+
+    def __init__(self, settings: PrepareSettings, scratch: Path) -> None:
+        self.settings = settings
+        self.source = image_source(settings, scratch)
+        self._threads = max(cores(), REMOTE_THREADS) if is_remote(self.source.root) else cores()
+
+    def survey(self, share: Source, replicas: Replicas) -> Survey:
+        return survey(share, self.settings, replicas.check)
+
+    def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
+        return found.save(folder)
+
+    def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
+        return Survey.joined([Survey.read(folder, said) for folder, said in saved])
+
+    def plan(self, found: Survey, folder: Path) -> dict[str, Any]:
+        geometry = found.geometry(self.settings)
+        labels = require_labels(found.labels, self.settings)
+        return {"labels": labels, "size": geometry.size, "mode": geometry.mode}
+
+    def records(self, source: Source, meter: Meter) -> Iterator[Record]:
+        return image_records(source, self.settings, meter)
+
+    def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
+        def content_of_all(records: list[Record]) -> list[int | None]:
+            return [_content(record, self.settings.split_seed) for record in records]
+
+        meter = Meter(portion.source)
+        progress = Progress("looking for duplicates", meter)
+        batched = batches(self.records(portion.source, meter), IMAGES_AT_ONCE, BYTES_AT_ONCE, lambda r: r.held)
+        with ThreadPoolExecutor(self._threads) as pool:
+            work = in_order(pool, lambda some: (some, content_of_all(some)), batched, ahead=2 * self._threads)
+            for records, contents in work:
+                replicas.check()
+                for place, (record, content) in enumerate(zip(records, contents, strict=True), start=progress.rows):
+                    if content is not None:
+                        yield Entry(place, content, record.label, record.source)
+                progress.advance(len(records))
+
+    def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Record]:
+        size = int(np.prod(_geometry(plan).shape))
+        return Sizes(lambda record: size + record.held, IMAGES_AT_ONCE, BYTES_AT_ONCE, unit_weight)
+
+    def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        geometry = _geometry(plan)
+        features = {"image": Feature("uint8", geometry.shape), "label": Feature("int32")}
+        return {
+            "task": self.settings.task,
+            "source": shown_path(self.settings.source),
+            "features": features,
+            "labels": plan["labels"],
+            "preprocessing": geometry.preprocessing(),
+            "slice_by": self.settings.slice_by,
+            "rows_per_shard": self.settings.rows_per_shard(features),
+        }
+
+    def tokenizer(self, folder: Path) -> None:
+        return None
+
+    def write(
+        self, plan: Mapping[str, Any], folder: Path, units: Units[Record], writers: UnitWriters, verdicts: Verdicts
+    ) -> Iterator[None]:
+        geometry, index = _geometry(plan), {label: number for number, label in enumerate(plan["labels"])}
+
+        def load_all(group: Group[Record]) -> tuple[Group[Record], list[Loaded | Problem]]:
+            return group, [_load(record, geometry, self.settings.split_seed) for record in group.items]
+
+        progress = Progress("preparing", units.meter)
+        # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
+        with ThreadPoolExecutor(self._threads) as pool:
+            for group, loaded in in_order(pool, load_all, units.groups(), ahead=2 * self._threads):
+                _write_group(group, loaded, index, writers.of(group.unit), verdicts)
+                if group.ends:
+                    writers.finish(group.unit)
+                progress.advance(len(loaded))
+                yield
 
 
-def _write_rows(
-    source: Source,
-    labels: list[str],
-    geometry: ImageGeometry,
-    settings: PrepareSettings,
-    writer: DatasetWriter,
-    seen: SeenRecords,
-) -> int:
-    """Writes the rows and returns how many records were read."""
-    index = {label: number for number, label in enumerate(labels)}
+def _geometry(plan: Mapping[str, Any]) -> ImageGeometry:
+    return ImageGeometry(plan["size"], plan["mode"])
 
-    def load_all(records: list[Record]) -> list[tuple[Record, Loaded | Problem]]:
-        return [(record, _load(record, geometry, settings.split_seed)) for record in records]
 
-    meter = Meter(source)
-    progress = Progress("preparing", meter)
-    size = geometry.size * geometry.size * geometry.channels
-    records = image_records(source, settings, meter)
-    batched = batches(records, IMAGES_AT_ONCE, BYTES_AT_ONCE, lambda record: size + record.held)
-    threads = max(cores(), REMOTE_THREADS) if is_remote(source.root) else cores()
-    # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
-    with ThreadPoolExecutor(threads) as pool:
-        for loaded in in_order(pool, load_all, batched, ahead=2 * threads):
-            _write_new(loaded, index, settings, writer, seen)
-            progress.advance(len(loaded))
-    return progress.rows
+def _content(record: Record, seed: int) -> int | None:
+    """The `content_number` of a record; None for one that cannot be read or has no label."""
+    if record.problem or not record.label:
+        return None
+    try:
+        return content_number(record.read(), seed)
+    except (OSError, ValueError):
+        return None
 
 
 def _load(record: Record, geometry: ImageGeometry, seed: int) -> Loaded | Problem:
@@ -116,24 +161,23 @@ def _load(record: Record, geometry: ImageGeometry, seed: int) -> Loaded | Proble
     return Loaded(content_number(encoded, seed), pixels)
 
 
-def _write_new(
-    loaded: Sequence[tuple[Record, Loaded | Problem]],
+def _write_group(
+    group: Group[Record],
+    loaded: list[Loaded | Problem],
     index: dict[str, int],
-    settings: PrepareSettings,
     writer: DatasetWriter,
-    seen: SeenRecords,
+    verdicts: Verdicts,
 ) -> None:
-    good = []
-    for record, image in loaded:
+    good: list[tuple[int, Record, Loaded]] = []
+    for place, (record, image) in enumerate(zip(group.items, loaded, strict=True)):
         if isinstance(image, Problem):
             writer.reject(record.source, *image)
         else:
-            good.append((record, image))
-    is_new = seen.add([record_number(image.content, record.label) for record, image in good])
-    for (record, image), new in zip(good, is_new, strict=True):
-        if new or not settings.remove_duplicates:
-            split = split_at(image.content, settings.val_fraction, settings.test_fraction)
-            row = {"image": image.pixels, "label": index[record.label]}
-            writer.add(split, record.source, row, slice_value=record.slice_value)
-        else:
+            good.append((place, record, image))
+    asked = candidates(group, [(p, image.content, record_number(image.content, r.label)) for p, r, image in good])
+    for (_, record, image), verdict in zip(good, verdicts.of(group.unit.portion, asked), strict=True):
+        if not verdict.split:
             writer.leave_out_duplicates()
+        else:
+            row = {"image": image.pixels, "label": index[record.label]}
+            writer.add(verdict.split, record.source, row, slice_value=record.slice_value)

@@ -2,83 +2,158 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from itertools import islice
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from gpu_pipelines.artifacts.dataset import REJECTED, SPLITS, DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
-from gpu_pipelines.components.data_prep.content_split import content_number, split_at
-from gpu_pipelines.components.data_prep.duplicates import SeenRecords, record_number
+from gpu_pipelines.components.data_prep.content_split import content_number
+from gpu_pipelines.components.data_prep.duplicates import record_number
+from gpu_pipelines.components.data_prep.near_duplicates import Signer
 from gpu_pipelines.components.data_prep.packing import PackedRows, Packer, packed_features, packed_rows
 from gpu_pipelines.components.data_prep.parallel import batches, in_processes
+from gpu_pipelines.components.data_prep.portions import Portion
+from gpu_pipelines.components.data_prep.preparation import Preparation
 from gpu_pipelines.components.data_prep.progress import Progress
+from gpu_pipelines.components.data_prep.record_index import Entry
+from gpu_pipelines.components.data_prep.replicas import Replicas
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source
-from gpu_pipelines.components.data_prep.text_sources import TextRecord, text_records, text_source
+from gpu_pipelines.components.data_prep.text_sources import Text, TextRecord, text_columns, text_records, text_source
 from gpu_pipelines.components.data_prep.text_survey import Survey, survey
 from gpu_pipelines.components.data_prep.text_work import ClassifiedWork, PackedWork, RowForm, TextRows, UsableText
-from gpu_pipelines.components.data_prep.usable import require_labels, require_usable
+from gpu_pipelines.components.data_prep.units import Group, Sizes, Units, UnitWriters, candidates
+from gpu_pipelines.components.data_prep.usable import require_labels
+from gpu_pipelines.components.data_prep.verdicts import Verdicts
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.text_encoding import TextEncoder
+from gpu_pipelines.recipes.text_encoding import TextEncoder, texts_of
 from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
 from gpu_pipelines.sources.listing import shown_path
 
 CHOSEN_LENGTH = {"text_classification": 128, "causal_lm": 512}
 TOKENIZER = "tokenizer"
-RECORDS_CHECKED_AT_ONCE = 1000
 # A batch is what a process gets at once: so many records, or characters of them.
 RECORDS_AT_ONCE = 2000
 CHARACTERS_AT_ONCE = 1 << 20
 
 
-def prepare_text(settings: PrepareSettings, directory: Path, scratch: Path, fingerprint: str = "") -> Manifest:
-    """Prepares the dataset of a text task.
+class TextPreparation(Preparation[Survey]):
+    """Texts of a classifier or of a language model.
 
     Args:
         settings: what to read and how; already checked.
-        directory: where the dataset goes.
-        scratch: a directory with the empty directories `sample` and `seen`.
-        fingerprint: of the source's files; empty if not known.
+        scratch: an empty directory.
 
     Raises:
-        UserError: the source has no usable rows, the tokenizer cannot be had, or a split or class would be empty.
+        UserError: the source does not exist or has no texts.
     """
-    source = text_source(settings, scratch / "sample")
-    found = survey(source, settings)
-    labels = require_labels(found.labels, settings) if settings.task == "text_classification" else []
-    length = settings.sequence_length or CHOSEN_LENGTH[settings.task]
-    encoder = _encoder(settings, found)
-    if found.has_chats and encoder.add_plain_chat_template():
-        print("the tokenizer has no chat template; a plain one is saved with it", flush=True)
-    shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
-    encoder.save(directory / TOKENIZER, length)
-    classifies = bool(labels)
-    features = _classified_features(length) if classifies else packed_features(length)
-    with DatasetWriter(
-        directory,
-        task=settings.task,
-        source=shown_path(settings.source),
-        features=features,
-        labels=labels,
-        preprocessing={"sequence_length": length, "packing": settings.packing and not classifies},
-        tokenizer=TOKENIZER,
-        packed=not classifies,
-        slice_by=settings.slice_by,
-        rows_per_shard=settings.rows_per_shard(features),
-        source_fingerprint=fingerprint,
-    ) as writer:
-        padding = TextTokenizer.read(directory / TOKENIZER).padding
-        form = RowForm(length, padding, several=settings.packing)
-        reader = _Reader(source, settings, labels, writer, scratch)
-        work = ClassifiedWork if classifies else PackedWork
-        done = in_processes(work, (directory / TOKENIZER, form), reader.batches())
-        _write(done, form, writer, reader.progress)
-        return writer.finish(
-            lambda manifest: require_usable(manifest, settings, [directory / REJECTED]), rows_read=reader.read
-        )
+
+    def __init__(self, settings: PrepareSettings, scratch: Path) -> None:
+        self.settings = settings
+        self.source = text_source(settings, scratch)
+        self._classifies = settings.task == "text_classification"
+        # Told by the first file, and the same for all.
+        self._columns = () if self._classifies else text_columns(self.source, settings)
+
+    def survey(self, share: Source, replicas: Replicas) -> Survey:
+        if self._classifies or self.settings.tokenizer == "train":
+            return survey(share, self.settings, self._columns, replicas.check)
+        # Only the beginning of the source matters, whoever has it.
+        return survey(self.source, self.settings, self._columns, replicas.check) if replicas.is_chief else Survey()
+
+    def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
+        return found.save(folder)
+
+    def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
+        return Survey.joined([Survey.read(folder, said) for folder, said in saved])
+
+    def plan(self, found: Survey, folder: Path) -> dict[str, Any]:
+        settings = self.settings
+        if not found.rows:
+            raise UserError(f"The source {settings.source} holds no texts.")
+        labels = require_labels(found.labels, settings) if self._classifies else []
+        length = settings.sequence_length or CHOSEN_LENGTH[settings.task]
+        encoder = _encoder(settings, found)
+        if found.has_chats and encoder.add_plain_chat_template():
+            print("the tokenizer has no chat template; a plain one is saved with it", flush=True)
+        encoder.save(folder / TOKENIZER, length)
+        return {"labels": labels, "length": length}
+
+    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+        return text_records(source, self.settings, meter, self._columns)
+
+    def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
+        meter = Meter(portion.source)
+        progress = Progress("looking for duplicates", meter)
+        seed, waiting = self.settings.split_seed, deque[Entry]()
+
+        def usable() -> Iterator[tuple[Entry, str]]:
+            for position, record in enumerate(self.records(portion.source, meter)):
+                progress.advance()
+                replicas.check()
+                if not record.problem:
+                    content = content_number(record.content, seed)
+                    text = "\n".join(texts_of(record.text)) if self.settings.near_duplicates else ""
+                    yield Entry(position, content, record.label, record.source), text
+
+        if not self.settings.near_duplicates:
+            yield from (entry for entry, _ in usable())
+            return
+
+        def texts() -> Iterator[list[str]]:
+            for batch in batches(usable(), RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, lambda item: len(item[1])):
+                waiting.extend(entry for entry, _ in batch)
+                yield [text for _, text in batch]
+
+        for signatures in in_processes(Signer, (), texts()):
+            for signature in signatures:
+                yield waiting.popleft()._replace(signature=signature)
+
+    def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[TextRecord]:
+        return Sizes(lambda record: _size(record.text), RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, unit_weight)
+
+    def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        length = plan["length"]
+        features = _classified_features(length) if self._classifies else packed_features(length)
+        return {
+            "task": self.settings.task,
+            "source": shown_path(self.settings.source),
+            "features": features,
+            "labels": plan["labels"],
+            "preprocessing": {
+                "sequence_length": length,
+                "packing": self.settings.packing and not self._classifies,
+            },
+            "packed": not self._classifies,
+            "slice_by": self.settings.slice_by,
+            "rows_per_shard": self.settings.rows_per_shard(features),
+        }
+
+    def tokenizer(self, folder: Path) -> Path:
+        return folder / TOKENIZER
+
+    def write(
+        self, plan: Mapping[str, Any], folder: Path, units: Units[TextRecord], writers: UnitWriters, verdicts: Verdicts
+    ) -> Iterator[None]:
+        tokenizer = folder / TOKENIZER
+        form = RowForm(plan["length"], TextTokenizer.read(tokenizer).padding, several=self.settings.packing)
+        sorter = _Sorter(plan["labels"], self.settings.split_seed, verdicts)
+        progress = Progress("preparing", units.meter)
+        work = ClassifiedWork if self._classifies else PackedWork
+        done = in_processes(work, (tokenizer, form), sorter.texts(units.groups()))
+        rows, cut = _UnitRows(form), 0
+        for made in done:
+            sorted_group = sorter.waiting.popleft()
+            rows.write(sorted_group, made, writers)
+            cut += made.cut
+            progress.advance(len(sorted_group.group.items))
+            yield
+        if cut:
+            print(f"{cut:,} texts fill sequence_length={form.length}; what goes beyond is cut off", flush=True)
 
 
 def _encoder(settings: PrepareSettings, found: Survey) -> TextEncoder:
@@ -96,87 +171,107 @@ def _classified_features(length: int) -> dict[str, Feature]:
     return {"input_ids": Feature("int32", (length,)), "length": Feature("int32"), "label": Feature("int32")}
 
 
-class _Reader:
-    """The second pass: records are read and checked; those that are usable and new are given on in batches.
+def _size(text: Text) -> int:
+    if isinstance(text, str):
+        return len(text)
+    return sum(len(part) if isinstance(part, str) else len(part["content"]) for part in text)
+
+
+@dataclass
+class _Sorted:
+    """A group of records while its usable ones become tokens: what is left out of it."""
+
+    group: Group[TextRecord]
+    rejected: list[TextRecord] = field(default_factory=list)
+    duplicates: int = 0
+    near: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+
+class _Sorter:
+    """Sorts out what is not used of groups of records; the rest is given on.
 
     Args:
-        source: the files.
-        settings: the split and the columns are read.
         labels: class names.
-        writer: is told of rejected rows and duplicates.
-        scratch: a directory for what does not fit into memory.
+        seed: of the split.
+        verdicts: on the usable records.
 
     Attributes:
-        read: records so far.
-        progress: of the whole preparation.
+        waiting: the groups whose texts have been given on and not come back yet.
     """
 
-    def __init__(
-        self, source: Source, settings: PrepareSettings, labels: list[str], writer: DatasetWriter, scratch: Path
-    ) -> None:
-        self._meter = Meter(source)
-        self._records = text_records(source, settings, self._meter)
-        self._settings = settings
+    def __init__(self, labels: list[str], seed: int, verdicts: Verdicts) -> None:
         self._index = {label: number for number, label in enumerate(labels)}
-        self._writer = writer
-        self._seen = SeenRecords(scratch / "seen")
-        self.read = 0
-        self.progress = Progress("preparing", self._meter)
+        self._seed = seed
+        self._verdicts = verdicts
+        self.waiting: deque[_Sorted] = deque()
 
-    def batches(self) -> Iterator[list[UsableText]]:
-        """Lists of records for one process."""
-        return batches(self._usable(), RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, _size)
+    def texts(self, groups: Iterator[Group[TextRecord]]) -> Iterator[list[UsableText]]:
+        """For each group its texts that go into the dataset."""
+        for group in groups:
+            self.waiting.append(_Sorted(group))
+            yield self._usable(group, self.waiting[-1])
 
-    def _usable(self) -> Iterator[UsableText]:
-        while some := list(islice(self._records, RECORDS_CHECKED_AT_ONCE)):
-            self.read += len(some)
-            good = []
-            for record in some:
-                if record.problem:
-                    self._writer.reject(record.source, *record.problem)
-                else:
-                    good.append(record)
-            yield from self._new(good)
-
-    def _new(self, records: list[TextRecord]) -> Iterator[UsableText]:
-        settings = self._settings
-        contents = [content_number(record.content, settings.split_seed) for record in records]
-        numbers = [record_number(c, record.label) for c, record in zip(contents, records, strict=True)]
-        for record, content, is_new in zip(records, contents, self._seen.add(numbers), strict=True):
-            if is_new or not settings.remove_duplicates:
-                split = split_at(content, settings.val_fraction, settings.test_fraction)
+    def _usable(self, group: Group[TextRecord], sorted_group: _Sorted) -> list[UsableText]:
+        good: list[TextRecord] = []
+        known: list[tuple[int, int, int]] = []
+        for place, record in enumerate(group.items):
+            if record.problem:
+                sorted_group.rejected.append(record)
+                continue
+            content = content_number(record.content, self._seed)
+            good.append(record)
+            known.append((place, content, record_number(content, record.label)))
+        texts = []
+        verdicts = self._verdicts.of(group.unit.portion, candidates(group, known))
+        for record, verdict in zip(good, verdicts, strict=True):
+            if verdict.split:
                 label = self._index.get(record.label, 0)
-                yield UsableText(split, record.source, record.text, label, record.slice_value)
+                texts.append(UsableText(verdict.split, record.source, record.text, label, record.slice_value))
+            elif verdict.near:
+                sorted_group.near.append((record.source, verdict.near))
             else:
-                self._writer.leave_out_duplicates()
+                sorted_group.duplicates += 1
+        return texts
 
 
-def _size(record: UsableText) -> int:
-    if isinstance(record.text, str):
-        return len(record.text)
-    return sum(len(part) if isinstance(part, str) else len(part["content"]) for part in record.text)
+class _UnitRows:
+    """Writes the rows of units; what does not fill a row is packed with that of other batches of the same unit."""
 
+    def __init__(self, form: RowForm) -> None:
+        self._form = form
+        self._begin()
 
-def _write(done: Iterator[TextRows], form: RowForm, writer: DatasetWriter, progress: Progress) -> None:
-    packers = {split: Packer(form.length, form.several) for split in SPLITS}
-    cut = 0
+    def _begin(self) -> None:
+        self._packers = {split: Packer(self._form.length, self._form.several) for split in SPLITS}
 
-    def write(split: str, rows: PackedRows) -> None:
-        writer.add_rows(split, rows.sources, rows.columns, sum(rows.records), rows.slice_values)
-
-    for made in done:
+    def write(self, sorted_group: _Sorted, made: TextRows, writers: UnitWriters) -> None:
+        """Writes what became of a group of records."""
+        unit = sorted_group.group.unit
+        writer = writers.of(unit)
+        for record in sorted_group.rejected:
+            assert record.problem
+            writer.reject(record.source, *record.problem)
+        writer.leave_out_duplicates(sorted_group.duplicates)
+        for source, near in sorted_group.near:
+            writer.leave_out_near_duplicate(source, **near)
         for source, problem in made.rejected:
             writer.reject(source, *problem)
         for split, rows in made.rows.items():
-            write(split, rows)
+            _write(writer, split, rows)
         for split, pieces in made.rest.items():
-            full = [row for piece in pieces for row in packers[split].place(piece)]
+            full = [row for piece in pieces for row in self._packers[split].place(piece)]
             if full:
-                write(split, packed_rows(full, form.length, form.padding))
-        cut += made.cut
-        progress.advance(made.read)
-    for split, packer in packers.items():
-        if rest := packer.rest():
-            write(split, packed_rows(rest, form.length, form.padding))
-    if cut:
-        print(f"{cut:,} texts fill sequence_length={form.length}; what goes beyond is cut off", flush=True)
+                _write(writer, split, packed_rows(full, self._form.length, self._form.padding))
+        if sorted_group.group.ends:
+            self._end(writer)
+            writers.finish(unit)
+
+    def _end(self, writer: DatasetWriter) -> None:
+        for split, packer in self._packers.items():
+            if rest := packer.rest():
+                _write(writer, split, packed_rows(rest, self._form.length, self._form.padding))
+        self._begin()
+
+
+def _write(writer: DatasetWriter, split: str, rows: PackedRows) -> None:
+    writer.add_rows(split, rows.sources, rows.columns, sum(rows.records), rows.slice_values)

@@ -55,7 +55,9 @@ class PrepareSettings:
     val_fraction: float = 0.1
     test_fraction: float = 0.1
     split_seed: int = 0
+    stratify: bool = False
     remove_duplicates: bool = True
+    near_duplicates: float = 0.0
     max_rejected: str = ""
     shard_megabytes: int = 0
     slice_by: str = ""
@@ -82,6 +84,7 @@ class PrepareSettings:
             found.append(f"slice_by is {self.slice_by!r}, but {what}. Leave it out.")
         if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
+        found += self._likeness_problems()
         if self.image_size != 0 and not 8 <= self.image_size <= MAX_IMAGE_SIZE:
             found.append(f"image_size is {self.image_size}; give 8 to {MAX_IMAGE_SIZE} pixels, or 0 to choose it.")
         if self.color_mode not in COLOR_MODES:
@@ -112,6 +115,19 @@ class PrepareSettings:
             found.append(f"row_filter is for a table in BigQuery (bq://…), not for {self.source}; {where}.")
         if self.source_format != "auto" and (is_bigquery(self.source) or is_hub_id(self.source)):
             found.append(f"source_format is {self.source_format!r}, but {self.source} is no file; leave it at auto.")
+        return found
+
+    def _likeness_problems(self) -> list[str]:
+        found = []
+        if self.near_duplicates and not 0.3 <= self.near_duplicates < 1:
+            found.append(
+                f"near_duplicates is {self.near_duplicates:g}; give a similarity from 0.3 to less than 1, such as 0.8, "
+                "or 0 to look for none."
+            )
+        if self.near_duplicates and self.task == "image_classification":
+            found.append("near_duplicates are found among texts only; leave it at 0 for images.")
+        if self.stratify and self.task == "causal_lm":
+            found.append("stratify needs classes, which causal_lm has not. Leave it out.")
         return found
 
     def _text_problems(self) -> list[str]:

@@ -178,9 +178,9 @@ def _has_sub_folders(listing: Listing) -> bool:
 
 
 def _images_by_class(source: str, listing: Listing) -> Source:
-    names = tuple(name for name in listing.files if "/" in name)
-    if names:
-        return Source("images", listing.root, names)
+    files = {name: size for name, size in listing.files.items() if "/" in name}
+    if files:
+        return Source("images", listing.root, tuple(files), tuple(files.values()))
     if _has_sub_folders(listing):
         raise UserError(f"The sub-folders of {source} hold no files.", "Put the images of each class into them.")
     what = "has no sub-folders" if is_remote(source) or any(Path(listing.root).iterdir()) else "is empty"

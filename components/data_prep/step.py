@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import MANIFEST
-from gpu_pipelines.components.data_prep.prepare import prepare_data
+from gpu_pipelines.cluster.members import Cluster
+from gpu_pipelines.components.data_prep.prepare import prepare_together
 from gpu_pipelines.components.data_prep.report import write_report
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.unfinished_work import unfinished_work
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, log_metrics, output_files
+from gpu_pipelines.step_interface import fields_from, log_metrics, output_files, place_of
+from gpu_pipelines.targets.environment import UNFINISHED_WORK
+
+#: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
+_FOLDERS_OF_AN_ATTEMPT = 2
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -21,14 +29,23 @@ def run(arguments: Mapping[str, Any]) -> None:
         arguments: the inputs and output artifacts of the component, by name.
     """
     with user_errors_end_the_step():
-        with output_files(arguments["dataset"], MANIFEST) as directory:
-            manifest = prepare_data(fields_from(PrepareSettings, arguments), directory)
-            write_report(directory, Path(arguments["report"].path))
+        settings = fields_from(PrepareSettings, arguments)
+        cluster = Cluster.from_environment(os.environ)
+        place = os.environ.get(UNFINISHED_WORK) or _beside(arguments["dataset"])
+        with unfinished_work(settings, place, cluster.nodes) as work:
+            with output_files(arguments["dataset"], MANIFEST) as directory:
+                manifest = prepare_together(settings, directory, work, cluster)
+                if manifest is None:
+                    # Only the chief writes outputs; KFP's executor would write its own after this function returned.
+                    sys.exit(0)
+                write_report(directory, Path(arguments["report"].path))
+            work.remove()
         arguments["dataset"].metadata.update(task=manifest.task, fingerprint=manifest.fingerprint)
         figures = {
             "rows_read": manifest.rows_read,
             "rows_kept": manifest.records_kept,
             "rows_duplicate": manifest.duplicates,
+            "rows_near_duplicate": manifest.near_duplicates,
             "rows_rejected": manifest.rows_rejected,
             "classes": len(manifest.labels),
             **{f"rows_{split}": manifest.rows(split) for split in manifest.splits},
@@ -40,3 +57,11 @@ def run(arguments: Mapping[str, Any]) -> None:
             + ", ".join(f"{split} {manifest.rows(split):,}" for split in manifest.splits),
             flush=True,
         )
+
+
+def _beside(artifact: Any) -> str:
+    """A place that is the same for all attempts at the step in one run."""
+    place = place_of(artifact).rstrip("/")
+    for _ in range(_FOLDERS_OF_AN_ATTEMPT):
+        place = place.rpartition("/")[0]
+    return f"{place}/unfinished-preparations"

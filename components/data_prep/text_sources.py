@@ -15,7 +15,6 @@ from gpu_pipelines.components.data_prep.rows import rows_of, slice_value, source
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import Source, find_source
 from gpu_pipelines.components.data_prep.task_columns import columns_of_texts
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.sources.names import SAMPLE
 
 # Packages of the standard library, on every Python from 3.10 to 3.13, whose docstrings tell them apart.
@@ -71,34 +70,31 @@ def text_source(settings: PrepareSettings, scratch: Path) -> Source:
     return find_source(replace(settings, source=str(path), source_format="jsonl"))
 
 
-def text_records(source: Source, settings: PrepareSettings, meter: Meter) -> Iterator[TextRecord]:
+def text_records(
+    source: Source, settings: PrepareSettings, meter: Meter, columns: tuple[str, ...]
+) -> Iterator[TextRecord]:
     """The records of a source in order, each with what is wrong with it.
 
     Args:
         source: the files.
-        settings: `source` is named in messages; `task` and the column names are read.
+        settings: `task` and the column names are read.
         meter: is told how much has been read.
+        columns: of a language model, those with the text, by `text_columns`.
 
     Raises:
-        UserError: a file cannot be read, lacks a column, or there are no rows.
+        UserError: a file cannot be read or lacks a column.
     """
-    empty = True
     if settings.task == "text_classification":
         text, label = settings.text_column, settings.label_column
         remedy = "Name the columns with -p text_column=… and -p label_column=…."
         wanted = list(dict.fromkeys(column for column in (text, label, settings.slice_by) if column))
         for _, (where, row) in rows_of(source, wanted, remedy, meter):
-            empty = False
             record = _labelled(where, row, text, label)
             yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
     else:
-        columns = text_columns(source, settings)
         remedy = "Name the column of texts with -p text_column=…."
         for _, (where, row) in rows_of(source, list(columns), remedy, meter):
-            empty = False
             yield _record(where, row, columns)
-    if empty:
-        raise UserError(f"The source {settings.source} holds no texts.")
 
 
 def text_columns(source: Source, settings: PrepareSettings) -> tuple[str, ...]:

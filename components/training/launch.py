@@ -27,9 +27,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gpu_pipelines.components.training import peers as nodes
-from gpu_pipelines.components.training.cluster import Cluster
-from gpu_pipelines.components.training.peers import NodeState, Peers, Timing, address_towards, interface_of, join
+from gpu_pipelines.cluster import peers as nodes
+from gpu_pipelines.cluster.members import Cluster
+from gpu_pipelines.cluster.peers import NodeState, Peers, Timing, address_towards, interface_of, join
 from gpu_pipelines.components.training.worker import USER_ERROR
 from gpu_pipelines.errors import INTERRUPTED, NOT_HEARD_OF, Interrupted, UserError
 

@@ -3,7 +3,7 @@
     python -m gpu_pipelines.components.training.script_launch [--launcher NAME] [--processes N] -- SCRIPT [ARGUMENT…]
 
 It is what `run_training_script` does to run a script, without its inputs and outputs: the nodes are read from
-CLUSTER_SPEC and its like (cluster.py), the script keeps all variables that the platform has set, and SIGTERM on one
+CLUSTER_SPEC and its like, the script keeps all variables that the platform has set, and SIGTERM on one
 node reaches the script on all.
 """
 
@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.cluster.members import Cluster
 from gpu_pipelines.components.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.components.training.script_run import devices_for, run_with
 from gpu_pipelines.components.training.script_settings import LAUNCHERS, ScriptSettings

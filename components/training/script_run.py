@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
-from gpu_pipelines.components.training.cluster import TF_CONFIG, Cluster
+from gpu_pipelines.cluster.members import TF_CONFIG, Cluster
 from gpu_pipelines.components.training.launch import launch, run_program
 from gpu_pipelines.components.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.components.training.nccl_settings import adopt_nccl_settings

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpu_pipelines.components.training.cluster import CLUSTER_SPEC, TF_CONFIG, Cluster
+from gpu_pipelines.cluster.members import CLUSTER_SPEC, TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
 
 DATASET = "GPU_PIPELINES_DATASET"

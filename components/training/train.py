@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
 from gpu_pipelines.artifacts.documents import write_document
-from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.cluster.members import Cluster
 from gpu_pipelines.components.training.detached_output import output_may_break
 from gpu_pipelines.components.training.launch import launch
 from gpu_pipelines.components.training.local_devices import Devices, local_devices, require_devices_work

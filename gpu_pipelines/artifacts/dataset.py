@@ -1,4 +1,4 @@
-"""The dataset artifact: `dataset.json`, Arrow IPC shards by split, and `rejected.jsonl`.
+"""The dataset artifact: `dataset.json`, Arrow IPC shards by split, `rejected.jsonl` and `near_duplicates.jsonl`.
 
 A shard holds one record batch with fixed-size features, so that it can be mapped into memory and a batch of rows is
 a slice of it. `dataset.json` is written last: a directory without it is not a dataset.
@@ -26,6 +26,7 @@ MANIFEST = "dataset.json"
 # A column of text beside the features, which no model is trained on.
 SLICE = "slice"
 REJECTED = "rejected.jsonl"
+NEAR_DUPLICATES = "near_duplicates.jsonl"
 SPLITS = ("train", "val", "test")
 SHARD_BYTES = 64 << 20
 
@@ -80,6 +81,8 @@ class Manifest:
         duplicates: records left out because the same one was there before.
         source_fingerprint: hex SHA-256 of the names and states of the source's files; empty if not known.
         slice_by: column of the source whose value is kept with each row; empty for none.
+        duplicates: records left out because the same one, or a near-duplicate of it, was there before.
+        near_duplicates: how many of these were near-duplicates; each is in `near_duplicates.jsonl`.
     """
 
     task: str
@@ -97,6 +100,7 @@ class Manifest:
     duplicates: int = 0
     source_fingerprint: str = ""
     slice_by: str = ""
+    near_duplicates: int = 0
 
     def rows(self, split: str) -> int:
         return sum(file.rows for file in self.splits[split])
@@ -153,6 +157,7 @@ class Manifest:
             duplicates=content.get("duplicates", 0),
             source_fingerprint=content.get("source_fingerprint", ""),
             slice_by=content.get("slice_by", ""),
+            near_duplicates=content.get("near_duplicates", 0),
         )
 
 
@@ -216,12 +221,13 @@ class DatasetWriter:
         self._files: dict[str, list[DataFile]] = {split: [] for split in SPLITS}
         self._class_rows = {split: [0] * len(self._labels) for split in SPLITS}
         self._rejected: Counter[str] = Counter()
-        self._kept = self._duplicates = 0
+        self._kept = self._duplicates = self._near_duplicates = 0
         # What an earlier attempt left is no dataset any more once its shards are written over.
         (directory / MANIFEST).unlink(missing_ok=True)
         for split in SPLITS:
             (directory / split).mkdir(parents=True, exist_ok=True)
         self._rejected_file = (directory / REJECTED).open("w", encoding="utf-8")
+        self._near_file = (directory / NEAR_DUPLICATES).open("w", encoding="utf-8")
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -230,6 +236,7 @@ class DatasetWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._rejected_file.close()
+        self._near_file.close()
 
     def add(self, split: str, source: str, row: Mapping[str, Any], records: int = 1, slice_value: str = "") -> None:
         """Adds a row.
@@ -286,6 +293,19 @@ class DatasetWriter:
         """Counts records that are left out because the same ones were there before."""
         self._duplicates += records
 
+    def leave_out_near_duplicate(self, source: str, duplicate_of: str, similarity: float) -> None:
+        """Keeps note of a record that is left out because one much like it is in the dataset.
+
+        Args:
+            source: where it came from.
+            duplicate_of: where the one came from that is kept.
+            similarity: estimated Jaccard similarity of the two, between 0 and 1.
+        """
+        self._duplicates += 1
+        self._near_duplicates += 1
+        told = {"source": source, "duplicate_of": duplicate_of, "similarity": similarity}
+        self._near_file.write(json.dumps(told) + "\n")
+
     def reject(self, source: str, reason: str, detail: str = "") -> None:
         """Keeps note of a row that cannot be used. `reason` is one of a few, `detail` says more about this row."""
         self._rejected[reason] += 1
@@ -304,6 +324,7 @@ class DatasetWriter:
             RuntimeError: a record was neither kept nor counted as rejected or duplicate; a fault of the program.
         """
         self._rejected_file.flush()
+        self._near_file.flush()
         for split in SPLITS:
             if self._pending[split].rows:
                 self._write_shard(split)
@@ -321,6 +342,7 @@ class DatasetWriter:
             preprocessing=self._preprocessing,
             records=self._records,
             duplicates=self._duplicates,
+            near_duplicates=self._near_duplicates,
         )
         check(manifest)
         write_document(self._directory / MANIFEST, manifest.to_json())

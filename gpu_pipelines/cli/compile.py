@@ -41,6 +41,8 @@ def compile_pipelines(
     reduction_server: options.ReductionServer = False,
     web_access: options.WebAccess = False,
     env: options.Env = None,
+    data_nodes: options.DataNodes = 1,
+    data_machine_type: options.DataMachineType = None,
     label: options.Label = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Write all files of the directory compiled.")] = False,
@@ -70,18 +72,22 @@ def compile_pipelines(
     settings = options.with_labels(load_project_settings(given), label)
     job = options.job_options(max_wait, boot_disk_gb, reduction_server, web_access, env)
     request = PlanRequest(accelerator, nodes, region, strategy, machine_type, reservation, hours)
-    text = _text(pipeline, target, request, settings, job)
+    text = _text(pipeline, target, request, settings, job, (data_nodes, data_machine_type or ""))
     path = output or Path(f"{pipeline}.yaml")
     _write(path, text)
     print(f"wrote {path}")
 
 
-def _text(pipeline: str, target: str, request: PlanRequest, settings: ProjectSettings, job: JobOptions) -> str:
+def _text(
+    pipeline: str, target: str, request: PlanRequest, settings: ProjectSettings, job: JobOptions, data: tuple[int, str]
+) -> str:
     from gpu_pipelines.accelerators import plan_request
     from gpu_pipelines.errors import nearest
 
     if target not in TARGETS:
         raise UserError(f"There is no target {target[:60]!r}.", nearest(target, TARGETS))
+    if target != "vertex" and data != (1, ""):
+        raise UserError(f"The target {target} has no --data-nodes and no --data-machine-type.", "Leave them out.")
     if target == "local":
         from gpu_pipelines.targets.local import compiled_for_here
 
@@ -94,8 +100,9 @@ def _text(pipeline: str, target: str, request: PlanRequest, settings: ProjectSet
         text = compiled_for_kubeflow(pipeline, planned, settings, job.environment)
     else:
         from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+        from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 
-        text = compiled_for_vertex(pipeline, planned, settings, job)
+        text = compiled_for_vertex(pipeline, planned, settings, job, DataNodes(*data))
     for caution in planned.warnings:
         print(f"warning: {caution.message}", file=sys.stderr)
     return text

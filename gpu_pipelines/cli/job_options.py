@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
 Nodes = Annotated[int, typer.Option(help="Machines to train on.")]
+DataNodes = Annotated[int, typer.Option(help="vertex: machines that prepare the data together.")]
+DataMachineType = Annotated[
+    str | None, typer.Option(metavar="TYPE", help="vertex: type of these machines; n2-standard-16 if not given.")
+]
 Region = Annotated[str | None, typer.Option(help="Google Cloud region.")]
 Strategy = Annotated[str | None, typer.Option(help="standard, spot, flex-start or reservation.")]
 MachineType = Annotated[str | None, typer.Option(help="Machine type; the smallest that fits if not given.")]

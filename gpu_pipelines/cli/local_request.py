@@ -10,6 +10,9 @@ from typing import Any
 from gpu_pipelines.cli.arguments import pipeline_arguments
 from gpu_pipelines.errors import UserError
 
+#: Below the directory of runs: what is left of preparations that were interrupted.
+UNFINISHED = Path(".unfinished")
+
 
 @dataclass(frozen=True)
 class LocalRequest:
@@ -36,7 +39,7 @@ class LocalRequest:
 
 
 def check_request(
-    name: str, assignments: Sequence[str], file: Path | None, accelerator: str, resume_in: Path | None = None
+    name: str, assignments: Sequence[str], file: Path | None, accelerator: str, runs: Path, *, resume: bool = False
 ) -> LocalRequest:
     """Checks everything that can be checked before anything runs.
 
@@ -45,7 +48,8 @@ def check_request(
         assignments: parameters as texts of the form `key=value`.
         file: a YAML file of parameters.
         accelerator: `cpu:N` or empty.
-        resume_in: directory of runs, the newest unfinished one of which is to be continued; None for a new run.
+        runs: directory of runs; what is left of an unfinished preparation is in it.
+        resume: continue the newest run that was interrupted.
 
     Raises:
         UserError: lists everything that is wrong.
@@ -61,7 +65,8 @@ def check_request(
     if problems := module.problems(arguments) or module.problems_here(arguments):
         raise UserError.of_all(problems)
     resumed = None
-    if resume_in is not None:
-        resumed = checkpoints_to_resume(resume_in.resolve(), name, arguments)
-    pipeline = module.build(LocalTarget(module.state_here(arguments), resumed), plan)
+    if resume:
+        resumed = checkpoints_to_resume(runs.resolve(), name, arguments)
+    target = LocalTarget(module.state_here(arguments), resumed, runs.resolve() / UNFINISHED)
+    pipeline = module.build(target, plan)
     return LocalRequest(name, pipeline, arguments, accelerator)

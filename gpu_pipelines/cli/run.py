@@ -48,6 +48,8 @@ def run(
     reduction_server: options.ReductionServer = False,
     web_access: options.WebAccess = False,
     env: options.Env = None,
+    data_nodes: options.DataNodes = 1,
+    data_machine_type: options.DataMachineType = None,
     project: options.Project = None,
     region: options.Region = None,
     pipeline_root: options.PipelineRoot = None,
@@ -81,6 +83,8 @@ def run(
         "reduction_server": reduction_server,
         "web_access": web_access,
         "env": env,
+        "data_nodes": data_nodes != 1,
+        "data_machine_type": data_machine_type,
         "project": project,
         "region": region,
         "pipeline_root": pipeline_root,
@@ -125,6 +129,8 @@ def run(
         reduction_server=reduction_server,
         web_access=web_access,
         env=env,
+        data_nodes=data_nodes,
+        data_machine_type=data_machine_type,
         tensorboard=tensorboard,
     )
     given = {

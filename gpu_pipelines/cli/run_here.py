@@ -57,7 +57,7 @@ def run_here(
 
     from gpu_pipelines.cli.local_request import check_request
 
-    request = check_request(pipeline, assignments, file, accelerator, runs if resume else None)
+    request = check_request(pipeline, assignments, file, accelerator, runs, resume=resume)
     # Bound to stdout as it is now: while the pipeline runs, stdout is read by the local target.
     console = Console(file=sys.stdout)
     if dry_run:
@@ -166,9 +166,13 @@ def _show_lines(console: Console, lines: Sequence[str]) -> None:
 
 
 def _show_failure(record: RunRecord) -> None:
+    from gpu_pipelines.targets.local import PREPARES
+
     if record.status == "interrupted":
         print(f"interrupted; logs: {record.directory / 'logs'}", file=sys.stderr)
-        print("run the same command with --resume to continue", file=sys.stderr)
+        in_preparation = record.steps and record.steps[-1].name == PREPARES
+        how = "again" if in_preparation else "with --resume"
+        print(f"run the same command {how} to continue", file=sys.stderr)
         return
     step = record.steps[-1]
     log = record.directory / str(step.log)

@@ -40,6 +40,8 @@ class JobFlags:
     reduction_server: bool = False
     web_access: bool = False
     env: Sequence[str] | None = None
+    data_nodes: int = 1
+    data_machine_type: str | None = None
     tensorboard: str | None = None
 
     @property
@@ -96,6 +98,7 @@ def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
 def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
     from gpu_pipelines.accelerators import plan
     from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+    from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 
     if not flags.accelerator:
         raise UserError(
@@ -113,7 +116,8 @@ def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
         hours=flags.hours,
     )
     job = options.job_options(flags.max_wait, flags.boot_disk_gb, flags.reduction_server, flags.web_access, flags.env)
-    return compiled_for_vertex(name, planned, settings, job)
+    data = DataNodes(flags.data_nodes, flags.data_machine_type or "")
+    return compiled_for_vertex(name, planned, settings, job, data)
 
 
 def _file_text(name: str, flags: JobFlags, settings: ProjectSettings) -> str:

@@ -7,6 +7,10 @@ ACCELERATOR = "GPU_PIPELINES_ACCELERATOR"
 # it is part of the key under which the local runner caches the step, so that a change makes the step run again.
 INPUT_STATE = "GPU_PIPELINES_INPUT_STATE"
 
+# A directory or gs://… in which prepare_data keeps what is done until all is, so that an interrupted one is continued.
+# Unset: a place of the run's own.
+UNFINISHED_WORK = "GPU_PIPELINES_UNFINISHED_WORK"
+
 # For a rehearsal without GPUs of what was placed on them: cpu:N runs N CPU processes on each node instead.
 REHEARSE = "GPU_PIPELINES_REHEARSE"
 

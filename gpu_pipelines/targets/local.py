@@ -17,7 +17,7 @@ from typing import Any
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import compiled
-from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE
+from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
 from gpu_pipelines.targets.local_log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local_outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local_processes import no_process_left_behind
@@ -25,6 +25,8 @@ from gpu_pipelines.targets.local_processes import no_process_left_behind
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # The effect of one, a new version, is what it is run for, and the other looks at what may have changed.
 NEVER_REUSED = ("upload-model", "check-for-new-data")
+#: The step that continues by itself what an earlier run left unfinished.
+PREPARES = "prepare-data"
 
 
 class LocalTarget:
@@ -34,6 +36,7 @@ class LocalTarget:
         state_by_step: for each step that reads more than its inputs, a digest of that; it becomes part of the key under
             which the step's results are kept for reuse.
         checkpoint_uri: directory in which a training is to be continued; None for one of the run's own.
+        unfinished_work: directory in which a preparation is kept until it is finished; None for one of the run's own.
 
     Attributes:
         registry: a directory where the command is run.
@@ -45,9 +48,15 @@ class LocalTarget:
     pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
 
-    def __init__(self, state_by_step: Mapping[str, str] | None = None, checkpoint_uri: str | None = None) -> None:
+    def __init__(
+        self,
+        state_by_step: Mapping[str, str] | None = None,
+        checkpoint_uri: str | None = None,
+        unfinished_work: Path | None = None,
+    ) -> None:
         self.checkpoint_uri = checkpoint_uri
         self._state_by_step = dict(state_by_step or {})
+        self._unfinished_work = unfinished_work
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """The component itself, told which devices to use."""
@@ -57,6 +66,8 @@ class LocalTarget:
             placed.set_caching_options(component.name not in NEVER_REUSED)
             if plan is not None:
                 placed.set_env_variable(ACCELERATOR, plan.spec)
+            if component.name == PREPARES and self._unfinished_work is not None:
+                placed.set_env_variable(UNFINISHED_WORK, str(self._unfinished_work))
             if component.name in self._state_by_step:
                 placed.set_env_variable(INPUT_STATE, self._state_by_step[component.name])
             return placed

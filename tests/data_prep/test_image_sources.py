@@ -16,6 +16,7 @@ from conftest import write_photos
 from PIL import Image
 
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records, image_source, write_digits
+from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
@@ -278,14 +279,14 @@ def test_a_table_without_rows_is_refused(tmp_path: Path, name: str) -> None:
     else:
         path.write_text("image,label\n" if name == "t.csv" else "\n\n")
     with pytest.raises(UserError, match="no rows"):
-        records_of(path)
+        prepare_data(PrepareSettings(source=str(path)), tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", TABLES[:3])
 def test_an_empty_file_is_refused_as_a_table(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(UserError):
-        records_of(tmp_path / name)
+        prepare_data(PrepareSettings(source=str(tmp_path / name)), tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", TABLES[:3])

@@ -21,7 +21,7 @@ from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import find_source, format_of
-from gpu_pipelines.components.data_prep.text_sources import text_records
+from gpu_pipelines.components.data_prep.text_sources import text_columns, text_records
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
 from gpu_pipelines.sources.fingerprint import source_fingerprint
@@ -50,7 +50,8 @@ def read(source: Path | str, **changes: Any) -> list[tuple[str, str, str]]:
     assert settings.problems() == settings.problems_here() == []
     found = find_source(settings)
     meter = Meter(found)
-    records = [(r.source, str(r.text), r.label) for r in text_records(found, settings, meter)]
+    columns = text_columns(found, settings) if settings.task == "causal_lm" else ()
+    records = [(r.source, str(r.text), r.label) for r in text_records(found, settings, meter, columns)]
     assert meter.share == 1.0
     return records
 

@@ -40,6 +40,7 @@ ONLY_IN = {
         "components/data_prep/bigquery",
     ),
     "torch": (
+        "gpu_pipelines/cluster/",
         "gpu_pipelines/recipes/",
         "components/training/",
         "components/evaluation/",
@@ -88,7 +89,7 @@ def test_a_step_never_imports_another() -> None:
 
 
 def test_what_steps_share_imports_no_step_and_no_command() -> None:
-    for package in ("artifacts", "recipes", "registry", "reports", "serving"):
+    for package in ("artifacts", "cluster", "recipes", "registry", "reports", "serving", "sources"):
         for path in (ROOT / "gpu_pipelines" / package).rglob("*.py"):
             for module in imports_of(path):
                 assert not module.startswith(("gpu_pipelines.components", "gpu_pipelines.cli")), relative(path)

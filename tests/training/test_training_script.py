@@ -18,7 +18,7 @@ from conftest import write_photos
 from network import ADDRESSES, two_machines
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
-from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.cluster.members import Cluster
 from gpu_pipelines.components.training.local_devices import Devices
 from gpu_pipelines.components.training.script_report import write_report
 from gpu_pipelines.components.training.script_run import ScriptSummary, horovodrun, read_metrics, run_script

@@ -50,3 +50,19 @@ def compiled_wait(folder: Path) -> Path:
 
     compiler.Compiler().compile(wait, str(folder / "wait.yaml"))
     return folder / "wait.yaml"
+
+
+def compiled_preparation(folder: Path, nodes: int) -> Path:
+    """The compiled file of prepare_data alone, on several machines."""
+    from gpu_pipelines.components.data_prep.component import prepare_data
+    from gpu_pipelines.targets.vertex.data_nodes import DataNodes
+    from gpu_pipelines.targets.vertex.target import VertexTarget
+
+    placed = VertexTarget(data=DataNodes(nodes)).place(prepare_data, None)
+
+    @dsl.pipeline(name="prepare")
+    def prepare(source: str):
+        placed(source=source, image_size=16)
+
+    compiler.Compiler().compile(prepare, str(folder / "prepare.yaml"))
+    return folder / "prepare.yaml"

@@ -9,6 +9,7 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import compiled, documents_of
+from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions, require_job
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
@@ -36,7 +37,11 @@ _LAUNCHER = "google_cloud_pipeline_components.container.v1.custom_job.launcher"
 
 
 def compiled_for_vertex(
-    name: str, plan: AcceleratorPlan, settings: ProjectSettings | None = None, options: JobOptions | None = None
+    name: str,
+    plan: AcceleratorPlan,
+    settings: ProjectSettings | None = None,
+    options: JobOptions | None = None,
+    data: DataNodes | None = None,
 ) -> str:
     """The text of the file of a pipeline.
 
@@ -45,6 +50,7 @@ def compiled_for_vertex(
         plan: what it trains on.
         settings: image, service account, network, key, TensorBoard and labels of the steps.
         options: disk, waiting, reduction servers and variables of the jobs.
+        data: the machines of data preparation; left out, one of the service's choice.
 
     Raises:
         UserError: there is no such pipeline, or it cannot run on Vertex AI so.
@@ -54,7 +60,7 @@ def compiled_for_vertex(
     settings, options = settings or ProjectSettings(), options or JobOptions()
     module = load_pipeline(name)
     require_job(plan, settings, options)
-    text = compiled(module.build(VertexTarget(settings, options), plan))
+    text = compiled(module.build(VertexTarget(settings, options, data), plan))
     require_runnable(text)
     return text
 

@@ -153,10 +153,20 @@ def custom_job(
         UserError: plan, settings and options do not go together.
     """
     require_job(plan, settings, options)
-    spec: dict[str, Any] = {
-        "worker_pool_specs": worker_pool_specs(plan, container, options),
-        "scheduling": scheduling(plan, options),
-    }
+    pools = worker_pool_specs(plan, container, options)
+    return job_around(pools, scheduling(plan, options), name, settings, options, output_directory)
+
+
+def job_around(
+    pools: list[dict[str, Any]],
+    scheduling: dict[str, Any],
+    name: str,
+    settings: ProjectSettings,
+    options: JobOptions,
+    output_directory: str | None = None,
+) -> dict[str, Any]:
+    """As `custom_job`, for worker pools of any kind."""
+    spec: dict[str, Any] = {"worker_pool_specs": pools, "scheduling": scheduling}
     if settings.service_account:
         spec["service_account"] = settings.service_account
     if settings.network:
@@ -177,6 +187,22 @@ def custom_job(
 
 def worker_pool_specs(plan: AcceleratorPlan, container: Container, options: JobOptions) -> list[dict[str, Any]]:
     """The pools: the chief alone, then the other machines, then reduction servers where they are asked for."""
+    pools = worker_pools(machine_spec(plan), plan.nodes, plan.boot_disk_type, container, options)
+    return [*pools, reduction_pool(plan, container.image)] if options.reduction_server else pools
+
+
+def worker_pools(
+    machine: dict[str, Any], nodes: int, boot_disk_type: str | None, container: Container, options: JobOptions
+) -> list[dict[str, Any]]:
+    """The pools of machines that run the same: the chief alone, then the others.
+
+    Args:
+        machine: `MachineSpec` of each.
+        nodes: how many there are.
+        boot_disk_type: such as pd-ssd.
+        container: what each runs.
+        options: disk and variables.
+    """
     container_spec: dict[str, Any] = {"image_uri": container.image}
     if container.command:
         container_spec["command"] = list(container.command)
@@ -185,13 +211,12 @@ def worker_pool_specs(plan: AcceleratorPlan, container: Container, options: JobO
     if options.environment:
         container_spec["env"] = environment_variables(options.environment)
     pool = {
-        "machine_spec": machine_spec(plan),
+        "machine_spec": machine,
         "replica_count": 1,
-        "disk_spec": {"boot_disk_type": plan.boot_disk_type, "boot_disk_size_gb": options.boot_disk_gb},
+        "disk_spec": {"boot_disk_type": boot_disk_type, "boot_disk_size_gb": options.boot_disk_gb},
         "container_spec": container_spec,
     }
-    pools = [pool] + ([{**pool, "replica_count": plan.nodes - 1}] if plan.nodes > 1 else [])
-    return [*pools, reduction_pool(plan, container.image)] if options.reduction_server else pools
+    return [pool] + ([{**pool, "replica_count": nodes - 1}] if nodes > 1 else [])
 
 
 def environment_variables(environment: Mapping[str, str]) -> list[dict[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast
@@ -15,10 +15,13 @@ from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, require_job
 
 #: The steps whose results are worth keeping: a new version of a model is what the others are run for.
 CACHED_STEPS = ("prepare-data",)
+#: The step that several machines can share.
+PREPARES = "prepare-data"
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
 _STEP_SIZES = {"prepare-data": ("16", "64G"), "check-for-new-data": ("1", "4G")}
 _OTHER_SIZE = ("4", "16G")
@@ -31,6 +34,7 @@ class VertexTarget:
     Args:
         settings: image, service account, network, key, TensorBoard and labels.
         options: disk, waiting, reduction servers and variables.
+        data: the machines of data preparation; left out, a plain task.
 
     Attributes:
         checkpoint_uri: None: each run has a place of its own.
@@ -42,12 +46,20 @@ class VertexTarget:
     registry = VERTEX
     pipeline_job = "{{$.pipeline_job_resource_name}}"
 
-    def __init__(self, settings: ProjectSettings | None = None, options: JobOptions | None = None) -> None:
+    def __init__(
+        self,
+        settings: ProjectSettings | None = None,
+        options: JobOptions | None = None,
+        data: DataNodes | None = None,
+    ) -> None:
         self._settings = settings or ProjectSettings()
         self._options = options or JobOptions()
+        self._data = data or DataNodes()
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """A CustomJob that runs the component on each machine of the plan; without a plan, the component itself.
+
+        Data preparation on machines of its own is a CustomJob as well.
 
         Args:
             component: a KFP component.
@@ -56,7 +68,12 @@ class VertexTarget:
         Raises:
             UserError: plan and settings do not go together, or the component cannot become a CustomJob.
         """
-        placed = self._plain(component) if plan is None else self._custom_job(component, plan)
+        if plan is not None:
+            placed = self._custom_job(component, plan)
+        elif component.name == PREPARES and not self._data.is_plain_task:
+            placed = self._data_job(component)
+        else:
+            placed = self._plain(component)
 
         def task(**arguments: Any) -> Any:
             made = placed(**arguments)
@@ -92,34 +109,51 @@ class VertexTarget:
         # Reduction servers are for gradients: a step on one machine has none to exchange.
         options = replace(self._options, reduction_server=self._options.reduction_server and plan.nodes > 1)
         require_job(plan, self._settings, options)
-        wrapped = copy.deepcopy(_wrapped(component))
-        inputs = wrapped.component_spec.inputs
-        container = inputs["worker_pool_specs"].default[0]["container_spec"]
-        values = self._fields_of_the_job(plan, options, as_process_1(container["command"]), container["args"])
-        for name, value in values.items():
-            inputs[name].default = value
-        return cast(Callable[..., Any], wrapped)
+        options = replace(options, environment={ACCELERATOR: plan.spec, **options.environment})
+        container = self._container_of(component)
+        fields = _fields_of(custom_job(plan, "", container, self._settings, options))
+        return _with_fields(component, {**fields, **self._tensorboard_output()})
 
-    def _fields_of_the_job(
-        self, plan: AcceleratorPlan, options: JobOptions, command: Sequence[str], arguments: Sequence[str]
-    ) -> dict[str, Any]:
-        """Values of the inputs that the wrapped component has besides those of the step."""
+    def _data_job(self, component: Any) -> Callable[..., Any]:
+        # It has no curves to show.
+        settings = replace(self._settings, tensorboard=None)
+        return _with_fields(
+            component, _fields_of(data_job(self._data, self._container_of(component), settings, self._options))
+        )
+
+    def _container_of(self, component: Any) -> Container:
+        """What each replica runs: the component's own command in the image of the steps."""
+        given = _wrapped(component).component_spec.inputs["worker_pool_specs"].default[0]["container_spec"]
+        return Container(self._image, as_process_1(given["command"]), given["args"])
+
+    def _tensorboard_output(self) -> dict[str, Any]:
         from kfp import dsl
 
-        container = Container(self._image, command, arguments)
-        options = replace(options, environment={ACCELERATOR: plan.spec, **options.environment})
-        job = custom_job(plan, "", container, self._settings, options)
-        spec = job["job_spec"]
-        fields = {"worker_pool_specs": spec.pop("worker_pool_specs"), **spec.pop("scheduling"), **spec}
-        if "labels" in job:
-            fields["labels"] = job["labels"]
-        if "encryption_spec" in job:
-            fields["encryption_spec_key_name"] = job["encryption_spec"]["kms_key_name"]
+        fields = {}
         if self._settings.tensorboard:
             fields["base_output_directory"] = _TENSORBOARD_OUTPUT.format(
                 root=dsl.PIPELINE_ROOT_PLACEHOLDER, job=dsl.PIPELINE_JOB_ID_PLACEHOLDER
             )
         return fields
+
+
+def _fields_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """A CustomJob as the inputs that the wrapped component has besides those of the step."""
+    spec = dict(job["job_spec"])
+    fields = {"worker_pool_specs": spec.pop("worker_pool_specs"), **spec.pop("scheduling"), **spec}
+    if "labels" in job:
+        fields["labels"] = job["labels"]
+    if "encryption_spec" in job:
+        fields["encryption_spec_key_name"] = job["encryption_spec"]["kms_key_name"]
+    return fields
+
+
+def _with_fields(component: Any, fields: Mapping[str, Any]) -> Callable[..., Any]:
+    """GCPC's component around a step, with other defaults."""
+    wrapped = copy.deepcopy(_wrapped(component))
+    for name, value in fields.items():
+        wrapped.component_spec.inputs[name].default = value
+    return cast(Callable[..., Any], wrapped)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What the launchers of several nodes tell each other: that they are there, that they are alive, and how they ended.
+"""What the nodes of a step tell each other: that they are there, that they are alive, and how they ended.
 
 All of it goes through one `TCPStore` on the chief, at the address where torchrun's rendezvous and the process groups of
 the workers meet as well, so that one port between the nodes is enough.
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from gpu_pipelines.components.training.cluster import Cluster
+from gpu_pipelines.cluster.members import Cluster
 from gpu_pipelines.errors import UserError
 
 RUNNING, STOPPING, INTERRUPTED, FAILED, DONE = "running", "stopping", "interrupted", "failed", "done"

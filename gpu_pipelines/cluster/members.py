@@ -1,4 +1,4 @@
-"""Which machines train together, and which of them this is, from the variables that the platform sets.
+"""Which machines work on a step together, and which of them this is, from the variables that the platform sets.
 
 Looked at in this order; the first that is set decides:
 
@@ -45,7 +45,7 @@ _TORCHRUN_NAMES = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines that train together, seen from one of them.
+    """The machines that work together, seen from one of them.
 
     Attributes:
         nodes: number of machines.

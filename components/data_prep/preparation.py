@@ -1,0 +1,188 @@
+"""How a dataset is prepared whatever its rows are: in portions and units, on one machine or several.
+
+1. Survey: every machine reads its portions once and finds which classes there are and the like.
+2. Plan: the chief decides by that what the rows become (classes, pixels, tokenizer).
+3. Index and judgement, where they are needed: several machines, a stratified split, near-duplicates. Every machine
+   hashes the records of its portions; the chief finds the duplicates among all of them, and the split of each record.
+4. Every machine prepares its portions in units, each a small dataset of its own.
+5. The chief joins the units.
+
+What is done in a step is a part of the unfinished work. Which portions there are and where units end depends on the
+source and the settings alone, so that neither an interruption nor the number of machines changes a byte of the dataset.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.components.data_prep.joining import join_units
+from gpu_pipelines.components.data_prep.judging import judge
+from gpu_pipelines.components.data_prep.portions import Portion, joined, portions_of, share_of
+from gpu_pipelines.components.data_prep.record_index import Entry, index_name, write_index
+from gpu_pipelines.components.data_prep.replicas import Replicas
+from gpu_pipelines.components.data_prep.row_streams import Meter
+from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.components.data_prep.source_files import Source
+from gpu_pipelines.components.data_prep.unfinished_work import UnfinishedWork
+from gpu_pipelines.components.data_prep.units import Sizes, Units, UnitWriters
+from gpu_pipelines.components.data_prep.verdicts import AsTheyCome, Judged, Verdicts, judged_name
+from gpu_pipelines.sources.fingerprint import source_fingerprint
+
+PLAN = "plan"
+SOURCE_FINGERPRINT = "source_fingerprint"
+Survey = TypeVar("Survey")
+
+
+class Preparation(ABC, Generic[Survey]):
+    """What is different for images and for texts.
+
+    Attributes:
+        settings: what is asked for.
+        source: all files.
+    """
+
+    settings: PrepareSettings
+    source: Source
+
+    @abstractmethod
+    def survey(self, share: Source, replicas: Replicas) -> Survey:
+        """Reads the files of this machine once."""
+
+    @abstractmethod
+    def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
+        """Writes what this machine has found for the chief."""
+
+    @abstractmethod
+    def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
+        """What all machines together have found, from what each has written."""
+
+    @abstractmethod
+    def plan(self, found: Survey, folder: Path) -> dict[str, Any]:
+        """Decides what the rows become; what is returned and written is all that the next steps know of it."""
+
+    @abstractmethod
+    def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
+        """What is known of the usable records of a portion before they are prepared."""
+
+    @abstractmethod
+    def records(self, source: Source, meter: Meter) -> Iterator[Any]:
+        """The records of some files, the unusable ones too."""
+
+    @abstractmethod
+    def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Any]:
+        """How records are grouped."""
+
+    @abstractmethod
+    def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """What `DatasetWriter` is told besides the directory."""
+
+    @abstractmethod
+    def write(
+        self, plan: Mapping[str, Any], folder: Path, units: Units[Any], writers: UnitWriters, verdicts: Verdicts
+    ) -> Iterator[None]:
+        """Prepares units; gives way after each group of records."""
+
+    @abstractmethod
+    def tokenizer(self, folder: Path) -> Path | None:
+        """The tokenizer in the folder of the plan, where the task has one."""
+
+
+def prepare(
+    preparation: Preparation[Any],
+    directory: Path,
+    scratch: Path,
+    work: UnfinishedWork,
+    replicas: Replicas,
+    unit_weight: int,
+) -> Manifest | None:
+    """Prepares a dataset, or this machine's share of it.
+
+    Args:
+        preparation: what is prepared.
+        directory: where the dataset goes.
+        scratch: an empty directory.
+        work: what is done already, and gets what is done now.
+        replicas: the machines.
+        unit_weight: bytes or characters after which a unit ends.
+
+    Returns:
+        The manifest of the dataset; None on a machine that is not the chief.
+
+    Raises:
+        UserError: the source is of no use, or another machine failed.
+        Interrupted: this machine or another was told to stop.
+    """
+    settings = preparation.settings
+    portions = portions_of(preparation.source, unit_weight)
+    own = share_of(portions, replicas.rank, replicas.nodes)
+    share = joined(preparation.source, own)
+    plan = _planned(preparation, share, work, replicas)
+    verdicts: Verdicts
+    if replicas.nodes > 1 or settings.stratify or settings.near_duplicates:
+        _judge(preparation, portions, own, work, replicas)
+        verdicts = Judged(work, settings.source)
+    else:
+        verdicts = AsTheyCome(settings, scratch)
+    units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, verdicts, Meter(share))
+    form = {**preparation.form(plan), SOURCE_FINGERPRINT: plan[SOURCE_FINGERPRINT]}
+    writers = UnitWriters(work, form)
+    for _ in preparation.write(plan, work.path(PLAN), units, writers, verdicts):
+        replicas.check()
+    if units.passed_over:
+        print(f"{units.passed_over:,} units of work were done before and are taken as they are", flush=True)
+    replicas.reach("written")
+    if not replicas.is_chief:
+        return None
+    work.look()
+    return join_units(work, portions, directory, settings, preparation.tokenizer(work.path(PLAN)))
+
+
+def _planned(
+    preparation: Preparation[Any], share: Source, work: UnfinishedWork, replicas: Replicas
+) -> Mapping[str, Any]:
+    if work.find(PLAN) is None:
+        settings = preparation.settings
+        # Before anything is read: a file that comes later is then new for whoever compares.
+        fingerprint = source_fingerprint(settings.source, settings.billing_project) if replicas.is_chief else ""
+        names = [f"survey/{rank}-of-{replicas.nodes}" for rank in range(replicas.nodes)]
+        own = names[replicas.rank]
+        found = None
+        if replicas.nodes == 1:
+            found = preparation.survey(share, replicas)
+        elif work.find(own) is None:
+            folder = work.begin(own)
+            work.commit(own, preparation.save_survey(preparation.survey(share, replicas), folder))
+        replicas.reach("surveyed")
+        if replicas.is_chief:
+            work.look()
+            found = found or preparation.join_surveys([(work.path(name), work.require(name)) for name in names])
+            folder = work.begin(PLAN)
+            work.commit(PLAN, {**preparation.plan(found, folder), SOURCE_FINGERPRINT: fingerprint})
+    replicas.reach("planned")
+    work.look()
+    return work.require(PLAN)
+
+
+def _judge(
+    preparation: Preparation[Any],
+    portions: list[Portion],
+    own: list[Portion],
+    work: UnfinishedWork,
+    replicas: Replicas,
+) -> None:
+    for portion in own:
+        name = index_name(portion.number)
+        if work.find(name) is None:
+            folder = work.begin(name)
+            work.commit(name, {"records": write_index(folder, preparation.entries(portion, replicas))})
+    replicas.reach("indexed")
+    if replicas.is_chief:
+        work.look()
+        if any(work.find(judged_name(portion.number)) is None for portion in portions):
+            judge(work, len(portions), preparation.settings, replicas.check)
+    replicas.reach("judged")
+    work.look()

@@ -1,0 +1,78 @@
+"""Data preparation on several machines without GPUs: a CustomJob, as a training on several nodes is one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, job_around, worker_pools
+
+#: The machine of each replica where none is named: CPUs and memory as those of the plain task.
+DATA_MACHINE = "n2-standard-16"
+_MOST_NODES = 256
+#: Families without GPUs that custom training takes (page on configuring compute resources); their sizes are left to it.
+_MACHINE = re.compile(r"((e2|n1|n2)-(standard|highmem|highcpu)|c2-standard|m1-(ultramem|megamem))-[0-9]{1,3}")
+_BOOT_DISK = "pd-ssd"
+_TIMEOUT = "604800s"
+
+
+@dataclass(frozen=True)
+class DataNodes:
+    """The machines that prepare the data.
+
+    Attributes:
+        nodes: how many.
+        machine_type: of each; empty for `DATA_MACHINE`.
+    """
+
+    nodes: int = 1
+    machine_type: str = ""
+
+    @property
+    def is_plain_task(self) -> bool:
+        """Whether one machine of the service's choice will do."""
+        return self.nodes == 1 and not self.machine_type
+
+    def require(self) -> None:
+        """Checks what can be checked here.
+
+        Raises:
+            UserError: lists what is wrong.
+        """
+        problems = []
+        if not 1 <= self.nodes <= _MOST_NODES:
+            problems.append(f"Data cannot be prepared on {self.nodes} machines; give 1 to {_MOST_NODES}.")
+        if self.machine_type and not _MACHINE.fullmatch(self.machine_type):
+            problems.append(
+                f"{self.machine_type[:60]!r} is no machine without GPUs that custom jobs take. "
+                f"Give one of E2, N1, N2, C2 or M1, such as {DATA_MACHINE}."
+            )
+        if problems:
+            raise UserError.of_all(problems)
+
+
+def data_job(
+    data: DataNodes, container: Container, settings: ProjectSettings, options: JobOptions
+) -> Mapping[str, Any]:
+    """The `CustomJob` of a preparation, with the names of the API's protobuf fields.
+
+    Args:
+        data: the machines.
+        container: what each replica runs.
+        settings: service account, network, key and labels.
+        options: disk and variables.
+
+    Raises:
+        UserError: there are no such machines.
+    """
+    data.require()
+    pools = worker_pools(
+        {"machine_type": data.machine_type or DATA_MACHINE}, data.nodes, _BOOT_DISK, container, options
+    )
+    # A replica that is restarted cannot join the others in the middle; what is done is kept.
+    restart = {"restart_job_on_worker_restart": True} if data.nodes > 1 else {}
+    return job_around(pools, {"strategy": "STANDARD", "timeout": _TIMEOUT, **restart}, "", settings, options)

@@ -1,0 +1,132 @@
+"""Data preparation on several machines of Vertex AI: a CustomJob without GPUs, run as the service runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from conftest import gpu_pipelines, write_photos
+from google.cloud.aiplatform_v1.types import CustomJobSpec
+from google.protobuf import json_format
+from small_pipelines import compiled_preparation
+
+from gpu_pipelines.accelerators import plan
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, require_runnable
+from gpu_pipelines.targets.vertex.data_nodes import DataNodes
+from gpu_pipelines.targets.vertex.job_spec import JobOptions
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+SETTINGS = ProjectSettings(
+    image="eu.example/steps:1",
+    service_account="steps@example.com",
+    labels={"team": "one"},
+    tensorboard="tensorboards/1",
+)
+
+
+def values_of(spec: dict[str, Any], step: str) -> dict[str, Any]:
+    parameters = spec["components"][f"comp-{step}"]["inputDefinitions"]["parameters"]
+    return {name: parameter.get("defaultValue") for name, parameter in parameters.items()}
+
+
+def test_prepare_data_becomes_a_custom_job_of_so_many_machines() -> None:
+    text = compiled_for_vertex(
+        "train_evaluate_upload", plan("l4:1"), SETTINGS, JobOptions(environment={"A": "b"}), DataNodes(4)
+    )
+    require_runnable(text)
+    spec = yaml.safe_load(text)
+    values = values_of(spec, "prepare-data")
+    job = CustomJobSpec()
+    scheduling = {name: values[name] for name in ("timeout", "strategy", "restart_job_on_worker_restart")}
+    content = {"worker_pool_specs": values["worker_pool_specs"], "scheduling": scheduling}
+    json_format.ParseDict(content, CustomJobSpec.pb(job))
+    assert [pool.replica_count for pool in job.worker_pool_specs] == [1, 3]
+    for pool in job.worker_pool_specs:
+        assert pool.machine_spec.machine_type == "n2-standard-16"
+        assert not pool.machine_spec.accelerator_count
+        assert pool.container_spec.image_uri == "eu.example/steps:1"
+        assert {variable.name: variable.value for variable in pool.container_spec.env} == {"A": "b"}
+    assert job.scheduling.restart_job_on_worker_restart
+    assert (values["service_account"], values["labels"]) == ("steps@example.com", {"team": "one"})
+    assert not values["tensorboard"], "it has no curves"
+    assert values["source"] == "sample:digits", "the step's own inputs are as they were"
+    assert spec["root"]["dag"]["tasks"]["prepare-data"]["cachingOptions"] == {"enableCache": True}
+
+
+def test_one_machine_of_a_type_is_a_job_as_well_and_none_named_a_plain_task() -> None:
+    with_type = yaml.safe_load(
+        compiled_for_vertex("train_evaluate_upload", plan("l4:1"), data=DataNodes(1, "n2-highmem-32"))
+    )
+    (pool,) = values_of(with_type, "prepare-data")["worker_pool_specs"]
+    assert pool["machine_spec"] == {"machine_type": "n2-highmem-32"}
+    assert compiled_for_vertex("train_evaluate_upload", plan("l4:1"), data=DataNodes()) == compiled_for_vertex(
+        "train_evaluate_upload", plan("l4:1")
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (DataNodes(0), "on 0 machines"),
+        (DataNodes(2, "a2-highgpu-1g"), "'a2-highgpu-1g' is no machine without GPUs"),
+    ],
+)
+def test_impossible_machines_are_refused(data: DataNodes, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        compiled_for_vertex("train_evaluate_upload", plan("l4:1"), data=data)
+
+
+def test_the_flags_of_compile(tmp_path: Path) -> None:
+    flags = ["--data-nodes", "3", "--data-machine-type", "c2-standard-30"]
+    done = gpu_pipelines(
+        "compile", "train_evaluate_upload", "--target", "vertex", "--accelerator", "l4:1", *flags, cwd=tmp_path
+    )
+    assert done.status == 0, done.err
+    spec = yaml.safe_load((tmp_path / "train_evaluate_upload.yaml").read_text())
+    pools = values_of(spec, "prepare-data")["worker_pool_specs"]
+    assert [(p["machine_spec"]["machine_type"], p["replica_count"]) for p in pools] == [
+        ("c2-standard-30", 1),
+        ("c2-standard-30", 2),
+    ]
+    here = gpu_pipelines("compile", "train_evaluate_upload", *flags, cwd=tmp_path)
+    assert here.status == 2
+    assert "The target local has no --data-nodes" in here.err
+    run = gpu_pipelines("run", "train_evaluate_upload", *flags, cwd=tmp_path)
+    assert run.status == 2
+    assert "The target local has no --data-nodes, --data-machine-type" in run.err
+
+
+def test_replicas_prepare_one_dataset_in_a_bucket(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+    from vertex_api.pipeline_backend import PipelineBackend
+
+    from gpu_pipelines.targets.vertex.connection import connect
+
+    file = compiled_preparation(tmp_path, nodes=3)
+    sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
+    source = str(write_photos(tmp_path / "photos"))
+    job = sdk.PipelineJob("prepare", str(file), parameter_values={"source": source}, job_id="p-1")
+    job.submit()
+    PipelineBackend(vertex_api, rehearse="").run(job.resource_name)
+    lines = vertex_api.state.logs.messages()
+    assert vertex_api.state.pipeline_jobs.job(job.resource_name).state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(
+        lines
+    )
+    assert sum(line.startswith("reading ") for line in lines) == 3
+    assert sum(line.startswith("kept 80 of 80 rows") for line in lines) == 1, "only the chief writes"
+    from gpu_pipelines.artifacts.remote_files import RemoteFolder
+
+    names = RemoteFolder("gs://example-bucket/root").names()
+    (manifest,) = [name for name in names if name.endswith("dataset.json")]
+    assert json.loads(RemoteFolder("gs://example-bucket/root").read(manifest))["rows_read"] == 80
+    assert not [name for name in names if "unfinished-preparations" in name], "what is finished is cleared away"
