@@ -52,7 +52,7 @@ def damage(base: Path) -> None:
     (units[2] / "rejected.jsonl").unlink()
 
 
-@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_preparation_that_was_ended_continues_and_damaged_work_is_done_again(
     ended_by: signal.Signals, texts: tuple[PrepareSettings, dict[str, str]], tmp_path: Path
 ) -> None:
@@ -78,6 +78,7 @@ def test_a_preparation_that_was_ended_continues_and_damaged_work_is_done_again(
     assert sha256_of_tree(tmp_path / "out") == whole
 
 
+@pytest.mark.slow
 def test_unfinished_work_in_a_bucket_is_continued(
     texts: tuple[PrepareSettings, dict[str, str]], tmp_path: Path, bucket: str
 ) -> None:
@@ -97,6 +98,7 @@ def test_unfinished_work_in_a_bucket_is_continued(
     assert units_done(base) == []
 
 
+@pytest.mark.slow
 def test_images_are_continued(tmp_path: Path) -> None:
     settings = PrepareSettings(source=str(write_photos(tmp_path / "photos", per_class=150)), image_size=32)
     unit = 30 * 3 * 32 * 32

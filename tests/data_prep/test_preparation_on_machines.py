@@ -23,13 +23,13 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_texts(tmp_path_factory.mktemp("texts") / "source", files=7, rows=300)
 
 
-def test_three_machines_leave_the_dataset_of_one(texts: Path, tmp_path: Path) -> None:
+def test_two_machines_leave_the_dataset_of_one(texts: Path, tmp_path: Path) -> None:
     settings = PrepareSettings(
         source=str(texts), task="causal_lm", sequence_length=64, vocabulary_size=400, near_duplicates=0.6, **LIKE
     )
     whole = prepare_alone(settings, tmp_path / "alone", UNIT)
-    machines = start_on(3, settings, tmp_path, str(tmp_path / "work"), UNIT)
-    assert [machine.wait() for machine in machines] == [0, 0, 0], machines[0].output
+    machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), UNIT)
+    assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
     assert sha256_of_tree(tmp_path / "machine-0") == whole
     assert not (tmp_path / "machine-1").exists(), "only the chief writes"
     manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
@@ -52,8 +52,8 @@ def test_images_on_two_machines_and_without_looking_for_all_first(tmp_path: Path
     machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), unit)
     assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
     assert sha256_of_tree(tmp_path / "machine-0") == whole
-    # Each has prepared a part.
-    assert all("units/" in machine.output for machine in machines)
+    portions = {name.rpartition("/units/")[2][:5] for name in units_done(str(tmp_path / "work"))}
+    assert len(portions) > 2, "there is something to share"
     manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
     assert (manifest["duplicates"], manifest["rejected"]) == (1, {"unreadable image": 1})
 
@@ -74,6 +74,7 @@ def test_a_machine_that_is_gone_ends_the_others_and_a_second_try_continues(texts
     assert sha256_of_tree(tmp_path / "machine-0") == whole
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_told_to_stop_stops_the_others(texts: Path, tmp_path: Path) -> None:
     settings = PrepareSettings(source=str(texts), task="text_classification", vocabulary_size=400, **LIKE)
     base = str(tmp_path / "work")
@@ -85,6 +86,7 @@ def test_a_machine_that_is_told_to_stop_stops_the_others(texts: Path, tmp_path: 
     assert units_done(base)
 
 
+@pytest.mark.slow
 def test_the_first_failure_is_what_all_machines_name(texts: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(texts, source)
@@ -97,6 +99,7 @@ def test_the_first_failure_is_what_all_machines_name(texts: Path, tmp_path: Path
     assert any(text.startswith("node ") and "failed: The file 1.jsonl.gz is not JSON lines" in text for text in told)
 
 
+@pytest.mark.slow
 def test_a_place_that_not_all_machines_see_is_named(texts: Path, tmp_path: Path) -> None:
     settings = PrepareSettings(source=str(texts), task="text_classification", vocabulary_size=400, **LIKE)
     bases = iter([str(tmp_path / "here"), str(tmp_path / "there")])

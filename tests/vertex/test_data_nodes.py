@@ -103,6 +103,7 @@ def test_the_flags_of_compile(tmp_path: Path) -> None:
     assert "The target local has no --data-nodes, --data-machine-type" in run.err
 
 
+@pytest.mark.slow
 def test_replicas_prepare_one_dataset_in_a_bucket(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
