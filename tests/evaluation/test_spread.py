@@ -7,14 +7,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from evaluations import numbers_dataset, settings_in, write_regressions
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.components.evaluation import spread
 from gpu_pipelines.components.evaluation.devices import evaluation_devices
 from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.components.evaluation.spread import Piece, Pieces
+from gpu_pipelines.components.evaluation.models import ModelSource
+from gpu_pipelines.components.evaluation.runner import RunnerSettings
+from gpu_pipelines.components.evaluation.spread import Piece, Pieces, Spread
 from gpu_pipelines.errors import UserError
 
 
@@ -109,6 +113,27 @@ def test_a_process_that_fails_fails_the_step(
         evaluate(numbers, tmp_path, "checkpoints", 2)
     assert str(caught.value).startswith(says)
     assert not list(tmp_path.glob("best*"))
+
+
+def test_cpu_processes_are_started_when_there_is_enough_to_do(
+    numbers: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_regressions(tmp_path / "checkpoints", numbers, [0.5, 0.1])
+    sources = [
+        ModelSource("checkpoint", tmp_path / f"checkpoints/step-000000{number}0", str(number)) for number in (1, 2)
+    ]
+    training = {"model": "linear", "recipe": "evaluations:Regression"}
+    shared = Spread(RunnerSettings(numbers.directory, training, "", 4, apart=False), ["cpu", "cpu"], at_once=False)
+    found: dict[int, np.ndarray] = {}
+    shared.predict(sources, "val", 30, lambda number, predicted: found.update({number: predicted}))
+    assert shared.processes == 1
+    monkeypatch.setattr(spread, "WORTH_STARTING", 0.0)
+    again: dict[int, np.ndarray] = {}
+    shared.predict(sources, "val", 30, lambda number, predicted: again.update({number: predicted}))
+    assert shared.processes == 2
+    shared.close()
+    assert all(np.array_equal(again[number], found[number], equal_nan=True) for number in (0, 1))
+    assert found[0].shape == (30, 3)
 
 
 def test_all_gpus_of_the_machine_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
