@@ -37,7 +37,8 @@ class Server:
         return requests.post(self.url + PREDICT, json=content, timeout=60)
 
     def health(self) -> requests.Response:
-        return requests.get(self.url + HEALTH, timeout=10)
+        # While PyTorch is imported nothing else in the process runs for a moment, on a busy machine for a long one.
+        return requests.get(self.url + HEALTH, timeout=60)
 
     def memory(self) -> int:
         """Bytes of memory that the process holds."""
@@ -90,7 +91,7 @@ def started(model: Path | str | None, ready: bool = True, **environment: str) ->
 
 
 def wait_until_ready(server: Server) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + 240
     while time.monotonic() < until:
         assert server.process.poll() is None, server.process.communicate()[0]
         try:
@@ -99,4 +100,4 @@ def wait_until_ready(server: Server) -> None:
         except requests.ConnectionError:
             pass
         time.sleep(0.05)
-    raise AssertionError("the server is not ready after 120 s")
+    raise AssertionError("the server is not ready after 240 s")
