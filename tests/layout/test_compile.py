@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import gpu_pipelines
 from kfp import components, dsl
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from gpu_pipelines.cli.compile import compiled_files
+from gpu_pipelines.targets.compiled import documents_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,14 +41,16 @@ def test_a_file_that_differs_is_named_with_how(tmp_path: Path, change: str) -> N
     assert file.read_bytes() == (ROOT / "compiled/components/upload_model.yaml").read_bytes()
 
 
-def test_every_compiled_file_is_one_document_of_kfps_own_type() -> None:
+def test_every_compiled_file_is_of_kfps_own_types() -> None:
     from google.protobuf import json_format
 
     for name, text in compiled_files().items():
-        documents = list(yaml.safe_load_all(text))
-        assert len(documents) == 1, name
-        spec = json_format.ParseDict(documents[0], pipeline_spec_pb2.PipelineSpec())
+        pipeline, *for_kubernetes = documents_of(text)
+        assert len(for_kubernetes) == ("/kubeflow/" in name), name
+        spec = json_format.ParseDict(pipeline, pipeline_spec_pb2.PipelineSpec())
         assert spec.pipeline_info.name
+        for platform in for_kubernetes:
+            json_format.ParseDict(platform, pipeline_spec_pb2.PlatformSpec())
 
 
 def test_compiled_components_can_be_joined_to_a_pipeline_of_ones_own() -> None:
