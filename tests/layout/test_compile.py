@@ -37,11 +37,14 @@ def test_files_that_differ_are_named_with_how_and_written_again(tmp_path: Path) 
         assert file.read_bytes() == (ROOT / "compiled" / "components" / file.name).read_bytes()
 
 
-def test_every_compiled_file_is_one_document_of_kfps_own_type() -> None:
+def test_every_compiled_file_is_of_kfps_own_types() -> None:
     for path in (ROOT / "compiled").rglob("*.yaml"):
-        (document,) = documents_of(path.read_text(encoding="utf-8"))
-        spec = json_format.ParseDict(document, pipeline_spec_pb2.PipelineSpec())
+        pipeline, *for_kubernetes = documents_of(path.read_text(encoding="utf-8"))
+        assert len(for_kubernetes) == (path.parent.name == "kubeflow"), path
+        spec = json_format.ParseDict(pipeline, pipeline_spec_pb2.PipelineSpec())
         assert spec.pipeline_info.name, path
+        for platform in for_kubernetes:
+            json_format.ParseDict(platform, pipeline_spec_pb2.PlatformSpec())
 
 
 def test_compiled_components_can_be_joined_to_a_pipeline_of_ones_own() -> None:
