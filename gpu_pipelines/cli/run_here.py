@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.run_record import RunRecord
 
 LINES_OF_LOG_SHOWN = 12
+METRICS_SHOWN = 4
 CACHE = ".cache"
 
 
@@ -131,14 +132,15 @@ def _show_result(console: Console, record: RunRecord) -> None:
     from gpu_pipelines.numbers import figure
 
     evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
-    metrics = list(evaluation.test["metrics"])
+    # As many as 80 columns hold; the report has them all.
+    metrics = sorted(evaluation.test["metrics"], key=lambda name: name != evaluation.select_by)[:METRICS_SHOWN]
     table = Table(box=None, pad_edge=False)
     for name in ("checkpoint", "", *metrics):
         table.add_column(name, no_wrap=True, justify="right" if name in metrics else "left")
     for scored in evaluation.checkpoints:
         values = [figure(scored["val"].get(name)) for name in metrics]
         table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
-    test = [figure(metric["value"]) for metric in evaluation.test["metrics"].values()]
+    test = [figure(evaluation.test["metrics"][name]["value"]) for name in metrics]
     table.add_row(evaluation.best, "test", *test, style="bold")
     console.print(table)
     for gate in evaluation.gates:
