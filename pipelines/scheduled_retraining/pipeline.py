@@ -89,6 +89,11 @@ def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
     return [*found, *(f"notify has {address[:80]!r}, which is no e-mail address." for address in wrong)]
 
 
+def problems_on_kubeflow(arguments: Mapping[str, Any], mounted: str) -> list[str]:
+    """What is wrong with the parameters of a run on Kubeflow; see `train_evaluate_upload`."""
+    return one_training.problems_on_kubeflow(arguments, mounted)
+
+
 def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Nothing: where the data has changed no step has the inputs of an earlier run."""
     return {}

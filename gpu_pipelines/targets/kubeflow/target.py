@@ -9,7 +9,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_interface import THIS_RUN
-from gpu_pipelines.targets.environment import ACCELERATOR, RUN, STORAGE
+from gpu_pipelines.targets.environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_RUNTIME, TrainJobSpec
 from gpu_pipelines.targets.process_1 import as_process_1
@@ -18,9 +18,10 @@ from gpu_pipelines.targets.target import STEPS_IMAGE
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
 #: The steps whose results are worth keeping: a new version of a model is what the others are run for.
-CACHED_STEPS = ("prepare-data",)
+PREPARES = "prepare-data"
+CACHED_STEPS = (PREPARES,)
 #: CPUs and GiB of memory of the steps without a GPU.
-_STEP_SIZES = {"prepare-data": PodNeeds(8, 32)}
+_STEP_SIZES = {PREPARES: PodNeeds(8, 32)}
 _OTHER_SIZE = PodNeeds(2, 8)
 #: What waits for a TrainJob computes nothing.
 _LAUNCHER_SIZE = PodNeeds(1, 2)
@@ -44,9 +45,11 @@ class KubeflowTarget:
         checkpoint_uri: on the claim or in the bucket, a folder for each run; artifacts are uploaded only when a step
             ends.
         registry: a directory of the claim; without one Vertex AI Model Registry.
+        pipeline_job: the run's name; Vertex AI's registry takes names of its own pipeline jobs alone.
         notification: None: Kubeflow Pipelines comes with no component that sends mail.
     """
 
+    pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
 
     def __init__(self, settings: ProjectSettings | None = None, environment: Mapping[str, str] | None = None) -> None:
@@ -74,6 +77,9 @@ class KubeflowTarget:
         def task(**arguments: Any) -> Any:
             made = component(**arguments)
             made.set_caching_options(name in CACHED_STEPS)
+            if name == PREPARES:
+                # Artifacts are uploaded only when a step ends, so that beside them nothing would outlive its pod.
+                made.set_env_variable(UNFINISHED_WORK, f"{self._storage}/unfinished-preparations")
             if plan is not None and several:
                 self._as_train_job(made, plan, needs)
             self._in_pod(made, _LAUNCHER_SIZE if several else needs)

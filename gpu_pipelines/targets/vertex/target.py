@@ -18,12 +18,12 @@ from gpu_pipelines.targets.target import STEPS_IMAGE
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, require_job
 
-#: The steps whose results are worth keeping: a new version of a model is what the others are run for.
-CACHED_STEPS = ("prepare-data",)
 #: The step that several machines can share.
 PREPARES = "prepare-data"
+#: The steps whose results are worth keeping: a new version of a model is what the others are run for.
+CACHED_STEPS = (PREPARES,)
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
-_STEP_SIZES = {"prepare-data": ("16", "64G"), "check-for-new-data": ("1", "4G")}
+_STEP_SIZES = {PREPARES: ("16", "64G"), "check-for-new-data": ("1", "4G")}
 _OTHER_SIZE = ("4", "16G")
 _TENSORBOARD_OUTPUT = "{root}/tensorboard/{job}"
 
