@@ -23,8 +23,8 @@ def columns_of_task(settings: PrepareSettings, has: list[str]) -> tuple[str, ...
     if settings.task == "causal_lm":
         return columns_of_texts(settings, has)
     kind = "image" if settings.task == "image_classification" else "text"
-    wanted = (getattr(settings, f"{kind}_column"), settings.label_column, settings.slice_by)
-    wanted = tuple(dict.fromkeys(column for column in wanted if column))
+    named = (getattr(settings, f"{kind}_column"), settings.label_column, settings.slice_by)
+    wanted = tuple(dict.fromkeys(column for column in named if column))
     missing = [column for column in wanted if column not in has]
     if missing:
         raise UserError(
