@@ -75,8 +75,10 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
     return recipe, model, labels
 
 
-def copy_model(directory: Path, to: Path) -> None:
-    """Copies what a model consists of, and nothing else."""
+def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
+    """Copies what a model consists of, and nothing else; where it has no tokenizer, that of the dataset with it."""
+    if dataset.manifest.tokenizer is not None and not (directory / TOKENIZER).is_file():
+        shutil.copytree(dataset.directory / dataset.manifest.tokenizer, to, dirs_exist_ok=True)
     for path in sorted({path for pattern in KEPT for path in directory.glob(pattern)}):
         if path.is_file() and path.name not in LEFT_OUT:
             shutil.copyfile(path, to / path.name)

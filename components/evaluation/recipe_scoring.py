@@ -107,7 +107,7 @@ class RecipeScorer:
         models = self._spread.runner.models
         loaded = models.load(self._source(candidate))
         if not self._trained:
-            copy_model(candidate.path, directory)
+            copy_model(candidate.path, directory, self._dataset)
         else:
             if self.configuration["settings"].get("lora_rank"):
                 from gpu_pipelines.recipes.adapters import merge_adapters

@@ -59,6 +59,8 @@ class SmokeTest:
             return f"{evaluation.scoring_function} scores this model, and no server of this project serves it"
         if recipe := evaluation.configuration["settings"].get("recipe"):
             return f"the recipe {recipe} trained this model, and no server of this project serves it"
+        if not evaluation.configuration["settings"] and evaluation.task == "image_classification":
+            return "another program trained this model, and may prepare images in another way than the server"
         if evaluation.task not in TASKS:
             return f"no server of this project serves the task {evaluation.task}"
         if self._other_server:

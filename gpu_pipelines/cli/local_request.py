@@ -67,6 +67,7 @@ def check_request(
     resumed = None
     if resume:
         resumed = checkpoints_to_resume(runs.resolve(), name, arguments)
-    target = LocalTarget(module.state_here(arguments), resumed, runs.resolve() / UNFINISHED)
+    # Not resolved: it is a part of what results are found again by.
+    target = LocalTarget(module.state_here(arguments), resumed, runs / UNFINISHED)
     pipeline = module.build(target, plan)
     return LocalRequest(name, pipeline, arguments, accelerator)

@@ -50,6 +50,8 @@ class InPlace:
 
     checkpoint_uri = None
     registry = "./registry"
+    pipeline_job = "{{$.pipeline_job_name}}"
+    notification = None
 
     def place(self, component: Any, plan: Any) -> Any:
         return component

@@ -77,13 +77,14 @@ def test_checkpoints_of_another_program_are_ranked_exported_and_compared(
         found = model(torch.from_numpy(rows["input_ids"]).long(), mask).logits.argmax(-1).numpy()
     right = np.array(LABELS)[found] == np.array(["good", "bad"])[rows["label"]]
     assert evaluation.test["metrics"]["accuracy"]["value"] == pytest.approx(right.mean())
-    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
+    assert {path.name for path in (tmp_path / "best").iterdir()} == {
         "MODEL_CARD.md",
         "config.json",
         "evaluation.json",
         "examples.json",
         "model.safetensors",
-    ]
+        *(path.name for path in (texts.directory / "tokenizer").iterdir()),
+    }
     assert set(Examples.load(tmp_path / "best").predictions[0]["scores"]) == set(LABELS)
     upload_model(UploadSettings(settings_in(tmp_path).registry, "mine"), tmp_path / "best", passed=True)
     again = evaluate(texts, trained / evaluation.best, tmp_path, "again")

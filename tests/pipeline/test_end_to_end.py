@@ -134,6 +134,16 @@ def test_a_model_that_misses_a_gate_does_not_become_champion(digits_run: Path, t
     assert "✗ log_loss<=0.0001" in done.out
 
 
+def test_a_champion_of_other_classes_is_not_compared_with(digits_run: Path, tmp_path: Path) -> None:
+    write_photos(tmp_path / "data")
+    done = run_pipeline(
+        tmp_path, source="data", model_name="digits", max_steps=2, registry=digits_run / "registry", global_batch_size=8
+    )
+    assert done.status == 1
+    assert "knows none of the classes" in done.err
+    assert [path.name for path in (digits_run / "registry/digits/versions").iterdir()] == ["1"]
+
+
 @pytest.fixture(scope="module")
 def photos_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pipeline on a user's own folder, with unreadable files among the good ones."""

@@ -12,7 +12,7 @@ import pytest
 from conftest import Finished, gpu_pipelines, newest_run, write_photos
 
 PIPELINE = "scheduled_retraining"
-CHEAP = {"image_size": 16, "max_steps": 4, "checkpoint_every_steps": 2, "global_batch_size": 16}
+CHEAP = {"smoke_test": False, "image_size": 16, "max_steps": 4, "checkpoint_every_steps": 2, "global_batch_size": 16}
 STEPS = ["check-for-new-data", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
 
 

@@ -130,13 +130,3 @@ def test_a_diverging_training_fails_the_step_with_what_to_do(tmp_path: Path) -> 
     page = (newest_run(tmp_path)["directory"] / "report.html").read_text()
     assert "<h2>Data</h2>" in page, "the step that ended has its report"
     assert not list(tmp_path.glob("registry/*"))
-
-
-def test_a_champion_of_other_classes_is_not_compared_with(digits_run: Path, tmp_path: Path) -> None:
-    write_photos(tmp_path / "data")
-    done = run_pipeline(
-        tmp_path, source="data", model_name="digits", max_steps=2, registry=digits_run / "registry", global_batch_size=8
-    )
-    assert done.status == 1
-    assert "knows none of the classes" in done.err
-    assert [path.name for path in (digits_run / "registry/digits/versions").iterdir()] == ["1"]

@@ -161,6 +161,7 @@ def test_a_writer_killed_at_any_stage_leaves_whole_versions_only(tmp_path: Path,
 def test_a_version_that_fails_its_check_is_not_added(tmp_path: Path, model: Path) -> None:
     registry = DirectoryRegistry(tmp_path / "registry")
     add(registry, model)
+    (model / "model.safetensors").write_bytes(os.urandom(20_000))
     seen: list[set[str]] = []
 
     def check(place: str) -> None:

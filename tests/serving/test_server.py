@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import threading
@@ -177,8 +178,11 @@ def is_listening(server: Server) -> bool:
 
 def test_a_model_is_a_directory_or_a_version_of_a_registry(models: dict[str, Path], tmp_path: Path) -> None:
     settings = UploadSettings(registry=str(tmp_path / "registry"), smoke_test=False)
+    model = tmp_path / "model"
+    shutil.copytree(models["causal_lm"], model)
     for passed in (True, False):
-        upload_model(settings, models["causal_lm"], passed=passed)
+        (model / "notes.txt").write_text(f"The same model twice would be one version. {passed}")
+        upload_model(settings, model, passed=passed)
     places = [place_of_model(f"animals{end}", settings.registry) for end in ("", "@champion", "@1", "@challenger")]
     assert [Path(place).name for place in places] == ["1", "1", "1", "2"]
     assert place_of_model(str(tmp_path), "no registry") == str(tmp_path)
