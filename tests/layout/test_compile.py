@@ -19,6 +19,7 @@ def test_the_compiled_directory_is_up_to_date() -> None:
     assert done.status == 0, done.err
 
 
+@pytest.mark.slow
 def test_files_that_differ_are_named_with_how_and_written_again(tmp_path: Path) -> None:
     folder = tmp_path / "compiled" / "components"
     shutil.copytree(ROOT / "compiled", tmp_path / "compiled")

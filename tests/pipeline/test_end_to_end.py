@@ -134,6 +134,7 @@ def test_a_model_that_misses_a_gate_does_not_become_champion(digits_run: Path, t
     assert "✗ log_loss<=0.0001" in done.out
 
 
+@pytest.mark.slow
 def test_a_champion_of_other_classes_is_not_compared_with(digits_run: Path, tmp_path: Path) -> None:
     write_photos(tmp_path / "data")
     done = run_pipeline(

@@ -121,6 +121,7 @@ def test_data_that_cannot_be_used_fails_the_step_with_the_reason(tmp_path: Path,
     assert message in (record["directory"] / "report.html").read_text().replace("&#39;", "'")
 
 
+@pytest.mark.slow
 def test_a_diverging_training_fails_the_step_with_what_to_do(tmp_path: Path) -> None:
     done = run_pipeline(tmp_path, learning_rate=1e30, gradient_clip=0, max_steps=20)
     assert done.status == 1

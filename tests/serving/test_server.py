@@ -56,6 +56,7 @@ def test_images_are_served_as_they_were_evaluated(models: dict[str, Path], image
     assert list(best["scores"]) == [best["label"]]
 
 
+@pytest.mark.slow
 def test_a_model_in_a_bucket_is_loaded_while_health_says_so(models: dict[str, Path]) -> None:
     from gpu_pipelines.artifacts.remote_files import RemoteFolder
 

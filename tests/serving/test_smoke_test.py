@@ -48,6 +48,7 @@ def test_what_was_uploaded_is_served_as_it_was_evaluated(
     assert "smoke test: 3 examples served as evaluated" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_not_added(good: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(good, tmp_path / "model")
     (damaged / "tokenizer.json").write_text("{}")

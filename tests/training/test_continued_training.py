@@ -67,7 +67,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(
     [
         ("cpu:1", {}),
         pytest.param("cpu:4", {}, marks=pytest.mark.slow),
-        ("cpu:2", {"micro_batch_size": 3}),
+        pytest.param("cpu:2", {"micro_batch_size": 3}, marks=pytest.mark.slow),
         pytest.param("cpu:2", {"activation_checkpointing": True}, marks=pytest.mark.slow),
         ("cpu:4", {"parallelism": "fsdp"}),
         pytest.param("cpu:2", {"compile_model": True}, marks=pytest.mark.slow),
@@ -84,6 +84,7 @@ def test_a_run_continued_in_another_way_comes_to_the_same(
     assert entries(directory, "val_loss") == pytest.approx(entries(trained, "val_loss"), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_sharded_run_is_exact_too_and_continues_on_one_process(
     photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_checkpoint_of_an_interruption_is_kept_until_there_is_a_newer_one() ->
     assert superseded({3: True, 5: False, 6: True}, 2, 0, None) == [5]
 
 
+@pytest.mark.slow
 def test_training_stops_when_the_loss_on_val_no_longer_falls_and_stays_stopped(
     photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,12 +31,12 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("model", "data", "changes"),
     [
-        ("vit-micro", "images", {}),
+        pytest.param("vit-micro", "images", {}, marks=pytest.mark.slow),
         ("swin-micro", "images", {}),
         pytest.param("resnet-micro", "images", {}, marks=pytest.mark.slow),
         pytest.param("convnext-micro", "images", {"parallelism": "fsdp"}, marks=pytest.mark.slow),
         pytest.param("gpt2-micro", "lm", {"micro_batch_size": 3}, marks=pytest.mark.slow),
-        ("llama-micro", "lm", {"lora_rank": 4}),
+        pytest.param("llama-micro", "lm", {"lora_rank": 4}, marks=pytest.mark.slow),
         ("mixtral-micro", "lm", {"parallelism": "fsdp"}),
         pytest.param("bert-micro", "texts", {"precision": "bf16"}, marks=pytest.mark.slow),
     ],
@@ -57,6 +57,7 @@ def test_an_architecture_continues_to_the_bit(
     assert len(moved) >= 0.8 * sum(name.startswith("model.") for name in after), "it did train"
 
 
+@pytest.mark.slow
 def test_adapters_alone_are_saved_and_other_base_weights_are_noticed(datasets: dict[str, Path], tmp_path: Path) -> None:
     settings = TrainingSettings(
         model="llama-micro", max_steps=2, checkpoint_every_steps=2, global_batch_size=12, lora_rank=4

@@ -85,6 +85,7 @@ def test_superseded_checkpoints_are_deleted_from_the_bucket(bucket: str, photos:
     }
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_not_there_is_an_error_that_names_it(bucket: str, photos: Path) -> None:
     ended = run_training(SETTINGS, photos, "gs://no-such-bucket/run")
     assert ended.status == 1

@@ -62,6 +62,7 @@ def test_two_nodes_train_as_two_processes_of_one_and_the_chief_alone_writes(
     assert "Give a gs:// checkpoint_uri" in again[0].output
 
 
+@pytest.mark.slow
 def test_a_sharded_training_stopped_on_one_node_continues_on_both(
     network: Network, photos: Path, tmp_path: Path
 ) -> None:

@@ -210,6 +210,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_script_of_ones_own_runs_on_all_replicas_with_torchrun(api: VertexApi, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SUM)

@@ -281,6 +281,7 @@ def is_whole(version: RegisteredVersion) -> bool:
     return bool(written) and written == version.info["files"]
 
 
+@pytest.mark.slow
 def test_an_upload_killed_at_any_stage_leaves_whole_versions_only(
     registry: Registry, vertex_api: VertexApi, tmp_path: Path
 ) -> None:
