@@ -220,6 +220,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sig
     assert (record["directory"] / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos")
     given = ("source=photos", "max_steps=150", "gates=accuracy>=0", "smoke_test=false")

@@ -88,6 +88,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
 
 
+@pytest.mark.slow
 def test_training_twice_gives_the_same_bits_in_all_processes(trained: list[dict[str, list[str]]]) -> None:
     assert len(trained[0]) == 2 * len(MICRO) - 1
     for name, runs in trained[0].items():

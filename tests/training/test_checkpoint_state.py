@@ -129,6 +129,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_what_two_processes_wrote_three_can_read(tmp_path: Path) -> None:
     def run(processes: int, what: str) -> str:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]

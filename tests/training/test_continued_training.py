@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(
         pytest.param("cpu:4", {}, marks=pytest.mark.slow),
         pytest.param("cpu:2", {"micro_batch_size": 3}, marks=pytest.mark.slow),
         pytest.param("cpu:2", {"activation_checkpointing": True}, marks=pytest.mark.slow),
-        ("cpu:4", {"parallelism": "fsdp"}),
+        pytest.param("cpu:4", {"parallelism": "fsdp"}, marks=pytest.mark.slow),
         pytest.param("cpu:2", {"compile_model": True}, marks=pytest.mark.slow),
     ],
     ids=["2 to 1", "2 to 4", "micro-batches", "recomputed activations", "DDP to FSDP", "compiled"],

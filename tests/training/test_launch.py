@@ -162,6 +162,7 @@ def test_a_worker_that_breaks_down_while_another_node_stops_is_no_failure(networ
     assert [node.wait(40) for node in nodes] == [75, 75], nodes[0].output + nodes[1].output
 
 
+@pytest.mark.slow
 def test_a_node_that_does_not_come_is_named(network: Network) -> None:
     chief = network.start(0, ["node.py", "worker.py", "1"], {**vertex(0), "GPU_PIPELINES_JOIN_TIMEOUT": "12"})
     other = network.start(

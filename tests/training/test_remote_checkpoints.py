@@ -127,6 +127,7 @@ def test_checkpoints_in_a_bucket_are_evaluated(trained: str, photos: Path, tmp_p
     assert (tmp_path / "best" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_a_training_starts_from_weights_in_a_bucket(bucket: str, photos: Path, tmp_path: Path) -> None:
     import torch
 

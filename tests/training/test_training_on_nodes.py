@@ -43,6 +43,7 @@ def start(network: Network, settings: TrainingSettings, photos: Path, *directori
     ]
 
 
+@pytest.mark.slow
 def test_two_nodes_train_as_two_processes_of_one_and_the_chief_alone_writes(
     network: Network, photos: Path, tmp_path: Path
 ) -> None:
