@@ -45,24 +45,12 @@ def kubeflow_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
 
 
 def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
-    from gpu_pipelines.accelerators import plan
     from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 
-    if not flags.accelerator:
-        raise UserError(
-            "Kubeflow needs to know what to train on.",
-            "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them all.",
-        )
+    planned = flags.planned(settings, "Kubeflow")
     settings.require("image")
-    planned = plan(
-        flags.accelerator,
-        nodes=flags.nodes,
-        region=settings.region,
-        strategy=flags.strategy,
-        machine_type=flags.machine_type,
-        reservation=flags.reservation,
-        hours=flags.hours,
-    )
+    if flags.data_nodes != 1 or flags.data_machine_type:
+        raise UserError("The target kubeflow has no --data-nodes and no --data-machine-type.", "Leave them out.")
     job = options.job_options(flags.max_wait, flags.boot_disk_gb, flags.reduction_server, flags.web_access, flags.env)
     options.require_no_vertex_job(job, settings)
     text = compiled_for_kubeflow(name, planned, settings, job.environment)

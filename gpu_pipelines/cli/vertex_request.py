@@ -13,6 +13,7 @@ from gpu_pipelines.cli.arguments import all_arguments, parameters_of_spec
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
+    from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.vertex.machines import StepMachines
 
@@ -49,6 +50,33 @@ class JobFlags:
         """The flags that were given."""
         names = [flag.name for flag in fields(self) if getattr(self, flag.name) != flag.default]
         return [f"--{name.replace('_', '-')}" for name in names]
+
+    def planned(self, settings: ProjectSettings, target: str) -> AcceleratorPlan:
+        """The plan of the accelerators.
+
+        Args:
+            settings: the region.
+            target: its name, for people.
+
+        Raises:
+            UserError: no accelerator was given, or the plan does not hold.
+        """
+        from gpu_pipelines.accelerators import plan
+
+        if not self.accelerator:
+            raise UserError(
+                f"{target} needs to know what to train on.",
+                "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them all.",
+            )
+        return plan(
+            self.accelerator,
+            nodes=self.nodes,
+            region=settings.region,
+            strategy=self.strategy,
+            machine_type=self.machine_type,
+            reservation=self.reservation,
+            hours=self.hours,
+        )
 
 
 @dataclass(frozen=True)
@@ -96,25 +124,11 @@ def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
 
 
 def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
-    from gpu_pipelines.accelerators import plan
     from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
     from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 
-    if not flags.accelerator:
-        raise UserError(
-            "Vertex AI needs to know what to train on.",
-            "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them all.",
-        )
+    planned = flags.planned(settings, "Vertex AI")
     settings.require("image")
-    planned = plan(
-        flags.accelerator,
-        nodes=flags.nodes,
-        region=settings.region,
-        strategy=flags.strategy,
-        machine_type=flags.machine_type,
-        reservation=flags.reservation,
-        hours=flags.hours,
-    )
     job = options.job_options(flags.max_wait, flags.boot_disk_gb, flags.reduction_server, flags.web_access, flags.env)
     data = DataNodes(flags.data_nodes, flags.data_machine_type or "")
     return compiled_for_vertex(name, planned, settings, job, data)

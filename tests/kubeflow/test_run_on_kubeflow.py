@@ -170,6 +170,7 @@ def test_a_run_is_cancelled(folder: Path, kfp_api: KfpApi, compiled: Path) -> No
         (("--accelerator", "l4:1", "--tensorboard", "projects/p/locations/l/tensorboards/1"), "--tensorboard"),
         (("--accelerator", "l4:1", "--boot-disk-gb", "500"), "--boot-disk-gb"),
         (("--label", "team=a"), "kubeflow has no --label"),
+        (("--accelerator", "l4:1", "--data-nodes", "4"), "The target kubeflow has no --data-nodes"),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_is_sent(
