@@ -30,7 +30,7 @@ from google_cloud_pipeline_components.v1.custom_job import create_custom_trainin
 from kfp import compiler
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
 class Target:
-    checkpoint_uri = None
+    checkpoint_uri, registry, pipeline_job, notification = None, "vertex://", "", None
     def place(self, component, plan):
         if plan is None:
             return component
