@@ -152,15 +152,14 @@ def unfinished_work(settings: PrepareSettings, base: str, nodes: int = 1) -> Ite
     Raises:
         UserError: the source or the place cannot be read.
     """
-    place = f"{base.rstrip('/')}/{_key(settings)}"
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-") as scratch, ExitStack() as held:
-        if is_bigquery(settings.source):
-            # Which rows a stream of a read session gets is told by no one before, and differs between sessions.
-            place = f"{scratch}/alone"
+        alone = f"{scratch}/alone"
+        # Which rows a stream of a read session gets is told by no one before, and differs between sessions.
+        place = alone if is_bigquery(settings.source) else f"{base.rstrip('/')}/{_key(settings)}"
         # Machines that work together share the place; two runs of one machine that know nothing of each other must not.
         if nodes == 1 and not is_remote(place) and not _is_ours(Path(place), held):
             print("another run prepares the same data at this moment; this one shares nothing with it", flush=True)
-            place = f"{scratch}/alone"
+            place = alone
         yield UnfinishedWork(place, Path(scratch) / "parts")
 
 
