@@ -32,7 +32,8 @@ GOAL_BARE_TEXTS, GOAL_DATASETS, GOAL_BARE_IMAGES = 0.85, 2.0, 0.9
 
 
 def our_texts(folder: Path, out: Path) -> Callable[[], None]:
-    from gpu_pipelines.components.data_prep.prepare_text import prepare_text
+    from gpu_pipelines.components.data_prep.prepare import prepare_data
+    from gpu_pipelines.components.data_prep.prepare_text import TextPreparation  # noqa: F401
     from gpu_pipelines.components.data_prep.settings import PrepareSettings
 
     settings = PrepareSettings(
@@ -41,11 +42,10 @@ def our_texts(folder: Path, out: Path) -> Callable[[], None]:
         tokenizer=str(folder / "tokenizer"),
         sequence_length=LENGTH,
     )
-    (out / "seen").mkdir(parents=True)
     import pandas  # noqa: F401 (pyarrow imports it with its first array where it is installed; datasets needs it)
     from transformers import AutoTokenizer  # noqa: F401
 
-    return lambda: print(prepare_text(settings, out / "dataset", out).records_kept)
+    return lambda: print(prepare_data(settings, out / "dataset").rows_kept)
 
 
 def bare_tokenizers(folder: Path, out: Path) -> Callable[[], None]:
@@ -104,7 +104,7 @@ def our_images(folder: Path, out: Path) -> Callable[[], None]:
     import pandas  # noqa: F401
 
     from gpu_pipelines.components.data_prep.prepare import prepare_data
-    from gpu_pipelines.components.data_prep.prepare_images import prepare_images  # noqa: F401
+    from gpu_pipelines.components.data_prep.prepare_images import ImagePreparation  # noqa: F401
     from gpu_pipelines.components.data_prep.settings import PrepareSettings
 
     settings = PrepareSettings(source=str(folder / "images"), image_size=SIDE, color_mode="RGB")

@@ -122,9 +122,11 @@ class ImagePreparation(Preparation[Survey]):
             return group, [_load(record, geometry, self.settings.split_seed) for record in group.items]
 
         progress = Progress("preparing", units.meter)
+        # Enough to be decoded while this thread hashes and writes a shard.
+        ahead = 2 * self._threads + 2 * cores()
         # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
         with ThreadPoolExecutor(self._threads) as pool:
-            for group, loaded in in_order(pool, load_all, units.groups(), ahead=2 * self._threads):
+            for group, loaded in in_order(pool, load_all, units.groups(), ahead):
                 _write_group(group, loaded, index, writers.of(group.unit), verdicts)
                 if group.ends:
                     writers.finish(group.unit)
