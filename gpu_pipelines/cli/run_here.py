@@ -151,7 +151,7 @@ def _show_result(console: Console, record: RunRecord) -> None:
         f"as {' and '.join(record.model['aliases'])} in {record.parameters['registry']}",
     ]
     if not record.is_champion:
-        lines.append("the champion stays; the gates say why")
+        lines.append(f"{record.instead}; the gates say why")
     _show_lines(console, [*lines, *_end(record)])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_document, write_document
+from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local_log import StepRecord
 
@@ -75,6 +76,12 @@ class RunRecord:
     def is_champion(self) -> bool:
         """Whether the run's model became the champion."""
         return "champion" in self.model.get("aliases", [])
+
+    @property
+    def instead(self) -> str:
+        """Who is the champion after a run whose model did not become it, in words."""
+        evaluation = Evaluation.load(Path(self.artifacts["best_checkpoint"]))
+        return "the champion stays" if evaluation.champion else "there is still no champion"
 
     @property
     def outcome(self) -> str:

@@ -132,6 +132,9 @@ def test_a_model_that_misses_a_gate_does_not_become_champion(digits_run: Path, t
     assert done.status == 0, done.err
     assert aliases(tmp_path) == {"challenger": 1}
     assert "✗ log_loss<=0.0001" in done.out
+    assert "there is still no champion" in done.out
+    page = (newest_run(tmp_path)["directory"] / "report.html").read_text()
+    assert "digits version 1 was added; there is still no champion" in page
 
 
 @pytest.mark.slow
