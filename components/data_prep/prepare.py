@@ -15,7 +15,6 @@ from gpu_pipelines.components.data_prep.replicas import replicas_of
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.unfinished_work import UnfinishedWork
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.sources.names import is_bigquery
 
 
 def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
@@ -66,13 +65,8 @@ def prepare_together(
             machine failed.
         Interrupted: this machine or another was told to stop.
     """
-    if problems := settings.problems():
+    if problems := settings.problems() or settings.problems_on(cluster.nodes):
         raise UserError.of_all(problems)
-    if cluster.nodes > 1 and is_bigquery(settings.source):
-        raise UserError(
-            f"The source {settings.source} is read by one machine, and there are {cluster.nodes}.",
-            "Leave out --data-nodes, or export the table to Parquet files in a bucket and give these.",
-        )
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-prepare-") as scratch:
         for name in ("sample", "seen"):
             Path(scratch, name).mkdir()

@@ -108,6 +108,15 @@ class PrepareSettings:
             )
         return found
 
+    def problems_on(self, nodes: int) -> list[str]:
+        """What is wrong with preparing on so many machines together."""
+        if nodes == 1 or not is_bigquery(self.source):
+            return []
+        return [
+            f"The source {self.source} is read by one machine, and there are {nodes}. Leave out --data-nodes, or "
+            "export the table to Parquet files in a bucket and give these."
+        ]
+
     def _problems_of_source(self) -> list[str]:
         found = problems_of_name(self.source)
         if self.row_filter and not self.source.startswith(TABLE_SCHEME):

@@ -168,7 +168,7 @@ def _show_lines(console: Console, lines: Sequence[str]) -> None:
 
 
 def _show_failure(record: RunRecord) -> None:
-    from gpu_pipelines.targets.local import PREPARES
+    from gpu_pipelines.targets.target import PREPARES
 
     if record.status == "interrupted":
         print(f"interrupted; logs: {record.directory / 'logs'}", file=sys.stderr)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.cli.vertex_request import JobFlags, checked_arguments, compiled_pipeline, show_cost
+from gpu_pipelines.cli.vertex_request import JobFlags, checked_arguments, compiled_pipeline, of_the_project, show_cost
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
@@ -50,7 +50,7 @@ def run_on_vertex(
 
     settings.require("project", "region", "pipeline_root")
     compiled = compiled_pipeline(pipeline, flags, settings)
-    arguments = checked_arguments(compiled.spec, assignments, file, _of_the_project(compiled.spec, settings))
+    arguments = checked_arguments(compiled.spec, assignments, file, of_the_project(compiled.spec, settings))
     request = PipelineRequest(
         new_job_id(name_of(compiled.spec)),
         pipeline_job(compiled.spec, arguments, settings, cache=cache, template=compiled.template),
@@ -66,13 +66,6 @@ def run_on_vertex(
         from gpu_pipelines.cli.follow import follow_run
 
         follow_run(name, settings, every, as_json)
-
-
-def _of_the_project(spec: Mapping[str, Any], settings: ProjectSettings) -> dict[str, Any]:
-    """Parameters that the project's settings say: its file is not there where the steps run."""
-    takes = spec["root"].get("inputDefinitions", {}).get("parameters", {})
-    image = settings.serving_image
-    return {"serving_image": image} if image and "serving_image" in takes else {}
 
 
 def _as_sent(request: PipelineRequest, settings: ProjectSettings) -> dict[str, Any]:

@@ -335,14 +335,14 @@ def _job(
     cache: bool | None,
 ) -> dict[str, Any]:
     """What each run is, checked against the version's own file."""
-    from gpu_pipelines.cli.vertex_request import checked_arguments, show_cost
+    from gpu_pipelines.cli.vertex_request import checked_arguments, of_the_project, show_cost
     from gpu_pipelines.targets.vertex.machines import machines_of
     from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
     from gpu_pipelines.targets.vertex.repository import PipelineRepository
 
     spec = parsed_spec(PipelineRepository(version.repository).text(version), version.address)
     machines = machines_of(spec, settings.region)
-    arguments = checked_arguments(spec, assignments, file)
+    arguments = checked_arguments(spec, assignments, file, of_the_project(spec, settings))
     show_cost(machines, settings.region)
     return pipeline_job(spec, arguments, settings, cache=cache, template=version.address)
 

@@ -33,6 +33,8 @@ def upload(
     reduction_server: options.ReductionServer = False,
     web_access: options.WebAccess = False,
     env: options.Env = None,
+    data_nodes: options.DataNodes = 1,
+    data_machine_type: options.DataMachineType = None,
     region: options.Region = None,
     image: options.Image = None,
     service_account: options.ServiceAccount = None,
@@ -75,6 +77,8 @@ def upload(
         reduction_server=reduction_server,
         web_access=web_access,
         env=env,
+        data_nodes=data_nodes,
+        data_machine_type=data_machine_type,
         tensorboard=tensorboard,
     )
     if options.is_kubeflow(target):

@@ -183,14 +183,21 @@ def checked_arguments(
         UserError: lists everything that is wrong with them.
     """
     from gpu_pipelines.pipelines import PIPELINES, load_pipeline
+    from gpu_pipelines.targets.vertex.machines import data_nodes_of
 
     arguments = all_arguments(parameters_of_spec(spec), assignments, file, before)
     name = str(spec["pipelineInfo"]["name"]).replace("-", "_")
     if name in PIPELINES:
         module = load_pipeline(name)
-        if problems := module.problems(arguments) or module.problems_on_vertex(arguments):
+        if problems := module.problems(arguments) or module.problems_on_vertex(arguments, data_nodes_of(spec)):
             raise UserError.of_all(problems)
     return arguments
+
+
+def of_the_project(spec: Mapping[str, Any], settings: ProjectSettings) -> dict[str, Any]:
+    """Parameters that the project's settings say: its file is not there where the steps run."""
+    image = settings.serving_image
+    return {"serving_image": image} if image and "serving_image" in parameters_of_spec(spec) else {}
 
 
 def show_cost(machines: Sequence[StepMachines], region: str | None) -> None:

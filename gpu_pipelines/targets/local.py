@@ -21,12 +21,11 @@ from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE, UNFINISH
 from gpu_pipelines.targets.local_log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local_outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local_processes import no_process_left_behind
+from gpu_pipelines.targets.target import PREPARES
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # The effect of one, a new version, is what it is run for, and the other looks at what may have changed.
 NEVER_REUSED = ("upload-model", "check-for-new-data")
-#: The step that continues by itself what an earlier run left unfinished.
-PREPARES = "prepare-data"
 
 
 class LocalTarget:

@@ -10,6 +10,10 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 
 # The image that all steps run in where they run in containers.
 STEPS_IMAGE = f"gpu-pipelines/steps:{__version__}"
+#: The step that prepares the data, which continues what an earlier run left unfinished.
+PREPARES = "prepare-data"
+#: The steps whose results a service may keep: a new version of a model is what the others are run for.
+CACHED_STEPS = (PREPARES,)
 
 
 class Target(Protocol):

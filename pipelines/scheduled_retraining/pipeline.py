@@ -77,9 +77,14 @@ def problems_here(arguments: Mapping[str, Any]) -> list[str]:
     return one_training.problems_here(arguments)
 
 
-def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the parameters of a run on Vertex AI: what would be lost there, or nobody to tell."""
-    found, addresses = one_training.problems_on_vertex(arguments), arguments["notify"]
+def problems_on_vertex(arguments: Mapping[str, Any], data_nodes: int = 1) -> list[str]:
+    """What is wrong with the parameters of a run on Vertex AI: what would be lost there, or nobody to tell.
+
+    Args:
+        arguments: all parameters.
+        data_nodes: machines that prepare the data.
+    """
+    found, addresses = one_training.problems_on_vertex(arguments, data_nodes), arguments["notify"]
     if not 1 <= len(addresses) <= MOST_ADDRESSES:
         found.append(
             f"notify has {len(addresses)} addresses; give one to {MOST_ADDRESSES}, as in -p notify=team@example.com. "

@@ -89,10 +89,15 @@ def problems_here(arguments: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def problems_on_vertex(arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the parameters of a run on Vertex AI: whatever is on this machine alone, or would be lost."""
-    found = []
+def problems_on_vertex(arguments: Mapping[str, Any], data_nodes: int = 1) -> list[str]:
+    """What is wrong with the parameters of a run on Vertex AI: whatever is on this machine alone, or would be lost.
+
+    Args:
+        arguments: all parameters.
+        data_nodes: machines that prepare the data.
+    """
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
+    found = prepare.problems_on(data_nodes)
     source, registry = prepare.source, evaluation.registry
     if not source.startswith(READ_ANYWHERE) and not _in_mounted_bucket(source):
         found.append(

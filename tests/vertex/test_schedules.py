@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import Finished
 from small_pipelines import compiled_sum
-from vertex_commands import command
+from vertex_commands import PROJECT_FILE, command
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.cron import next_times, parse_cron, parse_time, shown_time
@@ -57,6 +57,27 @@ def test_a_dry_run_prints_what_would_be_sent(vertex_api: VertexApi, tmp_path: Pa
     assert sent["url"] == f"{vertex_api.url}/v1/projects/example-project/locations/us-central1/schedules"
     assert sent["body"]["maxConcurrentRunCount"] == "1"
     assert not schedules(vertex_api)
+
+
+def test_a_schedule_prepares_and_serves_with_what_the_project_and_the_upload_say(
+    vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    name = "train_evaluate_upload"
+    (tmp_path / "gpu-pipelines.yaml").write_text(
+        PROJECT_FILE.format(url=vertex_api.url) + "serving_image: eu.example/s:1\n"
+    )
+    flags = ("--accelerator", "l4:1", "--data-nodes", "2", "--data-machine-type", "n2-highmem-8")
+    done = command(vertex_api, tmp_path, "upload", name, *flags)
+    assert done.status == 0, done.err
+    words = ("schedule", "create", name.replace("_", "-"), *DAILY, "--name", "weekly", "-p", "registry=vertex://")
+    refused = command(vertex_api, tmp_path, *words, "-p", "source=bq://p.d.t")
+    assert refused.status == 2
+    assert "The source bq://p.d.t is read by one machine, and there are 2. Leave out --data-nodes" in refused.err
+    done = command(vertex_api, tmp_path, *words, "-p", "source=gs://example-bucket/photos")
+    assert done.status == 0, done.err
+    [made] = schedules(vertex_api)
+    job = made.create_pipeline_job_request.pipeline_job
+    assert job.runtime_config.parameter_values["serving_image"] == "eu.example/s:1"
 
 
 def test_a_schedule_is_listed_shown_paused_resumed_and_deleted(vertex_api: VertexApi, tmp_path: Path) -> None:

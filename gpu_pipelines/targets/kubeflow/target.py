@@ -13,13 +13,10 @@ from gpu_pipelines.targets.environment import ACCELERATOR, RUN, STORAGE, UNFINIS
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_RUNTIME, TrainJobSpec
 from gpu_pipelines.targets.process_1 import as_process_1
-from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE
 
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
-#: The steps whose results are worth keeping: a new version of a model is what the others are run for.
-PREPARES = "prepare-data"
-CACHED_STEPS = (PREPARES,)
 #: CPUs and GiB of memory of the steps without a GPU.
 _STEP_SIZES = {PREPARES: PodNeeds(8, 32)}
 _OTHER_SIZE = PodNeeds(2, 8)

@@ -13,7 +13,7 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import steps_of
-from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.targets.target import PREPARES, STEPS_IMAGE
 from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 
 #: Input of GCPC's CustomJob components that holds the machines.
@@ -56,14 +56,27 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
     return sorted(found, key=lambda each: order.index(each.step) if each.step in order else 0)
 
 
-def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, PlanRequest]]:
-    found = []
+def data_nodes_of(spec: Mapping[str, Any]) -> int:
+    """On how many machines a compiled pipeline prepares its data."""
+    job = _custom_jobs(spec).get(f"comp-{PREPARES}")
+    return sum(int(pool.get("replica_count", 1)) for pool in job[_POOLS]) if job else 1
+
+
+def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The defaults of the inputs of each component that is a CustomJob."""
+    found = {}
     for key, component in spec.get("components", {}).items():
         inputs = component.get("inputDefinitions", {}).get("parameters", {})
         values = {name: definition.get("defaultValue") for name, definition in inputs.items()}
-        pools = values.get(_POOLS)
-        if not isinstance(pools, list) or not pools:
-            continue
+        if isinstance(values.get(_POOLS), list) and values[_POOLS]:
+            found[key] = values
+    return found
+
+
+def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, PlanRequest]]:
+    found = []
+    for key, values in _custom_jobs(spec).items():
+        pools = values[_POOLS]
         machine = pools[0].get("machine_spec", {})
         if not machine.get("accelerator_type"):
             continue

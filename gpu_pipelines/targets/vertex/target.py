@@ -14,14 +14,10 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR
 from gpu_pipelines.targets.process_1 import as_process_1
-from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, require_job
 
-#: The step that several machines can share.
-PREPARES = "prepare-data"
-#: The steps whose results are worth keeping: a new version of a model is what the others are run for.
-CACHED_STEPS = (PREPARES,)
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
 _STEP_SIZES = {PREPARES: ("16", "64G"), "check-for-new-data": ("1", "4G")}
 _OTHER_SIZE = ("4", "16G")
