@@ -249,3 +249,28 @@ def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     assert record["directory"] != first
     assert [step["status"] for step in record["steps"]][:2] == ["reused", "succeeded"]
     assert aliases(tmp_path, "photos")["champion"] == 1
+
+
+@pytest.mark.slow
+def test_an_interrupted_preparation_is_continued_by_the_same_command(tmp_path: Path) -> None:
+    # Of 1.2 MB each, so that the first unit of work is done after 219 of them.
+    write_photos(tmp_path / "photos", per_class=300)
+    request = [str(GPU_PIPELINES), "run", PIPELINE, "-p", "source=photos", "-p", "image_size=640"]
+    with subprocess.Popen(request, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        while not list(tmp_path.glob("runs/**/units/*-*/dataset.json")):
+            assert command.poll() is None
+            time.sleep(0.05)
+        command.terminate()
+        _, err = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert "run the same command again to continue" in err
+    with subprocess.Popen(request, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stdout
+        lines = []
+        for line in command.stdout:
+            lines.append(line)
+            if "kept 600 of 600 rows" in line:
+                break
+        command.terminate()
+        command.communicate(timeout=60)
+    assert any("units of work were done before" in line for line in lines), "".join(lines)
