@@ -204,7 +204,7 @@ def report(found: dict[str, list[float]], given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoints", type=int, default=10)
-    parser.add_argument("--rows", type=int, default=2048, help="of val, and of test")
+    parser.add_argument("--rows", type=int, default=4096, help="of val, and of test")
     parser.add_argument("--processes", default="1,2", help="numbers of processes, one after the other")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

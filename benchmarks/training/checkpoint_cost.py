@@ -26,7 +26,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--intervals", type=int, default=5, help=f"of {EVERY} steps, counted after a first one")
     parser.add_argument("--models", default="ViT,GPT")
+    parser.add_argument("--contenders", default=",".join(NAMES))
     asked = parser.parse_args()
+    names = [name for name in NAMES if name in asked.contenders.split(",")]
     machine = Machine.of(asked.device)
     results: dict[str, Any] = {}
     ratios: dict[str, float] = {}
@@ -34,16 +36,16 @@ def main() -> None:
     for workload in WORKLOADS[asked.device]:
         if workload.name not in asked.models.split(","):
             continue
-        speeds: dict[tuple[str, int], list[float]] = {(name, every): [] for name in NAMES for every in (0, EVERY)}
+        speeds: dict[tuple[str, int], list[float]] = {(name, every): [] for name in names for every in (0, EVERY)}
         with tempfile.TemporaryDirectory() as folder:
             prepared = workload.prepare(Path(folder))
             for number in range(asked.rounds):
-                for name in NAMES:
+                for name in names:
                     for every in (0, EVERY) if number % 2 else (EVERY, 0):
                         done = run(name, workload, prepared, machine, EVERY, steps, every)
                         speeds[name, every].append(done.samples_per_second)
         print(f"{workload.name}: {'contender':14} {'without':>9} {'with':>9} samples/s   cost in %")
-        for name in NAMES:
+        for name in names:
             without, saving = speeds[name, 0], speeds[name, EVERY]
             ratio = median_ratio(saving, without)
             cost = round(100 * (1 - ratio), 1)
