@@ -40,12 +40,18 @@ test-terraform: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/terraform tests/compute_engine -m terraform
 
 # mypy does not follow editable installs that map folders to packages, so a plain copy is installed and checked.
+# The benchmarks are checked folder by folder: a program's own folder is where Python looks first.
+MYPY = ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	rm -rf build/typecheck
 	$(PIP) --no-deps --no-build-isolation --target build/typecheck .
-	cd build/typecheck && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p gpu_pipelines
+	cd build/typecheck && $(MYPY) -p gpu_pipelines
+	cd build/typecheck && $(MYPY) ../../benchmarks/*.py
+	cd build/typecheck && MYPYPATH=../../benchmarks/training $(MYPY) ../../benchmarks/data_prep/*.py
+	cd build/typecheck && MYPYPATH=../../tests/training $(MYPY) ../../benchmarks/training/*.py
 
 bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/local_pipeline.py

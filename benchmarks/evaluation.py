@@ -57,7 +57,7 @@ def make(folder: Path, checkpoints: int, rows: int) -> None:
     model = build_model(load_recipe("", dataset.manifest.task).for_dataset(dataset), settings)
     (folder / "checkpoints").mkdir()
     write_configuration(folder / "checkpoints", {"task": dataset.manifest.task, "settings": settings, "devices": {}})
-    known = {"samples_seen": 0, "world_size": 1, "configuration_hash": ""}
+    known: dict[str, Any] = {"samples_seen": 0, "world_size": 1, "configuration_hash": ""}
     for number in range(1, checkpoints + 1):
         with torch.no_grad():
             for parameter in model.parameters():
@@ -181,7 +181,7 @@ def report(found: dict[str, list[float]], given: argparse.Namespace) -> None:
     print(f"{given.checkpoints} checkpoints of {MODEL}, {given.rows:,} rows of {SIDE} × {SIDE} pixels")
     for name, times in found.items():
         print(f"{name:28} {statistics.median(times):8.2f} s")
-    ratios = {}
+    ratios: dict[str, float] = {}
     for count in given.processes.split(","):
         own, forward_alone = found[f"ours, {count} processes"], found[f"bare, {count} processes"]
         each = found[f"one each, {count} at a time"]

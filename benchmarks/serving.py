@@ -77,7 +77,8 @@ def bare_calls(directory: Path, seconds: float) -> dict[int, float]:
     rows = [predictor.prepare({"b64": image}, predictor.checked({})) for image in encoded_images()]
     found = {}
     for size in BATCHES:
-        times, end = [], time.perf_counter() + seconds
+        times: list[float] = []
+        end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(times) < 3:
             start = time.perf_counter()
             predictor.predict(rows[:size])

@@ -55,7 +55,7 @@ def their_batches(recipe: Recipe, folder: Path, rows: int, device: torch.device,
     table = datasets.load_from_disk(str(folder)).with_format("torch")
     shapes = json.loads((folder / "shapes.json").read_text(encoding="utf-8"))
     loader: Any = torch.utils.data.DataLoader(
-        table,  # type: ignore[arg-type]
+        table,
         batch_size=rows,
         shuffle=True,
         drop_last=True,
@@ -91,7 +91,7 @@ def copy_for_datasets(dataset: Dataset, folder: Path) -> None:
 
     with tempfile.TemporaryDirectory() as cache:
         made = datasets.Dataset.from_generator(rows, features=datasets.Features(features), cache_dir=cache)
-        made.save_to_disk(str(folder))  # type: ignore[union-attr]
+        made.save_to_disk(str(folder))
     shapes = {name: feature.shape for name, feature in dataset.manifest.features.items()}
     (folder / "shapes.json").write_text(json.dumps(shapes), encoding="utf-8")
 
