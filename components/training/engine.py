@@ -20,6 +20,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.components.training.checkpointing import CheckpointWriter, Identity, restore
 from gpu_pipelines.components.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
+from gpu_pipelines.components.training.flat_adamw import FlatAdamW, can_be_flat
 from gpu_pipelines.components.training.interruption import Interruption
 from gpu_pipelines.components.training.local_devices import Devices
 from gpu_pipelines.components.training.metrics import Losses, MetricsLog, Speed
@@ -32,6 +33,7 @@ from gpu_pipelines.components.training.parallelism import (
 )
 from gpu_pipelines.components.training.precision import choose_precision, computing_in
 from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.recipes.building import build_model
 from gpu_pipelines.recipes.checkpoint_state import State, frozen_weights_sha256, training_state
 from gpu_pipelines.recipes.recipe import Recipe
@@ -73,7 +75,8 @@ class Trainer:
             dataset.manifest.fingerprint, settings.configuration_hash(), frozen_weights_sha256(self._model)
         )
         self._parallel = self._spread()
-        self._optimizer = make_optimizer(self._model, settings)
+        self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._optimizer = make_optimizer(self._model, settings, flat=self._parallel is self._model)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
         rows = dataset.split("train")
         self._rows = len(rows)
@@ -98,6 +101,8 @@ class Trainer:
                 flush=True,
             )
         self._to_compile = (blocks or [model]) if settings.compile_model else []
+        if settings.parallelism == "auto" and can_be_flat(model, self._device):
+            return model
         return spread(model, blocks, self._parallelism, self._precision, self._device)
 
     def train(self) -> bool:
@@ -170,13 +175,32 @@ class Trainer:
                 # The exchange takes the mean over the processes; what is wanted is the sum over the mean's terms.
                 self._scaler.scale(total * (world / max(1, all_terms))).backward()
             self._losses.add(total, terms)
-        if settings.gradient_clip:
+        self._update()
+        return rate
+
+    def _update(self) -> None:
+        largest_norm = self._settings.gradient_clip
+        self._require_gradients()
+        if isinstance(self._optimizer, FlatAdamW):
+            self._optimizer.exchange(largest_norm)
+            self._optimizer.step()
+            return
+        if largest_norm:
             self._scaler.unscale_(self._optimizer)
-            nn.utils.clip_grad_norm_(self._model.parameters(), settings.gradient_clip)
+            nn.utils.clip_grad_norm_(self._model.parameters(), largest_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad()
-        return rate
+
+    def _require_gradients(self) -> None:
+        """Raises UserError where the loss does not depend on a weight, which DDP does not allow."""
+        if self._parallelism == "fsdp" or all(parameter.grad is not None for parameter in self._trained):
+            return
+        without = [name for name, weight in self._model.named_parameters() if weight.requires_grad and weight.grad is None]
+        raise UserError(
+            f"These weights got no gradient, because the loss does not depend on them: {some_of(without, most=3)}.",
+            "Freeze them where the recipe builds the model (requires_grad_(False)), or remove them.",
+        )
 
     def _seed(self, step: int) -> None:
         # Dropout and the like draw from a generator that depends on nothing but seed, step and rank.
