@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,8 @@ from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.recipes.recipe import Batch, Recipe
 
 Columns = dict[str, Any]
+#: Micro-batches with the number of terms in the loss of each, and the number of terms of the global batch.
+Pieces = tuple[list[tuple[Batch, int]], int]
 
 
 class TrainingBatches:
@@ -36,9 +39,27 @@ class TrainingBatches:
         self._micro = settings.micro_batch_size or settings.global_batch_size // world
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows") if device.type == "cuda" else None
         self._ahead: tuple[int, Future[Columns]] | None = None
+        self._prepared: dict[int, Pieces] = {}
+        self._seconds = 0.0
 
-    def of_step(self, step: int) -> tuple[list[tuple[Batch, int]], int]:
+    def of_step(self, step: int) -> Pieces:
         """The micro-batches of a step, each with the number of terms in its loss, and that of the global batch."""
+        if step not in self._prepared:
+            self.prepare(step)
+        return self._prepared.pop(step)
+
+    def prepare(self, step: int) -> None:
+        """Makes the batches of a step now, to be had later without waiting."""
+        began = time.monotonic()
+        self._prepared = {step: self._make(step)}
+        self._seconds += time.monotonic() - began
+
+    def seconds_taken(self) -> float:
+        """Seconds that the calling thread spent on making batches since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _make(self, step: int) -> Pieces:
         columns = self._read(step)
         size = len(next(iter(columns.values())))
         pieces, counted = [], False

@@ -165,9 +165,7 @@ class Trainer:
         )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        began = time.monotonic()
         pieces, all_terms = self._batches.of_step(step)
-        self._speed.step(time.monotonic() - began)
         for number, (batch, terms) in enumerate(pieces, start=1):
             with without_exchange(self._parallel, last=number == len(pieces)):
                 with computing_in(self._precision, self._device.type):
@@ -175,14 +173,15 @@ class Trainer:
                 # The exchange takes the mean over the processes; what is wanted is the sum over the mean's terms.
                 self._scaler.scale(total * (world / max(1, all_terms))).backward()
             self._losses.add(total, terms)
-        self._update()
+        self._update(step)
+        self._speed.step(self._batches.seconds_taken())
         return rate
 
-    def _update(self) -> None:
+    def _update(self, step: int) -> None:
         largest_norm = self._settings.gradient_clip
         self._require_gradients()
         if isinstance(self._optimizer, FlatAdamW):
-            self._optimizer.exchange(largest_norm)
+            self._optimizer.exchange(largest_norm, meanwhile=lambda: self._batches.prepare(step + 1))
             self._optimizer.step()
             return
         if largest_norm:
@@ -196,7 +195,8 @@ class Trainer:
         """Raises UserError where the loss does not depend on a weight, which DDP does not allow."""
         if self._parallelism == "fsdp" or all(parameter.grad is not None for parameter in self._trained):
             return
-        without = [name for name, weight in self._model.named_parameters() if weight.requires_grad and weight.grad is None]
+        named = self._model.named_parameters()
+        without = [name for name, weight in named if weight.requires_grad and weight.grad is None]
         raise UserError(
             f"These weights got no gradient, because the loss does not depend on them: {some_of(without, most=3)}.",
             "Freeze them where the recipe builds the model (requires_grad_(False)), or remove them.",

@@ -1,11 +1,12 @@
 """Data parallelism for small models on CPUs: one exchange, one norm and one update for all weights together.
 
-DDP, clipping and the optimizer each do something for every single weight tensor. Where the operations of a model take
-microseconds, that is a tenth of a step. Here weights, gradients and moments lie one behind the other in one tensor each.
+DDP, clipping and the optimizer each do something for every single weight. Where the operations of a model take
+microseconds, that is a tenth of a step. Here weights, gradients and moments lie in one tensor each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,14 +59,19 @@ class FlatAdamW(torch.optim.AdamW):
             moments = {"exp_avg": mean.view_as(parameter), "exp_avg_sq": square.view_as(parameter)}
             self.state[parameter] = {"step": step, **moments}
 
-    def exchange(self, largest_norm: float) -> None:
-        """Replaces the gradients of all processes by their mean, clipped as `clip_grad_norm_` does.
+    def exchange(self, largest_norm: float, meanwhile: Callable[[], None]) -> None:
+        """Takes the gradients from the parameters, and of all processes the mean, clipped as `clip_grad_norm_` does.
 
         Args:
             largest_norm: of all gradients together; 0 for no limit.
+            meanwhile: called while the gradients are under way.
         """
         torch.cat([parameter.grad.reshape(-1) for parameter in self._parameters], out=self._gradients)
-        dist.all_reduce(self._gradients)
+        exchange = dist.all_reduce(self._gradients, async_op=True)
+        for parameter in self._parameters:
+            parameter.grad = None
+        meanwhile()
+        exchange.wait()
         share = 1 / dist.get_world_size()
         if largest_norm:
             norm = torch.linalg.vector_norm(self._gradients).item() * share
@@ -74,7 +80,7 @@ class FlatAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Takes a step with the gradients that were last exchanged, and forgets those of the parameters."""
+        """Takes a step with the gradients that were last exchanged."""
         del closure
         parts = [whole.split(self._sizes) for whole in (self._weights, self._gradients, self._means, self._squares)]
         for group, step, *tensors in zip(self.param_groups, self._steps, *parts, strict=True):
@@ -82,5 +88,3 @@ class FlatAdamW(torch.optim.AdamW):
             options = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
             beta1, beta2 = group["betas"]
             adamw(weights, gradients, means, squares, [], [step], fused=True, beta1=beta1, beta2=beta2, **options)
-        for parameter in self._parameters:
-            parameter.grad = None

@@ -87,6 +87,20 @@ def test_rows_that_are_read_ahead_do_not_change_those_in_use(rows: Split) -> Non
     batches.close()
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_step_that_was_prepared_is_the_one_that_is_had(rows: Split, device: str) -> None:
+    order = SampleOrder(ROWS, BATCH, seed=3)
+    batches = batches_of(rows, device)
+    batches.prepare(4)
+    assert batches.seconds_taken() > 0
+    assert numbers(batches, 4) == order.rows_of_step(4).tolist()
+    assert batches.seconds_taken() == 0, "nothing was left to be done"
+    batches.prepare(5)
+    assert numbers(batches, 9) == order.rows_of_step(9).tolist()
+    assert numbers(batches, 5) == order.rows_of_step(5).tolist()
+    batches.close()
+
+
 def test_micro_batches_are_the_batch_in_order_with_its_last_piece_smaller(rows: Split) -> None:
     whole, pieces = batches_of(rows, "cpu"), batches_of(rows, "cpu", micro_batch_size=5)
     made, total = pieces.of_step(7)

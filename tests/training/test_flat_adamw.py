@@ -23,7 +23,7 @@ from gpu_pipelines.recipes.checkpoint_state import StateCopy, load_state, save_s
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16)
 CPU = torch.device("cpu")
 
-RECIPES = '''
+RECIPES = """
 from torch import nn
 from gpu_pipelines.recipes.image_classification import ImageClassification
 
@@ -32,7 +32,7 @@ class Forgotten(ImageClassification):
         model = super().build_model(name)
         model.forgotten = nn.Linear(3, 3)
         return model
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_steps_are_those_of_adamw_after_clipping(alone: None, clip: float) -> No
             group["lr"] = 0.05 / (1 + step)
         backward(model, step)
         backward(other, step)
-        flat.exchange(clip)
+        flat.exchange(clip, meanwhile=lambda: None)
         flat.step()
         step_one_by_one(other, plain, clip)
         assert same(model, other)
@@ -102,7 +102,7 @@ def test_either_continues_from_a_checkpoint_of_the_other(alone: None, tmp_path: 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
         backward(model, number)
         if isinstance(optimizer, FlatAdamW):
-            optimizer.exchange(1.0)
+            optimizer.exchange(1.0, meanwhile=lambda: None)
             optimizer.step()
         else:
             step_one_by_one(model, optimizer, 1.0)
@@ -122,7 +122,7 @@ def test_what_ddp_is_needed_for_does_not_get_it() -> None:
     assert can_be_flat(small_model(), CPU)
     assert can_be_flat(nn.Sequential(nn.Linear(9_000, 1_000).requires_grad_(False), nn.Linear(1_000, 3)), CPU)
     assert not can_be_flat(small_model(), torch.device("cuda", 0))
-    assert not can_be_flat(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), CPU), "its statistics are kept alike by DDP"
+    assert not can_be_flat(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), CPU), "DDP keeps its statistics alike"
     assert not can_be_flat(small_model().to(torch.bfloat16), CPU)
     assert not can_be_flat(nn.Linear(LARGEST // 4, 1), CPU)
 
