@@ -14,8 +14,9 @@ from typing import Any
 from contest import NAMES, Machine, Run, conclude, median_ratio, run
 from workloads import WORKLOADS, Workload
 
-#: With the same rows in the same order the loss of the hand-written loop must be ours.
-SAME_LOSS = 1e-4
+#: With the same rows in the same order the loss of the hand-written loop must be ours after so many steps. Later on a
+#: training amplifies how sums were rounded.
+SAME_LOSS, SAME_STEPS = 1e-4, 30
 GOALS = {
     "ViT": {"hand-written": 0.97, "lightning": 1.10, "transformers": 1.25},
     "GPT": {"lightning": 1.0, "transformers": 1.0},
@@ -39,6 +40,7 @@ def main() -> None:
             if workload.name not in asked.models.split(","):
                 continue
             prepared = workload.prepare(Path(folder))
+            results[f"{workload.name}: loss of ours - hand-written"] = _difference(workload, prepared, machine)
             runs: dict[str, list[Run]] = {name: [] for name in NAMES}
             for number in range(asked.rounds):
                 # Each round begins with another one, so that none always follows the same neighbour.
@@ -49,6 +51,14 @@ def main() -> None:
                     )
             _show(workload, runs, results, ratios)
     conclude("training_throughput", machine, results, ratios)
+
+
+def _difference(workload: Workload, prepared: tuple[Path, str], machine: Machine) -> float:
+    ours, other = (run(name, workload, prepared, machine, 1, SAME_STEPS, 0).val_loss for name in NAMES[:2])
+    apart = abs(ours - other)
+    same = "same" if apart < SAME_LOSS else "NOT THE SAME"
+    print(f"{workload.name}: after {SAME_STEPS} steps the hand-written loop's loss is {apart:.1e} from ours ({same})")
+    return apart
 
 
 def _show(workload: Workload, runs: dict[str, list[Run]], results: dict[str, Any], ratios: dict[str, float]) -> None:
@@ -68,11 +78,6 @@ def _show(workload: Workload, runs: dict[str, list[Run]], results: dict[str, Any
             ratios[key] = median_ratio(speeds["ours"], values)
             line += f"  {ratios[key]:9.3f}  {GOALS[workload.name].get(name, '')}"
         print(line, flush=True)
-    apart = abs(runs["ours"][0].val_loss - runs["hand-written"][0].val_loss)
-    print(
-        f"     loss of the hand-written loop: {apart:.1e} from ours ({'same' if apart < SAME_LOSS else 'NOT THE SAME'})"
-    )
-    results[f"{workload.name}: loss of ours - hand-written"] = apart
 
 
 if __name__ == "__main__":
