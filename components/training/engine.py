@@ -94,14 +94,15 @@ class Trainer:
         blocks = self._recipe.blocks(model)
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks)
+        flat = settings.parallelism == "auto" and can_be_flat(model, self._device)
         if self._chief:
             print(
                 f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen), "
-                f"{self._parallelism}, {self._precision}",
+                f"{self._parallelism}{' in one piece' if flat else ''}, {self._precision}",
                 flush=True,
             )
         self._to_compile = (blocks or [model]) if settings.compile_model else []
-        if settings.parallelism == "auto" and can_be_flat(model, self._device):
+        if flat:
             return model
         return spread(model, blocks, self._parallelism, self._precision, self._device)
 
