@@ -76,7 +76,7 @@ class Trainer:
         )
         self._parallel = self._spread()
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        self._optimizer = make_optimizer(self._model, settings, flat=self._parallel is self._model)
+        self._optimizer = make_optimizer(self._model, settings, flat=self._flat)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
         rows = dataset.split("train")
         self._rows = len(rows)
@@ -94,15 +94,15 @@ class Trainer:
         blocks = self._recipe.blocks(model)
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks)
-        flat = settings.parallelism == "auto" and can_be_flat(model, self._device)
+        self._flat = settings.parallelism == "auto" and can_be_flat(model, self._device)
         if self._chief:
             print(
                 f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen), "
-                f"{self._parallelism}{' in one piece' if flat else ''}, {self._precision}",
+                f"{self._parallelism}{' in one piece' if self._flat else ''}, {self._precision}",
                 flush=True,
             )
         self._to_compile = (blocks or [model]) if settings.compile_model else []
-        if flat:
+        if self._flat:
             return model
         return spread(model, blocks, self._parallelism, self._precision, self._device)
 
