@@ -191,10 +191,16 @@ class _Workers(ABC):
 
     def last_lines(self, local_rank: int) -> list[str]:
         """The end of what a process has written to stderr."""
+        return [line for line in self._stderr(local_rank).splitlines() if line.strip()][-_LAST_LINES:]
+
+    def has_traceback(self, local_rank: int) -> bool:
+        """Whether a process has written that it ends with an exception."""
+        return "Traceback (most recent call last)" in self._stderr(local_rank)
+
+    def _stderr(self, local_rank: int) -> str:
         for file in self._logs.glob(f"**/{local_rank}/stderr.log"):
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            return [line for line in lines if line.strip()][-_LAST_LINES:]
-        return []
+            return file.read_text(encoding="utf-8", errors="replace")
+        return ""
 
 
 class _Torchrun(_Workers):
@@ -273,6 +279,7 @@ class _Supervision:
         self._workers, self._peers, self._told, self._timing = workers, peers, told, timing
         self._stopped_by = ""  # why the workers were asked to save their state and end
         self._given_up = False  # whether they were ended because another node has failed
+        self._ask_from = 0.0  # until then they may end by themselves
         self._deadline = math.inf  # when those that are left are killed
 
     def run(self) -> None:
@@ -309,14 +316,17 @@ class _Supervision:
         """Acts on what has happened since, here and on other nodes."""
         now = time.monotonic()
         if not (self._stopped_by or self._given_up):
-            if self._is_lost_elsewhere():
-                self._given_up, self._deadline = True, now + self._timing.end
+            failed = self._has_failed_elsewhere()
+            if failed or self._is_lost_elsewhere():
+                # A failure there is often the echo of one here: a process that is ending must not seem to be stopped.
+                self._given_up, self._ask_from = True, now + (self._timing.settle if failed else 0.0)
+                self._deadline = self._ask_from + self._timing.end
             elif by := self._who_stopped():
                 self._stopped_by, self._deadline = by, now + self._timing.stop
                 print(f"{by}: its processes save their state and end", flush=True)
                 if self._peers:
                     self._peers.report(NodeState(nodes.STOPPING, by))
-        if self._stopped_by or self._given_up:
+        if self._stopped_by or (self._given_up and (now >= self._ask_from or self._told.signal)):
             self._workers.ask_to_stop()
         if now > self._deadline:
             self._workers.kill()
@@ -330,12 +340,13 @@ class _Supervision:
                 return f"{self._name_of(rank)} was told to stop" if first else state.message
         return ""
 
+    def _has_failed_elsewhere(self) -> bool:
+        """Whether another node has failed, so that this one cannot go on."""
+        return bool(self._peers) and any(state.state == nodes.FAILED for state in self._peers.states.values())
+
     def _is_lost_elsewhere(self) -> bool:
-        """Whether another node has failed or vanished, so that this one cannot go on."""
-        if not self._peers:
-            return False
-        failed = any(state.state == nodes.FAILED for state in self._peers.states.values())
-        return failed or bool(self._peers.silent(self._timing.silence))
+        """Whether another node has vanished, so that this one cannot go on."""
+        return bool(self._peers) and bool(self._peers.silent(self._timing.silence))
 
     def _own_end(self) -> NodeState:
         """How this node ended, as far as it can tell by itself."""
@@ -345,7 +356,8 @@ class _Supervision:
         began = [(rank, failure) for rank, failure in failures if failure.timestamp == first]
         said = [(rank, failure) for rank, failure in failures if _said(failure)]
         codes = {failure.exitcode for _, failure in began}
-        if not said and (self._stopped_by or (codes and codes <= {INTERRUPTED, -signal.SIGTERM})):
+        ended = bool(began) and all(self._was_ended(failure) for _, failure in began)
+        if not said and (self._stopped_by or ended):
             self._stopped_by = self._stopped_by or self._who_stopped() or _BY_THEMSELVES
             return NodeState(nodes.INTERRUPTED, self._stopped_by)
         if said or (began and not (self._given_up and codes <= {INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL})):
@@ -356,6 +368,12 @@ class _Supervision:
             return NodeState(nodes.DONE)
         reason = str(error).partition("\n")[0] or type(error).__name__
         return NodeState(nodes.FAILED, f"The processes could not be started: {reason}", _ENDED, time.time())
+
+    def _was_ended(self, failure: Any) -> bool:
+        """Whether a process was told to stop; torchrun's launcher also tells one that is ending with an error."""
+        if failure.exitcode == -signal.SIGTERM:
+            return not self._workers.has_traceback(failure.local_rank)
+        return bool(failure.exitcode == INTERRUPTED)
 
     def _failure(self, rank: int, failure: Any) -> NodeState:
         if said := _said(failure):

@@ -31,9 +31,14 @@ with user_errors_end_the_step():
 
 # Adds up the ranks, then trains, so to speak: one all-reduce after another until told to stop, as the engine does.
 WORKER = """
-import json, os, signal, sys, time
+import atexit, json, os, signal, sys, time
 import torch
 import torch.distributed as dist
+
+def linger():
+    dist.destroy_process_group()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(3)
 
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(True))
@@ -41,10 +46,12 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 total = torch.tensor(float(rank))
 dist.all_reduce(total)
-print(json.dumps({"rank": rank, "node": int(os.environ["GROUP_RANK"]), "of": dist.get_world_size(),
-                  "total": total.item()}))
+said = {"rank": rank, "node": int(os.environ["GROUP_RANK"]), "of": dist.get_world_size(), "total": total.item()}
+sys.stdout.write(json.dumps(said) + "\\n")  # in one piece: several processes write to the same place
 for step in range(int(sys.argv[1])):
     if os.environ.get("FAIL_AT") == f"{rank}:{step}":
+        if "LINGERS" in os.environ:
+            atexit.register(linger)
         raise ValueError("the loss is not finite")
     stop = torch.tensor(float(bool(told)))
     dist.all_reduce(stop)
@@ -115,6 +122,12 @@ def test_an_error_on_one_node_ends_both_with_its_reason(network: Network) -> Non
     assert [node.wait(60) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output
     assert "error: Process 1 of the training ended with exit status 1." in nodes[1].output
     assert "error: node 1 (10.77.0.2) failed: Process 1 of the training ended with exit status 1." in nodes[0].output
+    assert nodes[0].output.rstrip().endswith("ValueError: the loss is not finite")
+
+
+def test_an_error_is_told_from_an_interruption_though_its_process_takes_long_to_end(network: Network) -> None:
+    nodes = start(network, 10_000, FAIL_AT="1:5", LINGERS="1")
+    assert [node.wait(60) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output
     assert nodes[0].output.rstrip().endswith("ValueError: the loss is not finite")
 
 
