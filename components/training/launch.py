@@ -342,11 +342,12 @@ class _Supervision:
 
     def _has_failed_elsewhere(self) -> bool:
         """Whether another node has failed, so that this one cannot go on."""
-        return bool(self._peers) and any(state.state == nodes.FAILED for state in self._peers.states.values())
+        states = self._peers.states.values() if self._peers else ()
+        return any(state.state == nodes.FAILED for state in states)
 
     def _is_lost_elsewhere(self) -> bool:
         """Whether another node has vanished, so that this one cannot go on."""
-        return bool(self._peers) and bool(self._peers.silent(self._timing.silence))
+        return bool(self._peers and self._peers.silent(self._timing.silence))
 
     def _own_end(self) -> NodeState:
         """How this node ended, as far as it can tell by itself."""

@@ -217,7 +217,8 @@ def test_a_signal_lets_the_workers_save_and_more_of_them_change_nothing(programs
 
 def test_workers_that_do_not_stop_are_killed_in_time(programs: Path) -> None:
     (programs / "deaf.py").write_text(
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('begun')\ntime.sleep(600)\n"
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "sys.stdout.write('begun\\n')\ntime.sleep(600)\n"
     )
     process = on_this_machine(programs, "deaf.py", STOP="2")
     assert process.stdout
