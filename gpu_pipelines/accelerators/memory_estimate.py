@@ -12,6 +12,9 @@ from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES, Workload
 
 #: CUDA context, library workspaces and NCCL buffers, GB. An assumption.
 RUNTIME_GB = 1.5
+#: Bytes in fp32 that a forward pass of what is no transformer keeps for each of its operations, at most: 0.0105 for
+#: ResNet-50, 0.0123 for ConvNeXt-T and Swin-T; ViT-B/16 keeps 0.0035. `python benchmarks/activations.py` counts them.
+ACTIVATION_BYTES_PER_FLOP = 0.0125
 #: The part of a GPU's memory that a job can plan with; the rest goes to fragmentation and peaks. An assumption.
 USABLE = 0.9
 
@@ -42,6 +45,11 @@ class MemoryEstimate:
     def total(self) -> float:
         """All of it."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.gathered + self.runtime
+
+    def told(self) -> str:
+        """The parts that are worth naming, GB."""
+        parts = ("weights", "gradients", "optimizer", "activations", "gathered", "runtime")
+        return ", ".join(f"{part} {getattr(self, part):.1f}" for part in parts if getattr(self, part) >= 0.05)
 
 
 def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: str) -> MemoryEstimate:
@@ -81,15 +89,17 @@ def activation_bytes(workload: Workload, width: int) -> float:
     A transformer layer keeps 34 · s · b · h bytes in 16 bits when the attention scores are not stored (FlashAttention
     or selective recomputation), and 2 · s · b · h when the layer is recomputed; the logits take 4 · s · b · v in fp32
     (Korthikanti et al. 2022, arXiv:2205.05198, equations 2 and 6 and section 4.3). s is the sequence length, b the
-    batch, h the width, v the vocabulary. The layer being recomputed is held whole. For what is no transformer, the
-    figure is not known and is 0, unless a trial has counted it.
+    batch, h the width, v the vocabulary. The layer being recomputed is held whole. For what is no transformer, a trial
+    has counted it, or the rule of thumb of `ACTIVATION_BYTES_PER_FLOP` gives a bound.
     """
-    if workload.activation_bytes_per_sample is not None:
-        return workload.activation_bytes_per_sample * workload.batch * width / 4
-    if workload.flops_per_sample is not None:
-        return 0.0
+    batch = workload.batch or 1
+    counted = workload.activation_bytes_per_sample
+    if counted is None and workload.flops_per_sample is not None:
+        counted = workload.flops_per_sample * ACTIVATION_BYTES_PER_FLOP
+    if counted is not None:
+        return counted * batch * width / 4
     layers, hidden = workload.shape
-    tokens = workload.sequence_length * workload.batch
+    tokens = workload.sequence_length * batch
     one_layer = 34 * tokens * hidden
     kept = layers * 2 * tokens * hidden + one_layer if workload.recompute else layers * one_layer
     return kept * width / 2 + 4 * tokens * workload.vocabulary

@@ -1,18 +1,32 @@
-"""How long a training job takes: a roofline of computation, memory and network; each formula with its source."""
+"""How long a training job takes: computation, memory, links and network of each step; each formula with its source."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from gpu_pipelines.accelerators.catalog import Gpu
+from gpu_pipelines.accelerators.catalog import Gpu, MachineType
 from gpu_pipelines.accelerators.memory_estimate import MemoryEstimate
 from gpu_pipelines.accelerators.workload import Workload
 
-#: Model FLOPs utilization that is assumed where none is given. PaLM 540B reached 0.46 (Chowdhery et al. 2022,
-#: arXiv:2204.02311, table 3), Llama 3 405B 0.38 to 0.43 (Grattafiori et al. 2024, arXiv:2407.21783, table 4).
-ASSUMED_MFU = 0.35
-#: Throughput that is left for each GPU when a trial is projected to more GPUs than it ran on. An assumption.
-ASSUMED_SCALING = 0.9
+#: Share of a GPU's MFU (`Gpu.mfu`, of transformers) that other models are assumed to reach. NeMo trains ViT-g/14 at 693
+#: images/s on 8 A100 and at 1,428 on 8 H100, 0.43 and 0.28 of the peak, where transformers reach 0.55 and 0.40.
+#: Source: https://docs.nvidia.com/nemo-framework/user-guide/latest/, Vision Transformer, Performance.
+OTHER_MODELS = 0.75
+#: Throughput that is left for each GPU when a trial is projected to twice as many GPUs. An assumption.
+KEPT_WHEN_DOUBLED = 0.95
+#: Share of the shorter parts of a step that does not hide behind the longest one. An assumption; with it, Llama 3.1 8B
+#: keeps 98 % of its throughput from 8 to 128 H100, where torchtitan measured 97 % (5,762 and 5,605 tokens/s/GPU).
+EXPOSED = 0.1
+#: What collectives reach of a link's or a network's nominal bandwidth. An assumption.
+LINK_EFFICIENCY = {"nvlink": 0.75, "pcie": 0.5, "network": 0.75}
+#: Least duration of an optimizer step, seconds: a thousand kernels at 5 µs for each launch. An assumption.
+SHORTEST_STEP = 0.005
+#: Hours from the request to the first step, in which the machine is billed already: its image, the processes, the data;
+#: and what each further machine adds. An assumption.
+START_HOURS, START_HOURS_PER_NODE = 1 / 6, 1 / 60
+#: How often a Spot machine is assumed to be taken away, per hour, and the work that is lost with it, hours.
+INTERRUPTIONS_PER_HOUR, LOST_HOURS = 1 / 24, 1 / 8
 
 
 @dataclass(frozen=True)
@@ -22,18 +36,41 @@ class TimeEstimate:
     Attributes:
         computation: at the peak of the GPUs times the MFU.
         memory: to move weights, gradients and optimizer states through the GPUs' memory.
-        network: to exchange weights and gradients between nodes; None where the bandwidth is not known.
-        hours: the longest of these (the roofline: the others hide behind it), or the projection of a trial.
-        limit: which one that is: `computation`, `memory`, `network` or `measured`.
+        links: to exchange weights and gradients between the GPUs of a machine.
+        network: to exchange them between nodes; None where the bandwidth is not known.
+        launches: of the steps, if each took no longer than the launch of its kernels.
+        start: from the request to the first step.
+        hours: all of it.
+        limit: the longest part: `computation`, `memory`, `links`, `network` or `launches`; or `measured`.
         at_best: the lower end, where the estimate is a range; else the same as `hours`.
     """
 
     computation: float
     memory: float
+    links: float
     network: float | None
+    launches: float
+    start: float
     hours: float
     limit: str
     at_best: float
+
+
+def start_hours(nodes: int) -> float:
+    """Hours from the request to the first step on that many machines."""
+    return START_HOURS + START_HOURS_PER_NODE * (nodes - 1)
+
+
+def spot_factor(nodes: int) -> float:
+    """How much longer a job takes on Spot machines than undisturbed; infinity if it would hardly get on.
+
+    A machine that is taken away costs the work since the last checkpoint and a new start of all machines.
+
+    Args:
+        nodes: number of machines.
+    """
+    lost = nodes * INTERRUPTIONS_PER_HOUR * (LOST_HOURS + start_hours(nodes))
+    return 1 / (1 - lost) if lost < 1 else math.inf
 
 
 def peak_tflops(gpu: Gpu, precision: str) -> float | None:
@@ -41,25 +78,28 @@ def peak_tflops(gpu: Gpu, precision: str) -> float | None:
     return {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}[precision]
 
 
+def assumed_mfu(workload: Workload, gpu: Gpu) -> float:
+    """MFU that is reckoned with where the user gives none, 0 to 1."""
+    return gpu.mfu if workload.is_transformer else gpu.mfu * OTHER_MODELS
+
+
 def flops_per_sample(workload: Workload) -> float:
-    """Operations to train on one sample, forward and backward.
+    """Operations to train on one sample, forward and backward; those that MFU counts.
 
     A transformer takes 6 · parameters for each token (Kaplan et al. 2020, arXiv:2001.08361, 2.1) and
     12 · layers · width · sequence for its attention (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Of the 6,
     2 are the forward pass, 2 the gradients of the activations and 2 those of the weights; LoRA leaves the last out for
-    the frozen weights. Recomputing activations repeats the forward pass. What is no transformer takes three times its
-    forward pass, by the same count.
+    the frozen weights. What is no transformer takes three times its forward pass, by the same count. Operations that
+    recompute activations do not count: MFU is of the model's operations alone (the same appendix), and published runs
+    with and without recomputation reach about the same MFU (LLM Foundry's tables).
     """
-    again = 1 if workload.recompute else 0
     if workload.flops_per_sample is not None:
-        return workload.flops_per_sample * (3 + again)
+        return workload.flops_per_sample * 3
     layers, width = workload.shape
     frozen = workload.lora_rank is not None
     parameters, trained = workload.parameters or 0.0, workload.trained_parameters
     dense = 4 * parameters + 6 * trained if frozen else 6 * parameters
-    attention = 12 * layers * width * workload.sequence_length
-    per_token = dense + attention + again * (2 * parameters + attention / 3)
-    return per_token * workload.sequence_length
+    return (dense + 12 * layers * width * workload.sequence_length) * workload.sequence_length
 
 
 def estimate_time(
@@ -68,42 +108,61 @@ def estimate_time(
     precision: str,
     gpus: int,
     nodes: int,
-    network_gbps: int | None,
+    machine: MachineType | None,
     memory: MemoryEstimate,
     mfu: float,
 ) -> TimeEstimate:
-    """A roofline (Williams et al. 2009, doi:10.1145/1498765.1498785) of one training job.
+    """The time of one training job: of each step the longest part, and a share of the others that does not overlap.
+
+    The parts are those of a roofline (Williams et al. 2009, doi:10.1145/1498765.1498785), with the links between the
+    GPUs of a machine and the network between machines as further roofs.
 
     Args:
-        workload: the job; not a measured one.
+        workload: the job, with its batch; not a measured one.
         gpu: the GPU.
         precision: `bf16`, `fp16` or `fp32`; the GPU must have it.
         gpus: GPUs of all nodes together.
         nodes: number of nodes.
-        network_gbps: network of each node, Gbit/s; None where it is not known.
+        machine: the machine of each node, for its network; None where it is not known.
         memory: the memory estimate, which says how the job is sharded.
         mfu: model FLOPs utilization, 0 to 1.
     """
     peak = peak_tflops(gpu, precision) or 0.0
-    steps = workload.total_samples / (workload.batch * gpus)
-    computation = workload.total_samples * flops_per_sample(workload) / (gpus * peak * 1e12 * mfu) / 3600
-    moved = _moved_bytes(workload, precision, memory)
-    through_memory = steps * moved / (gpu.memory_bandwidth_gb_s * 1e9) / 3600
-    exchanged = _exchanged_bytes(workload, precision, nodes, memory.parallelism)
-    network: float | None = 0.0
-    if exchanged:
-        network = steps * exchanged * 8 / (network_gbps * 1e9) / 3600 if network_gbps else None
-    parts = {"computation": computation, "memory": through_memory, "network": network or 0.0}
-    limit = max(parts, key=lambda name: parts[name])
-    return TimeEstimate(computation, through_memory, network, parts[limit], limit, parts[limit])
+    micro_steps = workload.total_samples / ((workload.batch or 1) * gpus)
+    steps = workload.steps or micro_steps
+    # Sharded weights are gathered for each micro-batch; gradients that are whole wait for the optimizer step.
+    exchanges = steps if memory.parallelism == "ddp" else max(steps, micro_steps)
+    per_node = gpus // nodes
+    link = gpu.link_gb_s * LINK_EFFICIENCY["nvlink" if gpu.nvlink else "pcie"]
+    moved = micro_steps * _passed_bytes(workload, precision) + steps * 2e9 * (memory.gradients + memory.optimizer)
+    within = exchanges * exchanged_bytes(workload, precision, per_node, memory.parallelism)
+    between = exchanges * exchanged_bytes(workload, precision, nodes, memory.parallelism)
+    gbps = machine.network_gbps if machine else None
+    seconds = {
+        "computation": workload.total_samples * flops_per_sample(workload) / (gpus * peak * 1e12 * mfu),
+        "memory": moved / (gpu.memory_bandwidth_gb_s * 1e9),
+        "links": within / (link * 1e9),
+        "network": between * 8 / (gbps * 1e9 * LINK_EFFICIENCY["network"]) if gbps else 0.0,
+        "launches": steps * SHORTEST_STEP,
+    }
+    hours = {name: value / 3600 for name, value in seconds.items()}
+    limit = max(hours, key=lambda name: hours[name])
+    start = start_hours(nodes)
+    total = start + hours[limit] + EXPOSED * (sum(hours.values()) - hours[limit])
+    network = hours["network"] if gbps or not between else None
+    return TimeEstimate(
+        hours["computation"], hours["memory"], hours["links"], network, hours["launches"], start, total, limit, total
+    )
 
 
-def project_time(workload: Workload, measured: Gpu, measured_gpus: int, gpu: Gpu, gpus: int) -> TimeEstimate:
+def project_time(
+    workload: Workload, measured: Gpu, measured_gpus: int, gpu: Gpu, gpus: int, nodes: int = 1
+) -> TimeEstimate:
     """The time of a measured job on other GPUs.
 
     By the roofline a job gains no less than the smaller and no more than the larger of the ratios of peak and of memory
-    bandwidth; the smaller one is taken, the larger one is `at_best`. On more GPUs than measured, each is assumed to
-    keep `ASSUMED_SCALING` of its throughput.
+    bandwidth; the smaller one is taken, the larger one is `at_best`. Each time that the number of GPUs doubles, each is
+    assumed to keep `KEPT_WHEN_DOUBLED` of its throughput.
 
     Args:
         workload: a measured job.
@@ -111,37 +170,47 @@ def project_time(workload: Workload, measured: Gpu, measured_gpus: int, gpu: Gpu
         measured_gpus: number of them.
         gpu: GPU to project to.
         gpus: number of them, all nodes together.
+        nodes: number of nodes.
     """
     ratios = (_best_peak(gpu) / _best_peak(measured), gpu.memory_bandwidth_gb_s / measured.memory_bandwidth_gb_s)
     per_gpu = (workload.measured_samples_per_second or 0.0) / measured_gpus
-    kept = ASSUMED_SCALING if gpus > measured_gpus else 1.0
+    kept = KEPT_WHEN_DOUBLED ** max(0.0, math.log2(gpus / measured_gpus))
+    launches = (workload.steps or 0.0) * SHORTEST_STEP / 3600
+    start = start_hours(nodes)
     slow, fast = (
         workload.total_samples / (per_gpu * ratio * gpus * kept) / 3600 for ratio in (min(ratios), max(ratios))
     )
-    return TimeEstimate(slow, slow, None, slow, "measured", fast)
+    limit = "measured" if slow > launches else "launches"
+    return TimeEstimate(
+        slow, slow, 0.0, None, launches, start, start + max(slow, launches), limit, start + max(fast, launches)
+    )
 
 
 def _best_peak(gpu: Gpu) -> float:
     return gpu.bf16_tflops or gpu.fp16_tflops or gpu.fp32_tflops
 
 
-def _moved_bytes(workload: Workload, precision: str, memory: MemoryEstimate) -> float:
-    """Bytes that one step moves through the memory of one GPU: weights read in each pass, gradients written and read,
-    optimizer states read and written. Activations are in the MFU."""
+def _passed_bytes(workload: Workload, precision: str) -> float:
+    """Bytes of weights that the passes over one micro-batch read in each GPU. Activations are in the MFU."""
     width = 4 if precision == "fp32" else 2
-    passes = 3 if workload.recompute else 2
-    return passes * (workload.parameters or 0.0) * width + 2 * memory.gradients * 1e9 + 2 * memory.optimizer * 1e9
+    return (3 if workload.recompute else 2) * (workload.parameters or 0.0) * width
 
 
-def _exchanged_bytes(workload: Workload, precision: str, nodes: int, parallelism: str) -> float:
-    """Bytes that one step sends from each node.
+def exchanged_bytes(workload: Workload, precision: str, members: int, parallelism: str) -> float:
+    """Bytes that each of some GPUs, or of some nodes, sends to the others in one exchange.
 
     A ring all-reduce of the gradients sends 2 · (n − 1) / n of them (Patarasuk & Yuan 2009,
     doi:10.1016/j.jpdc.2008.09.002); full sharding gathers the weights twice and scatters the gradients once, 1.5 times
     the volume (Rajbhandari et al. 2020, arXiv:1910.02054, 7).
+
+    Args:
+        workload: the job.
+        precision: `bf16`, `fp16` or `fp32`.
+        members: the GPUs of a machine, or the nodes.
+        parallelism: `ddp` or `fsdp`.
     """
     width = 4 if precision == "fp32" else 2
-    share = (nodes - 1) / nodes
+    share = (members - 1) / members
     gradients = workload.trained_parameters * width
     if parallelism == "ddp":
         return 2 * share * gradients

@@ -31,16 +31,18 @@ class Workload:
         samples: samples to train on, all epochs together; for a transformer, `sequence_length` tokens each.
         flops_per_sample: floating-point operations of one forward pass over one sample, for what is no transformer.
         activation_bytes_per_sample: what a forward pass in fp32 keeps of one sample for the backward pass; None
-            estimates it for a transformer.
+            estimates it, for what is no transformer by the rule of thumb `ACTIVATION_BYTES_PER_FLOP`.
         sequence_length: tokens of one sample.
-        batch: samples of one GPU in one step.
+        batch: samples that one GPU takes through the model at once; None takes as many as fit.
+        steps: optimizer steps, where the number is fixed, as by a global batch; None for one after each `batch`.
         precision: `auto` (bf16 where it exists, else fp16, else fp32) or one of the three.
         optimizer: a key of `OPTIMIZER_BYTES`.
         lora_rank: rank of the LoRA adapters; None trains all parameters.
         layers: transformer layers; None estimates them.
         hidden_size: width of the model; None estimates it.
         vocabulary: size of the vocabulary; 0 leaves the logits out.
-        recompute: whether activations are recomputed in the backward pass (activation checkpointing).
+        recompute: whether activations are recomputed in the backward pass (activation checkpointing); None where it
+            is needed.
         measured_on: specification that a trial ran on, e.g. `l4:1`.
         measured_samples_per_second: throughput of that trial, all its GPUs together.
         measured_memory_gb: peak memory of one GPU in that trial, GB.
@@ -52,14 +54,15 @@ class Workload:
     flops_per_sample: float | None = None
     activation_bytes_per_sample: float | None = None
     sequence_length: int = 2048
-    batch: int = 1
+    batch: int | None = None
+    steps: float | None = None
     precision: str = "auto"
     optimizer: str = "adamw"
     lora_rank: int | None = None
     layers: int | None = None
     hidden_size: int | None = None
     vocabulary: int = 32_000
-    recompute: bool = False
+    recompute: bool | None = None
     measured_on: str | None = None
     measured_samples_per_second: float | None = None
     measured_memory_gb: float | None = None
@@ -73,6 +76,11 @@ class Workload:
     def is_measured(self) -> bool:
         """Whether time and memory are projected from a trial run rather than estimated."""
         return self.measured_on is not None
+
+    @property
+    def is_transformer(self) -> bool:
+        """Whether operations and activations follow from parameters, layers and width."""
+        return self.flops_per_sample is None
 
     @property
     def total_samples(self) -> float:

@@ -302,7 +302,7 @@ def draw_advice(document: dict[str, Any], top: int) -> None:
     """Prints the ranked options, the memory of the first, and why other GPUs will not do."""
     options = document["options"]
     table = _table(
-        "", "", "plan", "machine", "precision", "", "GB/GPU", "hours", "limit", "region", "USD", "USD spot", ""
+        "", "", "plan", "machine", "precision", "", "batch", "GB/GPU", "hours", "limit", "region", "USD", "USD spot", ""
     )
     for number, option in enumerate(options[:top], 1):
         table.add_row(
@@ -310,9 +310,10 @@ def draw_advice(document: dict[str, Any], top: int) -> None:
             _spec(option),
             option["machine_type"],
             option["precision"],
-            option["parallelism"] or "",
+            _layout(option),
+            str(option["batch"] or ""),
             _memory(option),
-            f"{option['hours']['hours']:,.1f}",
+            _hours(option["hours"]["hours"]),
             option["hours"]["limit"],
             option["region"] or "–",
             _usd(option["on_demand_usd"]),
@@ -326,17 +327,21 @@ def draw_advice(document: dict[str, Any], top: int) -> None:
             print(f"{len(options) - top} more will do; --top shows them.")
     else:
         print("Nothing will do.")
+        sized = [option for option in document["rejected"] if isinstance(option["memory_gb"], dict)]
+        if sized:
+            _draw_memory(min(sized, key=lambda option: option["memory_gb"]["total"] / option["usable_gb"]))
     for option in document["rejected"]:
         print(f"  not {_spec(option)}: {'; '.join(option['reasons'])}")
-    for assumption in document["assumptions"]:
-        print(f"  {assumption}")
+    for line in (*document["remedies"], *document["assumptions"]):
+        print(f"  {line}")
 
 
 def _marks(option: dict[str, Any]) -> list[str]:
     marks = {
         "price unverified": option["price_unverified"],
         "may be refused": "contested" in option["warnings"],
-        "network not counted": option["nodes"] > 1 and option["hours"]["network"] is None,
+        "network not counted": option["nodes"] > 1 and option["mfu"] and option["hours"]["network"] is None,
+        "speed unverified": option["speed_unverified"],
     }
     return [mark for mark, holds in marks.items() if holds]
 
@@ -351,12 +356,22 @@ def _memory(option: dict[str, Any]) -> str:
     return f"{total:.1f} of {option['usable_gb']:.1f}" if total is not None else "not known"
 
 
+def _layout(option: dict[str, Any]) -> str:
+    """How the job is laid out: sharding and recomputation."""
+    return f"{option['parallelism'] or ''}{' recompute' if option['recompute'] else ''}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2f}"
+
+
 def _draw_memory(option: dict[str, Any]) -> None:
     memory = option["memory_gb"]
     if isinstance(memory, dict):
-        parts = ("weights", "gradients", "optimizer", "activations", "gathered", "runtime")
-        told = ", ".join(f"{part} {memory[part]:.1f}" for part in parts if memory[part] >= 0.05)
-        print(f"Memory of one GPU on {_spec(option)}, GB: {told}.")
+        from gpu_pipelines.accelerators.memory_estimate import MemoryEstimate
+
+        parts = MemoryEstimate(**{name: value for name, value in memory.items() if name != "total"})
+        print(f"Memory of one GPU on {_spec(option)}, GB: {parts.told()}.")
 
 
 def draw_quota(report: dict[str, Any]) -> None:

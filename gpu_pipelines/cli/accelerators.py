@@ -94,15 +94,28 @@ def advise(
     flops_per_sample: Annotated[
         str | None, typer.Option("--flops-per-sample", help="FLOPs of one forward pass; for what is no transformer.")
     ] = None,
+    activations_per_sample: Annotated[
+        str | None,
+        typer.Option(
+            "--activations-per-sample", help="Bytes that a forward pass in fp32 keeps of a sample, e.g. 118m."
+        ),
+    ] = None,
     sequence_length: Annotated[int, typer.Option("--sequence-length", help="Tokens of one sample.")] = 2048,
-    batch: Annotated[int, typer.Option("--batch", help="Samples of one GPU in one step.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option("--batch", help="Samples that one GPU takes at once; as many as fit if not given.")
+    ] = None,
     precision: Annotated[str, typer.Option("--precision", help="auto, bf16, fp16 or fp32.")] = "auto",
     optimizer: Annotated[str, typer.Option("--optimizer", help="adamw, adamw-8bit, momentum or sgd.")] = "adamw",
     lora_rank: Annotated[int | None, typer.Option("--lora-rank", help="Train LoRA adapters of that rank only.")] = None,
     layers: Annotated[int | None, typer.Option("--layers", help="Layers; estimated if not given.")] = None,
     hidden_size: Annotated[int | None, typer.Option("--hidden-size", help="Width; estimated if not given.")] = None,
     vocabulary: Annotated[int, typer.Option("--vocabulary", help="Size of the vocabulary.")] = 32_000,
-    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations (checkpointing).")] = False,
+    recompute: Annotated[
+        bool | None,
+        typer.Option(
+            "--recompute/--no-recompute", help="Recompute activations (checkpointing); where needed if not given."
+        ),
+    ] = None,
     measured_on: Annotated[str | None, typer.Option("--measured-on", help="SPEC of a trial run, e.g. l4:1.")] = None,
     samples_per_second: Annotated[
         float | None, typer.Option("--samples-per-second", help="Throughput of the trial, all GPUs together.")
@@ -137,6 +150,7 @@ def advise(
             tokens=quantity(tokens, "tokens"),
             samples=quantity(samples, "samples"),
             flops_per_sample=quantity(flops_per_sample, "FLOPs"),
+            activation_bytes_per_sample=quantity(activations_per_sample, "bytes"),
             sequence_length=sequence_length,
             batch=batch,
             precision=precision,

@@ -14,7 +14,7 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpu_pipelines.accelerators.advice import Advice
+    from gpu_pipelines.accelerators.advice import Advice, Option
     from gpu_pipelines.accelerators.workload import Workload
     from gpu_pipelines.cli.local_request import LocalRequest
 
@@ -55,6 +55,7 @@ class Trial:
         if self.measured_on:
             return Workload(
                 samples=self.total_samples,
+                steps=self.total_steps,
                 measured_on=self.measured_on,
                 measured_samples_per_second=self.figures["samples_per_second"],
                 measured_memory_gb=self.figures["memory_gb"],
@@ -64,6 +65,7 @@ class Trial:
             samples=self.total_samples,
             flops_per_sample=self.model["forward_flops_per_row"],
             activation_bytes_per_sample=self.model["activation_bytes_per_row"],
+            steps=self.total_steps,
             batch=self.rows_per_process,
         )
 
@@ -139,6 +141,14 @@ def show_trial(console: Console, trial: Trial) -> None:
     ]
     console.print("\n" + "\n".join(lines) + "\n", highlight=False, markup=False, soft_wrap=True)
     console.print(_table(trial, advice))
+    if any(is_too_small(option) for option in advice.options):
+        console.print(
+            "–: this model is too small for a gain to mean anything. On such a GPU a step takes as long as launching "
+            "its kernels; a larger batch may help, a larger GPU will not.",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     notes = [f"{option.plan.spec} does not fit: {'; '.join(option.reasons)}." for option in advice.rejected]
     for line in ["", *notes, *advice.assumptions, *assumptions(trial)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -163,12 +173,17 @@ def _table(trial: Trial, advice: Advice) -> Any:
             option.plan.spec,
             f"{option.memory_gb:.1f} of {option.usable_gb:.0f}" if option.memory_gb is not None else "",
             format_seconds(option.time.hours * 3600) if option.time.hours * 3600 >= 1 else "< 1 s",
-            f"{trial.hours_here / option.time.hours:,.0f} ×",
+            "–" if is_too_small(option) else f"{trial.hours_here / option.time.hours:,.1f} ×",
             _usd(option.on_demand),
             _usd(option.spot),
             option.price.region if option.price else "no known price",
         )
     return table
+
+
+def is_too_small(option: Option) -> bool:
+    """Whether the steps are so short that the launch of their kernels decides, and not the speed of the GPU."""
+    return option.time is not None and option.time.limit == "launches"
 
 
 def _usd(value: float | None) -> str:

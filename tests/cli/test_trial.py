@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from conftest import gpu_pipelines, write_photos
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.advice import Wishes, advise
-from gpu_pipelines.cli.trial import TRIAL_STEPS, Trial, assumptions
+from gpu_pipelines.cli.trial import TRIAL_STEPS, Trial, assumptions, is_too_small
 
 FIGURES = {"steps": 40, "samples_per_second": 100.0, "memory_gb": 2.0, "data_loading_share": 0.01, "processes": 2}
 MODEL = {
@@ -33,11 +34,12 @@ def test_a_trial_measures_here_and_projects_to_every_accelerator_that_fits(tmp_p
         assert said in done.out
     fitting = {gpu.name for gpu in load_catalog().gpus.values() if gpu.ends is None}
     assert all(f"{name}:" in done.out for name in fitting)
-    assert "MFU 0.35 (assumed" in done.out
+    assert "MFU of published trainings" in done.out
+    assert "too small for a gain to mean anything" in done.out
     assert "no GPU of the catalog, so times on GPUs follow from the operations counted here" in done.out
     assert not list(tmp_path.rglob("*.arrow")), "no data is left behind"
     assert not (tmp_path / "runs").exists()
-    assert max(len(line) for line in done.out.splitlines() if " × " in line and ":" in line[:16]) <= 80
+    assert max(len(line) for line in done.out.splitlines() if " – " in line and ":" in line[:16]) <= 80
 
 
 def test_a_wrong_request_is_refused_before_the_trial(tmp_path: Path) -> None:
@@ -54,15 +56,22 @@ def test_without_a_gpu_the_operations_and_activations_that_were_counted_decide()
     flops = 640_000 * 35e9 * 3
     peak = load_catalog().gpus["h100"].bf16_tflops * 1e12
     assert h100.time is not None
-    assert h100.time.computation == pytest.approx(flops / (8 * peak * 0.35) / 3600)
+    assert h100.time.computation == pytest.approx(flops / (8 * peak * 0.4 * 0.75) / 3600)
+
+
+def test_a_gain_is_shown_only_where_the_gpu_decides() -> None:
+    small = replace(trial(), model={**MODEL, "trained_parameters": 100_000, "forward_flops_per_row": 5e6})
+    assert all(is_too_small(option) for option in advise(small.workload(), Wishes(max_nodes=1)).options)
+    options = {option.plan.spec: option for option in advise(trial().workload(), Wishes(max_nodes=1)).options}
+    assert not is_too_small(options["a100:1"])
 
 
 def test_what_was_measured_on_a_gpu_is_scaled_from_it() -> None:
     workload = trial("l4:1").workload()
     assert workload.is_measured
     options = {option.plan.spec: option for option in advise(workload, Wishes(max_nodes=1)).options}
-    assert options["l4:1"].time.hours == pytest.approx(640_000 / 100 / 3600)
-    assert options["h100:8"].time.hours < options["l4:1"].time.hours / 8
+    assert options["l4:1"].time.computation == pytest.approx(640_000 / 100 / 3600)
+    assert options["h100:8"].time.computation < options["l4:1"].time.computation / 8
 
 
 def test_what_keeps_a_gpu_from_paying_is_said() -> None:

@@ -37,7 +37,7 @@ COLUMNS = {
     "sources.csv": "id what where as_of",
     "gpus.csv": "name enum product compute_engine_name gke_label aliases ends replacements flex_start unverified",
     "gpu_hardware.csv": "gpu architecture compute_capability memory_gb memory_bandwidth_gb_s bf16_tflops fp16_tflops"
-    " fp32_tflops nvlink note unverified",
+    " fp32_tflops nvlink link_gb_s mfu note unverified",
     "gpu_software.csv": "gpu min_cuda last_cuda pytorch_build pytorch unverified",
     "gpu_quotas.csv": "gpu training_metric spot_metric serving_metric unverified",
     "gpus_elsewhere.csv": "name product aliases kind memory_gb memory_bandwidth_gb_s bf16_tflops reason instead"
@@ -243,6 +243,8 @@ def _gpu(row: Row, part: Row) -> Gpu:
         fp16_tflops=_number(part["fp16_tflops"]),
         fp32_tflops=float(part["fp32_tflops"]),
         nvlink=_yes(part, "nvlink"),
+        link_gb_s=int(part["link_gb_s"]),
+        mfu=float(part["mfu"]),
         note=part["note"],
         min_cuda=part["min_cuda"],
         last_cuda=part["last_cuda"],

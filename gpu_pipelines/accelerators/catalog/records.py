@@ -49,6 +49,8 @@ class Gpu:
         fp16_tflops: dense tensor TFLOP/s; None without tensor cores.
         fp32_tflops: TFLOP/s outside the tensor cores.
         nvlink: whether the GPUs of one machine are joined by NVLink.
+        link_gb_s: what one GPU can send to the others of its machine, GB/s in one direction: NVLink, or PCIe.
+        mfu: model FLOPs utilization that published trainings of transformers reach on it, 0 to 1.
         note: what else is to be known of the hardware.
         min_cuda: first CUDA toolkit that compiles for it.
         last_cuda: last such toolkit; empty while current ones do.
@@ -78,6 +80,8 @@ class Gpu:
     fp16_tflops: float | None
     fp32_tflops: float
     nvlink: bool
+    link_gb_s: int
+    mfu: float
     note: str
     min_cuda: str
     last_cuda: str
