@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.errors import nearest
+from gpu_pipelines.artifacts.remote_files import is_remote, listed
+from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import TASKS
 
@@ -87,6 +88,28 @@ class TrainingSettings:
                 found.append(f"{name} is {value}; give 0 to 2^53.")
         return found
 
+    def problems_here(self, task: str = "image_classification") -> list[str]:
+        """What is wrong where this runs: a model that is not there, a recipe that cannot be imported."""
+        if self.recipe:
+            from gpu_pipelines.recipes.building import load_recipe
+
+            try:
+                load_recipe(self.recipe, task)
+            except UserError as error:
+                return [f"{error.problem} {error.remedy}".strip()]
+        return _missing_model(self.model)
+
+    def problems_on(self, processes: int) -> list[str]:
+        """What is wrong with the values on that many processes of all nodes together."""
+        batch = self.global_batch_size
+        if batch < 1 or batch % processes == 0:
+            return []
+        lower, upper = batch // processes * processes, -(-batch // processes) * processes
+        return [
+            f"global_batch_size is {batch}, which {processes} processes cannot share equally. "
+            f"Give {f'{lower} or ' if lower else ''}{upper}."
+        ]
+
     def _model_problems(self, task: str) -> list[str]:
         if self.recipe:
             module, colon, name = self.recipe.partition(":")
@@ -127,4 +150,22 @@ class TrainingSettings:
 
 
 def _may_be_pretrained(model: str) -> bool:
-    return model.startswith("gs://") or Path(model).expanduser().is_dir() or model.count("/") == 1
+    return is_remote(model) or _is_path(model) or Path(model).is_dir() or model.count("/") == 1
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith((".", "/", "~"))
+
+
+def _missing_model(model: str) -> list[str]:
+    """What is wrong with a model that is named by its place; nothing with the name of an architecture or a hub id."""
+    layout = "A model is a directory in Hugging Face layout: config.json, and *.safetensors unless it is untrained."
+    if is_remote(model):
+        configuration = f"{model.rstrip('/')}/config.json"
+        return [] if listed(configuration) else [f"There is no {configuration}. {layout}"]
+    directory = Path(model).expanduser()
+    if not (_is_path(model) or directory.is_dir()):
+        return []
+    if not directory.is_dir():
+        return [f"model is {model}, and there is no such directory. {layout}"]
+    return [] if (directory / "config.json").is_file() else [f"{model} has no config.json. {layout}"]

@@ -96,9 +96,9 @@ def train_model(
         adopt_nccl_settings()
     devices = _devices()
     dataset = Dataset(dataset_directory)
-    if problems := settings.problems(dataset.manifest.task):
+    processes = devices.processes * cluster.nodes
+    if problems := [*settings.problems(dataset.manifest.task), *settings.problems_on(processes)]:
         raise UserError.of_all(problems)
-    _require_batch_divides(settings, devices.processes * cluster.nodes)
     if cluster.is_chief:
         _announce(dataset.manifest, settings, devices, cluster)
     started = time.monotonic()
@@ -152,16 +152,6 @@ def _devices() -> Devices:
     devices = local_devices(torch.cuda.device_count())
     require_devices_work(devices)
     return devices
-
-
-def _require_batch_divides(settings: TrainingSettings, processes: int) -> None:
-    batch = settings.global_batch_size
-    if batch % processes:
-        lower, upper = batch // processes * processes, -(-batch // processes) * processes
-        raise UserError(
-            f"global_batch_size is {batch}, which {processes} processes cannot share equally.",
-            f"Give {f'{lower} or ' if lower else ''}{upper}.",
-        )
 
 
 def _announce(manifest: Manifest, settings: TrainingSettings, devices: Devices, cluster: Cluster) -> None:

@@ -80,7 +80,8 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
 
 def problems_here(arguments: Mapping[str, Any]) -> list[str]:
     """What is wrong with the parameters of a run on this machine: data that is not here, a registry not writable."""
-    found = fields_from(PrepareSettings, arguments).problems_here()
+    prepare = fields_from(PrepareSettings, arguments)
+    found = [*prepare.problems_here(), *fields_from(TrainingSettings, arguments).problems_here(prepare.task)]
     found += fields_from(EvaluationSettings, arguments).problems_here()
     try:
         open_registry(arguments["registry"]).require_writable()

@@ -26,6 +26,19 @@ from conftest import gpu_pipelines, newest_run, run_pipeline, write_photos
         (["-p", "gates=accuracy"], "one of >=, <=, > and < is missing here.\n      accuracy\n              ^"),
         (["-p", "select_by=f1"], "select_by is 'f1', which is not a metric"),
         (["-p", "model=resnet"], "There is no model 'resnet'"),
+        (
+            ["-p", "model=./no/where"],
+            "model is ./no/where, and there is no such directory. A model is a directory in Hugging",
+        ),
+        (["-p", "model=./empty"], "./empty has no config.json."),
+        (
+            ["-p", "recipe=no_such_module:Recipe"],
+            "The recipe no_such_module:Recipe cannot be imported: ModuleNotFoundError",
+        ),
+        (
+            ["-p", "recipe=json:JSONDecoder"],
+            "json:JSONDecoder is not a subclass of gpu_pipelines.recipes.recipe.Recipe",
+        ),
         (["-p", "model_name=../up"], "model_name is '../up'"),
         (["-p", "val_fraction=0.6", "-p", "test_fraction=0.6"], "less than 1 must be left for training"),
         (["-p", "registry=notes.txt/models"], "cannot be written: Not a directory. Give another"),
