@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import warnings
 from datetime import timedelta
@@ -30,6 +32,7 @@ def main(job_file: str) -> None:
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     # The thread that writes checkpoints must not hold up the training for the 5 ms that are usual between threads.
     sys.setswitchinterval(0.0005)
+    threading.Thread(target=_end_with_the_launcher, args=(os.getppid(),), daemon=True).start()
     finished = True
     try:
         with output_may_break():
@@ -39,6 +42,16 @@ def main(job_file: str) -> None:
         sys.exit(1)
     if not finished:
         sys.exit(INTERRUPTED)
+
+
+def _end_with_the_launcher(launcher: int) -> None:
+    """Kills this process once the launcher is gone, however it went: nobody else would, and it would train on.
+
+    The kernel's own way, PR_SET_PDEATHSIG, goes by the thread that started the process, not by the launcher.
+    """
+    while os.getppid() == launcher:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _train(job: dict[str, Any]) -> bool:

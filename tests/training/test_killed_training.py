@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
+import subprocess
+import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
 import pytest
-from started_training import run_training, weights_digest
+from started_training import TRAIN, run_training, weights_digest
 from trainings import entries, names, photos_dataset
 
 from gpu_pipelines.components.training.settings import TrainingSettings
@@ -92,3 +96,15 @@ def test_a_training_stopped_again_and_again_ends_with_the_same_bits(
     assert 2 <= stops < 40, "it was never stopped, or never comes further"
     last = "step-00000150"
     assert weights_digest(tmp_path / "stopped" / last) == weights_digest(tmp_path / "left alone" / last)
+
+
+def test_the_workers_of_a_killed_launcher_end_too(photos: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-c", TRAIN, json.dumps(asdict(SETTINGS)), str(photos), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout
+        assert any(line.startswith("step ") for line in launcher.stdout)
+        workers = psutil.Process(launcher.pid).children(recursive=True)
+        assert len(workers) >= 2
+        launcher.kill()
+        _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive
