@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.cli.arguments import pipeline_arguments
+from gpu_pipelines.cli.arguments import as_taken, fields_of, parameters_of, pipeline_arguments
 from gpu_pipelines.errors import UserError
 
 #: Below the directory of runs: what is left of preparations that were interrupted.
@@ -21,7 +21,7 @@ class LocalRequest:
     Attributes:
         name: name of the pipeline, as on the command line.
         pipeline: the KFP pipeline, built for this machine.
-        arguments: all its parameters.
+        arguments: all its parameters, by their own names.
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
     """
 
@@ -29,6 +29,12 @@ class LocalRequest:
     pipeline: Any
     arguments: dict[str, Any]
     accelerator: str
+
+    @property
+    def taken(self) -> dict[str, Any]:
+        """The arguments as the pipeline takes them."""
+        known = parameters_of(self.pipeline)
+        return as_taken(self.arguments, known, fields_of(self.name, known))
 
     @property
     def dependencies(self) -> dict[str, list[str]]:
