@@ -15,6 +15,7 @@ from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.components.model_upload.upload import UploadSettings
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.own_code import why_not_there
 from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.registry import is_local, open_registry
 from gpu_pipelines.sources.names import READ_ANYWHERE
@@ -50,6 +51,9 @@ def problems_here(arguments: Mapping[str, Any], storage: str = "", data_nodes: i
     prepare = fields_from(PrepareSettings, arguments)
     found = [*prepare.problems_on(data_nodes), *prepare.problems_here()]
     found += fields_from(EvaluationSettings, arguments).problems_here()
+    if recipe := arguments.get("recipe"):
+        module, _, name = recipe.partition(":")
+        found += [f"recipe is {recipe!r}: {why}"] if (why := why_not_there(module, name)) else []
     registry, near = arguments["registry"], storage if is_remote(storage) else ""
     if near and is_local(registry):
         found.append(_lost(registry))
