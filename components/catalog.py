@@ -7,6 +7,7 @@ from typing import Any
 
 # Where each component is defined, by its name: the folder of the step and a module in it.
 COMPONENTS = {
+    "check_request": "check_request.component",
     "check_for_new_data": "data_watch.component",
     "prepare_data": "data_prep.component",
     "train_model": "training.component",

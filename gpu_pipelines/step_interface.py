@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.environment import RUN, STORAGE
 
 Settings = TypeVar("Settings")
@@ -27,6 +27,25 @@ def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Setti
     """Makes a settings dataclass of those arguments that have the names of its fields."""
     names = [field.name for field in fields(settings)]  # type: ignore[arg-type]
     return settings(**{name: arguments[name] for name in names if name in arguments})
+
+
+def with_advanced(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a component in which those that are named in its input `advanced` have the values given there.
+
+    Args:
+        arguments: the inputs by name. Of a service's JSON every number has a point; it gets the type of the input.
+
+    Raises:
+        UserError: `advanced` names something that is no input.
+    """
+    merged = {name: value for name, value in arguments.items() if name != "advanced"}
+    for name, value in (arguments.get("advanced") or {}).items():
+        if name not in merged:
+            raise UserError(f"advanced has a field {name[:80]!r}.", nearest(name, sorted(merged)))
+        kind = type(merged[name])
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        merged[name] = kind(value) if kind in (int, float) and is_number and value == kind(value) else value
+    return merged
 
 
 def place_of(artifact: Any, uri: str = "") -> str:

@@ -16,11 +16,13 @@ class Parameter:
         type: as KFP takes it in an annotation.
         default: its value where none is given.
         description: what it means, with units and allowed values.
+        required: it has to be given; there is no default then.
     """
 
     type: Any
     default: Any
     description: str
+    required: bool = False
 
 
 def parameters_of(*components: Any, without: Collection[str] = ()) -> dict[str, Parameter]:
@@ -46,7 +48,7 @@ def inputs_from(component: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_parameters(
-    parameters: Mapping[str, Parameter],
+    parameters: Mapping[str, Parameter], note: str = ""
 ) -> Callable[[Callable[[dict[str, Any]], Any]], Callable[..., Any]]:
     """Lets KFP see a pipeline function as one with these parameters; the function gets them as one mapping.
 
@@ -54,23 +56,36 @@ def with_parameters(
 
     Args:
         parameters: by name.
+        note: what its description says after the function's own summary.
     """
 
     def decorate(function: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
         def pipeline(*values: Any) -> Any:
-            return function(dict(zip(parameters, values, strict=True)))
+            return function(dict(zip(ordered, values, strict=True)))
 
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        listed = [inspect.Parameter(n, kind, default=p.default, annotation=p.type) for n, p in parameters.items()]
+        # In a signature, parameters without a default come first.
+        ordered = dict(sorted(parameters.items(), key=lambda named: not named[1].required))
+        listed = [_in_signature(name, parameter) for name, parameter in ordered.items()]
         returned = inspect.signature(function).return_annotation
         summary, _, rest = str(inspect.getdoc(function)).partition("\n")
-        lines = [f"    {name}: {parameter.description}" for name, parameter in parameters.items()]
+        lines = [f"    {name}: {_indented(parameter.description)}" for name, parameter in ordered.items()]
         pipeline.__name__ = function.__name__
-        pipeline.__doc__ = "\n".join([summary, "", "Args:", *lines, rest])
+        pipeline.__doc__ = "\n".join([f"{summary} {note}".rstrip(), "", "Args:", *lines, rest])
         pipeline.__signature__ = inspect.Signature(listed, return_annotation=returned)  # type: ignore[attr-defined]
         return pipeline
 
     return decorate
+
+
+def _in_signature(name: str, parameter: Parameter) -> inspect.Parameter:
+    default = inspect.Parameter.empty if parameter.required else parameter.default
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, kind, default=default, annotation=parameter.type)
+
+
+def _indented(text: str) -> str:
+    """A description of several lines as the docstring of a function has it."""
+    return text.replace("\n", "\n        ")
 
 
 def _is_artifact(spec: Any) -> bool:

@@ -34,6 +34,8 @@ def prepare_data(
     max_rejected: str = "",
     shard_megabytes: int = 0,
     slice_by: str = "",
+    source_fingerprint: str = "",
+    advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Reads a data set, checks every row, and writes train, val and test splits that can be mapped into memory.
 
@@ -77,6 +79,9 @@ def prepare_data(
         shard_megabytes: Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.
         slice_by: Of a table, for classification, a column whose values are kept with the rows and not trained on, so
             that the evaluation can score each value apart. Empty for none.
+        source_fingerprint: What check_request told of the source, so that no result of other data is taken from a
+            cache: the name of a source stays when its files change. Empty where nothing is cached.
+        advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
         dataset: The splits as Arrow files, dataset.json, the tokenizer of texts, and rejected.jsonl with each

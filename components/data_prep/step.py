@@ -15,7 +15,7 @@ from gpu_pipelines.components.data_prep.report import write_report
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.unfinished_work import unfinished_work
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, log_metrics, output_files, place_of
+from gpu_pipelines.step_interface import fields_from, log_metrics, output_files, place_of, with_advanced
 from gpu_pipelines.targets.environment import UNFINISHED_WORK
 
 #: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
@@ -29,6 +29,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         arguments: the inputs and output artifacts of the component, by name.
     """
     with user_errors_end_the_step():
+        arguments = with_advanced(arguments)
         settings = fields_from(PrepareSettings, arguments)
         cluster = Cluster.from_environment(os.environ)
         place = os.environ.get(UNFINISHED_WORK) or _beside(arguments["dataset"])
@@ -40,6 +41,12 @@ def run(arguments: Mapping[str, Any]) -> None:
                     sys.exit(0)
                 write_report(directory, Path(arguments["report"].path))
             work.remove()
+        if arguments["source_fingerprint"] not in ("", manifest.source_fingerprint):
+            print(
+                f"warning: {settings.source} has changed since the request was checked; the dataset is of the source "
+                "as it was when it was read, and says so",
+                flush=True,
+            )
         arguments["dataset"].metadata.update(task=manifest.task, fingerprint=manifest.fingerprint)
         figures = {
             "rows_read": manifest.rows_read,

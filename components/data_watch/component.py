@@ -18,6 +18,8 @@ def check_for_new_data(
     model_name: str = "",
     min_champion_age_days: float = 0.0,
     start_from_champion: bool = False,
+    source_fingerprint: str = "",
+    advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> NamedTuple("Outputs", [("Output", bool), ("reason", str), ("model", str), ("tokenizer", str)]):  # type: ignore[valid-type]
     """Looks at a source, without reading its rows, and at the registry, and says whether to train again.
 
@@ -33,6 +35,8 @@ def check_for_new_data(
         model_name: Name of the model in the registry; empty to name it after the source.
         min_champion_age_days: Days that a champion stays without a challenger, however the data has grown; 0 for none.
         start_from_champion: Whether to train on from the champion's weights, if there is a champion, in place of model.
+        source_fingerprint: What check_request told of the source; empty to look at it here.
+        advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
         Output: True if no version of the model was trained on the source as it is now, and the champion is old enough.

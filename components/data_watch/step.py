@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_pipelines.components.data_watch.watch import WatchSettings, check_for_new_data
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from
+from gpu_pipelines.step_interface import fields_from, with_advanced
 
 
 def run(arguments: Mapping[str, Any]) -> tuple[bool, str, str, str]:
@@ -20,6 +20,7 @@ def run(arguments: Mapping[str, Any]) -> tuple[bool, str, str, str]:
         Its outputs, in their order.
     """
     with user_errors_end_the_step():
+        arguments = with_advanced(arguments)
         decision = check_for_new_data(fields_from(WatchSettings, arguments))
         print(decision.reason, flush=True)
     return decision.retrain, decision.reason, decision.model, decision.tokenizer

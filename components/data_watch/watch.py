@@ -31,6 +31,7 @@ class WatchSettings:
     model_name: str = ""
     min_champion_age_days: float = 0.0
     start_from_champion: bool = False
+    source_fingerprint: str = ""
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values that no other step checks, each with what to do."""
@@ -84,7 +85,8 @@ def check_for_new_data(settings: WatchSettings) -> Decision:
 def _decided(
     settings: WatchSettings, name: str, versions: list[RegisteredVersion], champion: RegisteredVersion | None
 ) -> tuple[bool, str]:
-    source, fingerprint = f"the source {settings.source}", source_fingerprint(settings.source, settings.billing_project)
+    source = f"the source {settings.source}"
+    fingerprint = settings.source_fingerprint or source_fingerprint(settings.source, settings.billing_project)
     same = [version for version in versions if version.info.get("source_fingerprint") == fingerprint]
     if same:
         kind = ", the champion" if same[-1] == champion else ""

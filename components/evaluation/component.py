@@ -23,6 +23,7 @@ def evaluate_checkpoints(
     slice_by: str = "",
     registry: str = "./registry",
     model_name: str = "",
+    advanced: dict = {},  # noqa: B006
 ) -> NamedTuple("Outputs", [("passed", bool)]):  # type: ignore[valid-type]
     """Scores every checkpoint on val, the best one on test, and compares it with the champion on the same rows.
 
@@ -50,6 +51,7 @@ def evaluate_checkpoints(
         registry: Model registry whose champion is compared with: a directory, or vertex://PROJECT/REGION for Vertex AI
             Model Registry, vertex:// alone for that of the job's own project and region.
         model_name: Name of the model in the registry; empty to name it after the source of the data.
+        advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
         best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json, a model card and

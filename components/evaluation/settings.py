@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpu_pipelines.components.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.own_code import why_not_there
 from gpu_pipelines.recipes.tasks import Metric, task_named
 from gpu_pipelines.registry import registry_problems
 
@@ -84,10 +85,12 @@ class EvaluationSettings:
         return found
 
     def problems_here(self) -> list[str]:
-        """What is wrong with them on this machine: a file that is not there."""
-        if self.scoring_file and not self.scoring_file.is_file():
-            return [f"scoring_function is {self.scoring_function!r}, but there is no file {self.scoring_file}."]
-        return []
+        """What is wrong with them on this machine: a function that is not there."""
+        if not self.scoring_function:
+            return []
+        place, _, name = self.scoring_function.rpartition(":")
+        why = why_not_there(place, name, self.scoring_file)
+        return [f"scoring_function is {self.scoring_function!r}: {why}"] if why else []
 
     @property
     def scoring_file(self) -> Path | None:

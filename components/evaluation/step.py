@@ -13,7 +13,15 @@ from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.report import write_report
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, local_files, log_metrics, output_files, place_of, write_figures
+from gpu_pipelines.step_interface import (
+    fields_from,
+    local_files,
+    log_metrics,
+    output_files,
+    place_of,
+    with_advanced,
+    write_figures,
+)
 
 
 def run(arguments: Mapping[str, Any]) -> bool:
@@ -26,6 +34,7 @@ def run(arguments: Mapping[str, Any]) -> bool:
         Whether all gates passed.
     """
     with user_errors_end_the_step():
+        arguments = with_advanced(arguments)
         model = arguments["best_checkpoint"]
         dataset = local_files(arguments["dataset"])
         settings = fields_from(EvaluationSettings, arguments)

@@ -16,6 +16,7 @@ def upload_model(
     serving_image: str = "",
     pipeline_job: str = "",
     smoke_test: bool = True,
+    advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
 
@@ -31,6 +32,7 @@ def upload_model(
         pipeline_job: Name of the pipeline job that this is a step of, to be recorded with the version.
         smoke_test: Whether to start this project's prediction server on the uploaded files and compare its predictions
             with the evaluated ones, before any alias moves.
+        advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
         model: The version in the registry, with its name, number and aliases as metadata.

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, local_files, place_of, storage_of
+from gpu_pipelines.step_interface import fields_from, local_files, place_of, storage_of, with_advanced
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -17,6 +17,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         arguments: the inputs and artifacts of the component, by name.
     """
     with user_errors_end_the_step():
+        arguments = with_advanced(arguments)
         settings = fields_from(UploadSettings, arguments)
         model = arguments["model"]
         best = local_files(arguments["best_checkpoint"])

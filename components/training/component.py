@@ -35,6 +35,7 @@ def train_model(
     early_stopping_patience: int = 0,
     seed: int = 0,
     checkpoint_uri: str = "",
+    advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Trains a model on all GPUs of one or more machines, or on CPU processes, and writes checkpoints on the way.
 
@@ -69,6 +70,7 @@ def train_model(
         seed: Of the initial weights, the order of the rows, and dropout.
         checkpoint_uri: Directory of the checkpoints, local or gs://, the same over restarts of one run: training
             continues from the newest checkpoint there. Empty for the artifact's own place.
+        advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
         checkpoints: Folders step-00000100 and so on, each with its checkpoint.json, metrics.jsonl, and tensorboard/.

@@ -11,7 +11,7 @@ from gpu_pipelines.components.training.report import write_report
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.components.training.train import train_model
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.step_interface import fields_from, local_files, log_metrics, place_of
+from gpu_pipelines.step_interface import fields_from, local_files, log_metrics, place_of, with_advanced
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -21,6 +21,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         arguments: the inputs and artifacts of the component, by name.
     """
     with user_errors_end_the_step():
+        arguments = with_advanced(arguments)
         checkpoints = arguments["checkpoints"]
         place = place_of(checkpoints, arguments["checkpoint_uri"])
         settings = fields_from(TrainingSettings, arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -113,6 +114,34 @@ def holds_training(uri: str) -> bool:
     if is_remote(uri):
         return CONFIGURATION in RemoteFolder(uri).names()
     return (Path(uri) / CONFIGURATION).is_file()
+
+
+def require_same_training(uri: str, configuration_hash: str) -> None:
+    """Checks that a training can go on with the checkpoints of a URI, as far as that is known before its data is.
+
+    Args:
+        uri: a directory, or `gs://…`.
+        configuration_hash: of the training.
+
+    Raises:
+        UserError: there are none, or they are of another configuration; or the storage cannot be read.
+    """
+    found = []
+    if is_remote(uri) or Path(uri).is_dir():
+        with tempfile.TemporaryDirectory(prefix="gpu-pipelines-markers-") as staging:
+            found = CheckpointStore(uri, Path(staging)).complete()
+    if not found:
+        raise UserError(
+            f"checkpoint_uri is {uri}, where there is no checkpoint.",
+            "Give the folder that holds step-00000100 and so on, or leave it out to begin anew.",
+        )
+    newest = found[-1]
+    if newest.info.configuration_hash != configuration_hash:
+        raise UserError(
+            f"checkpoint_uri is {uri}, and {newest.name} there was trained with other parameters.",
+            "Give those of that run, or leave checkpoint_uri out to begin anew.",
+        )
+    print(f"the training goes on from {newest.name} in {uri}", flush=True)
 
 
 def local_copy(uri: str, directory: Path, *, foreign: bool = False) -> Path:

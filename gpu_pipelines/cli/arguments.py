@@ -7,7 +7,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,12 @@ _TYPES = {
 }
 
 
+#: The parameter of this project's pipelines whose fields are parameters as well.
+_ADVANCED = "advanced"
+#: The step that knows the task of a pipeline.
+_CHECK = "check-request"
+#: What KFP calls the types.
+_TYPE_NAMES = {str: "String", int: "Integer", float: "Float", bool: "Boolean", list: "List", dict: "Dict"}
 #: What a compiled file calls the types.
 _COMPILED_TYPES = {
     "STRING": "String",
@@ -64,15 +70,63 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     Raises:
         UserError: lists every unknown parameter and every value of a wrong type.
     """
-    inputs = pipeline.component_spec.inputs or {}
-    known = {name: Parameter(spec.type, spec.default, spec.optional) for name, spec in inputs.items()}
-    return all_arguments(known, assignments, file)
+    known = parameters_of(pipeline)
+    return all_arguments(known, assignments, file, fields=fields_of(pipeline.name, known))
+
+
+def parameters_of(component: Any) -> dict[str, Parameter]:
+    """The parameters of a KFP component or pipeline, by name."""
+    inputs = component.component_spec.inputs or {}
+    return {name: Parameter(spec.type, spec.default, spec.optional) for name, spec in inputs.items()}
+
+
+def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The parameters that a pipeline of this project has as fields of its parameter `advanced`; none of another one.
+
+    Args:
+        pipeline: its name, in the form of the command line or of KFP.
+        known: its own parameters.
+    """
+    from gpu_pipelines.pipelines import PIPELINES, load_request
+
+    name = pipeline.replace("-", "_")
+    if name not in PIPELINES or _ADVANCED not in known:
+        return {}
+    from gpu_pipelines.pipelines.advanced import advanced_defaults
+
+    defaults = advanced_defaults(load_request(name).SETTINGS)
+    return {name: Parameter(_TYPE_NAMES[type(default)], default) for name, default in defaults.items()}
+
+
+def as_taken(
+    arguments: Mapping[str, Any], known: Mapping[str, Parameter], fields: Mapping[str, Parameter]
+) -> dict[str, Any]:
+    """The values of all parameters as the pipeline takes them: those of `advanced`, where they differ, in that one.
+
+    Args:
+        arguments: the values, by the parameters' own names.
+        known: the pipeline's own parameters.
+        fields: those of `advanced`; see `fields_of`.
+    """
+    if not fields:
+        return dict(arguments)
+    others = {name: arguments[name] for name in sorted(fields) if arguments[name] != fields[name].default}
+    return {**{name: arguments[name] for name in known if name != _ADVANCED}, _ADVANCED: others}
 
 
 def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
     """The parameters of a compiled pipeline, by name."""
     definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     return {name: _parameter(definition) for name, definition in definitions.items()}
+
+
+def task_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The task that a compiled pipeline is for, as the parameter that it has no more; nothing where it still has it."""
+    for part in (spec["root"], *spec.get("components", {}).values()):
+        given = part.get("dag", {}).get("tasks", {}).get(_CHECK, {}).get("inputs", {}).get("parameters", {})
+        if "constant" in (value := given.get("task", {}).get("runtimeValue", {})):
+            return {"task": str(value["constant"])}
+    return {}
 
 
 def _parameter(definition: Mapping[str, Any]) -> Parameter:
@@ -91,19 +145,25 @@ def all_arguments(
     assignments: Sequence[str],
     file: Path | None,
     before: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Parameter] | None = None,
 ) -> dict[str, Any]:
     """As `pipeline_arguments`, of parameters that are known by name.
+
+    Fields of `advanced` are given, and come back, by their own names; they may be given in `advanced` as well.
 
     Args:
         known: the parameters.
         assignments: texts of the form `key=value`; they win over the file.
         file: a YAML mapping of parameters.
         before: values that stand where no other is given, in place of the defaults.
+        fields: the parameters that are fields of `advanced`; see `fields_of`.
 
     Raises:
         UserError: lists every unknown parameter and every value of a wrong type.
     """
     problems: list[str] = []
+    if fields:
+        known = {**{name: each for name, each in known.items() if name != _ADVANCED}, **fields}
     texts: list[tuple[str, Any]] = list(_from_file(file)) if file else []
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
@@ -113,8 +173,9 @@ def all_arguments(
             texts.append((name.strip(), text))
         else:
             problems.append(f"-p {assignment[:80]} is not of the form key=value.")
-    given = {name: _stored(known[name].type, value) for name, value in (before or {}).items() if name in known}
-    for name, value in texts:
+    stood = {**(before or {}), **((before or {}).get(_ADVANCED) or {})} if fields else before or {}
+    given = {name: _stored(known[name].type, value) for name, value in stood.items() if name in known}
+    for name, value in _opened(texts, problems) if fields else texts:
         if name not in known:
             problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, sorted(known))}")
             continue
@@ -130,6 +191,21 @@ def all_arguments(
     if problems:
         raise UserError.of_all(problems)
     return {name: given.get(name, copy.deepcopy(parameter.default)) for name, parameter in known.items()}
+
+
+def _opened(texts: Sequence[tuple[str, Any]], problems: list[str]) -> Iterator[tuple[str, Any]]:
+    """Names and values in which `advanced` has made way for what is in it."""
+    for name, value in texts:
+        if name != _ADVANCED:
+            yield name, value
+            continue
+        try:
+            inside = _converted("Dict", value)
+        except (ValueError, RecursionError):
+            problems.append(f"{name} takes {_TYPES['Dict']}; got {str(value)[:80]!r}.")
+            continue
+        for field, held in inside.items():
+            yield field, held if isinstance(held, (str, list, dict)) else json.dumps(held)
 
 
 def _is_text(given: str) -> bool:

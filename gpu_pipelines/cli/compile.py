@@ -24,6 +24,7 @@ TARGETS = ("local", "vertex", "kubeflow")
 def compile_pipelines(
     pipeline: Annotated[str | None, typer.Argument(help="Name of the pipeline.")] = None,
     target: Annotated[str, typer.Option(help="Where it will run: local, vertex or kubeflow.")] = "local",
+    task: Annotated[str, typer.Option(help="The task that it is for; left out, the file has all of them.")] = "",
     accelerator: Annotated[str, typer.Option(metavar="SPEC", help="What it trains on, cpu:2 or l4:4, say.")] = "cpu:2",
     nodes: options.Nodes = 1,
     strategy: options.Strategy = None,
@@ -45,18 +46,21 @@ def compile_pipelines(
     data_machine_type: options.DataMachineType = None,
     label: options.Label = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Write all files of the directory compiled.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Write all files of the directory compiled; takes --image.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="With --all: compare instead of writing.")] = False,
     directory: Annotated[Path, typer.Option(metavar="DIR", help="With --all: where the files are.")] = Path("compiled"),
 ) -> None:
     """Compile a pipeline, or all pipelines and components.
 
-    The region of --region or of the settings is only checked: the file runs wherever it is submitted.
+    The region of --region or of the settings is only checked: the file runs wherever it is submitted. Without --image
+    and without an image in the settings, a file for vertex has a parameter for it, and one for kubeflow has none yet.
     """
     if every == (pipeline is not None):
         raise UserError("Give either the name of a pipeline or --all.")
     if pipeline is None:
-        _all(directory, check)
+        _all(directory, check, image)
         return
     from gpu_pipelines.accelerators.request import PlanRequest
     from gpu_pipelines.project_settings import load_project_settings
@@ -72,44 +76,69 @@ def compile_pipelines(
     settings = options.with_labels(load_project_settings(given), label)
     job = options.job_options(max_wait, boot_disk_gb, reduction_server, web_access, env)
     request = PlanRequest(accelerator, nodes, region, strategy, machine_type, reservation, hours)
-    text = _text(pipeline, target, request, settings, job, (data_nodes, data_machine_type or ""))
+    text = _text(pipeline, target, request, settings, job, (data_nodes, data_machine_type or ""), task)
     path = output or Path(f"{pipeline}.yaml")
     _write(path, text)
     print(f"wrote {path}")
+    _show_image(target, settings)
+
+
+def _show_image(target: str, settings: ProjectSettings) -> None:
+    """Says which image the steps of a file run in, or that it has to be given."""
+    if target == "vertex":
+        from gpu_pipelines.targets.vertex.target import note_of_image
+    elif target == "kubeflow":
+        from gpu_pipelines.targets.kubeflow.target import note_of_image
+    else:
+        return
+    print(note_of_image(settings))
+    if not settings.image:
+        print("To compile it for an image of your own give --image, or write image into gpu-pipelines.yaml.")
 
 
 def _text(
-    pipeline: str, target: str, request: PlanRequest, settings: ProjectSettings, job: JobOptions, data: tuple[int, str]
+    pipeline: str,
+    target: str,
+    request: PlanRequest,
+    settings: ProjectSettings,
+    job: JobOptions,
+    data: tuple[int, str],
+    task: str,
 ) -> str:
     from gpu_pipelines.accelerators import plan_request
     from gpu_pipelines.errors import nearest
+    from gpu_pipelines.recipes.tasks import task_problems
 
     if target not in TARGETS:
         raise UserError(f"There is no target {target[:60]!r}.", nearest(target, TARGETS))
     if target != "vertex" and data != (1, ""):
         raise UserError(f"The target {target} has no --data-nodes and no --data-machine-type.", "Leave them out.")
+    if task and (problems := task_problems(task)):
+        raise UserError.of_all(problems)
     if target == "local":
         from gpu_pipelines.targets.local import compiled_for_here
 
-        return compiled_for_here(pipeline, plan_request(request))
+        return compiled_for_here(pipeline, plan_request(request), task)
     planned = plan_request(request)
     if target == "kubeflow":
         from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 
         options.require_no_vertex_job(job, settings)
-        text = compiled_for_kubeflow(pipeline, planned, settings, job.environment)
+        text = compiled_for_kubeflow(pipeline, planned, settings, job.environment, task=task)
     else:
         from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
         from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 
-        text = compiled_for_vertex(pipeline, planned, settings, job, DataNodes(*data))
+        text = compiled_for_vertex(pipeline, planned, settings, job, DataNodes(*data), task=task)
     for caution in planned.warnings:
         print(f"warning: {caution.message}", file=sys.stderr)
     return text
 
 
-def _all(directory: Path, check: bool) -> None:
-    files = compiled_files()
+def _all(directory: Path, check: bool, image: str | None) -> None:
+    from gpu_pipelines.project_settings import ProjectSettings
+
+    files = compiled_files(ProjectSettings(image=image))
     if check:
         _compare(files, directory)
         return
@@ -117,24 +146,36 @@ def _all(directory: Path, check: bool) -> None:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         _write(directory / name, text)
     print(f"wrote {len(files)} files to {directory}")
+    if image is None:
+        print("For an image of your own give --image: those for kubeflow need one, those for vertex ask for one.")
 
 
-def compiled_files() -> dict[str, str]:
-    """The text of every file of the directory `compiled`, by its path there."""
+def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
+    """The text of every file of the directory `compiled`, by its path there.
+
+    `train_evaluate_upload` has a file for each task and accelerator; `scheduled_retraining` one for each of the
+    accelerators that are used most, of all tasks.
+
+    Args:
+        settings: the image of the steps; left out, that is open.
+    """
     from gpu_pipelines.accelerators import plan, plan_request
     from gpu_pipelines.components.catalog import COMPONENTS, load_component
     from gpu_pipelines.pipelines import PIPELINES
+    from gpu_pipelines.recipes.tasks import TASKS
     from gpu_pipelines.targets.compiled import compiled
     from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
     from gpu_pipelines.targets.local import compiled_for_here
-    from gpu_pipelines.targets.vertex.compiled import PUBLISHED, compiled_for_vertex, file_of
+    from gpu_pipelines.targets.vertex.compiled import MOST_USED, PUBLISHED, compiled_for_vertex, file_of
 
     files = {f"{name}/local/cpu-2.yaml": compiled_for_here(name, plan("cpu:2")) for name in PIPELINES}
-    for request in PUBLISHED:
+    wanted = [("train_evaluate_upload", request, task) for request in PUBLISHED for task in TASKS]
+    wanted += [("scheduled_retraining", request, "") for request in MOST_USED]
+    for name, request, task in wanted:
         planned = plan_request(request)
-        for name in PIPELINES:
-            files[f"{name}/vertex/{file_of(planned)}"] = compiled_for_vertex(name, planned)
-            files[f"{name}/kubeflow/{file_of(planned)}"] = compiled_for_kubeflow(name, planned)
+        place = f"{task}/{file_of(planned)}" if task else file_of(planned)
+        files[f"{name}/vertex/{place}"] = compiled_for_vertex(name, planned, settings, task=task)
+        files[f"{name}/kubeflow/{place}"] = compiled_for_kubeflow(name, planned, settings, task=task)
     return {**files, **{f"components/{name}.yaml": compiled(load_component(name)) for name in COMPONENTS}}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.cli import job_options as options
-from gpu_pipelines.cli.arguments import all_arguments, parameters_of_spec
+from gpu_pipelines.cli.arguments import all_arguments, as_taken, fields_of, parameters_of_spec, task_of
 from gpu_pipelines.cli.vertex_request import FILE_SUFFIXES, JobFlags, require_no_flags
 from gpu_pipelines.errors import UserError
 
@@ -66,7 +66,7 @@ def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
 def checked_arguments(
     spec: Mapping[str, Any], assignments: Sequence[str], file: Path | None, settings: ProjectSettings
 ) -> dict[str, Any]:
-    """All parameters of a run on Kubeflow.
+    """All parameters of a run on Kubeflow, as its pipeline takes them.
 
     Args:
         spec: the compiled pipeline.
@@ -80,11 +80,12 @@ def checked_arguments(
     from gpu_pipelines.pipelines import PIPELINES, load_pipeline
     from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, claim_of
 
-    arguments = all_arguments(parameters_of_spec(spec), assignments, file)
-    name = str(spec["pipelineInfo"]["name"]).replace("-", "_")
+    known, name = parameters_of_spec(spec), str(spec["pipelineInfo"]["name"]).replace("-", "_")
+    fields = fields_of(name, known)
+    arguments = all_arguments(known, assignments, file, fields=fields)
     if name in PIPELINES:
-        module = load_pipeline(name)
+        module, checked = load_pipeline(name), {**task_of(spec), **arguments}
         mounted = f"{MOUNT_PATH}/" if claim_of(settings) else ""
-        if problems := module.problems(arguments) or module.problems_on_kubeflow(arguments, mounted):
+        if problems := module.problems(checked) or module.problems_on_kubeflow(checked, mounted):
             raise UserError.of_all(problems)
-    return arguments
+    return as_taken(arguments, known, fields)

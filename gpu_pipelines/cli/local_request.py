@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.cli.arguments import pipeline_arguments
+from gpu_pipelines.cli.arguments import as_taken, fields_of, parameters_of, pipeline_arguments
 from gpu_pipelines.errors import UserError
 
 #: Below the directory of runs: what is left of preparations that were interrupted.
@@ -21,7 +21,7 @@ class LocalRequest:
     Attributes:
         name: name of the pipeline, as on the command line.
         pipeline: the KFP pipeline, built for this machine.
-        arguments: all its parameters.
+        arguments: all its parameters, by their own names.
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
     """
 
@@ -31,11 +31,30 @@ class LocalRequest:
     accelerator: str
 
     @property
+    def taken(self) -> dict[str, Any]:
+        """The arguments as the pipeline takes them."""
+        known = parameters_of(self.pipeline)
+        return as_taken(self.arguments, known, fields_of(self.name, known))
+
+    @property
     def dependencies(self) -> dict[str, list[str]]:
-        """For each task the tasks it needs, in an order in which they can run."""
+        """For each task the tasks it needs, in an order in which they can run; see `without_early_checks`."""
         from gpu_pipelines.targets.compiled import compiled, documents_of, steps_of
 
-        return steps_of(documents_of(compiled(self.pipeline))[0])
+        return without_early_checks(steps_of(documents_of(compiled(self.pipeline))[0]))
+
+
+def without_early_checks(steps: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Steps with those that each needs, of those that check something only the ones right before it.
+
+    Every step needs the check of the request; that each says so is no news to who looks at the picture.
+    """
+    from gpu_pipelines.targets.target import LOOKING_STEPS
+
+    def is_news(need: str, others: Sequence[str]) -> bool:
+        return need not in LOOKING_STEPS or not any(need in steps[other] for other in others)
+
+    return {step: [need for need in needs if is_news(need, needs)] for step, needs in steps.items()}
 
 
 def check_request(

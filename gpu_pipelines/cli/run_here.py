@@ -99,7 +99,7 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
     )
     record.save()
     started = time.monotonic()
-    outcome = run_locally(request.pipeline, request.arguments, directory, runs / CACHE, observer, reuse=reuse)
+    outcome = run_locally(request.pipeline, request.taken, directory, runs / CACHE, observer, reuse=reuse)
     record.status, record.steps = outcome.status, outcome.steps
     record.seconds = time.monotonic() - started
     left = outcome.outputs

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.cli import job_options as options
-from gpu_pipelines.cli.arguments import all_arguments, parameters_of_spec
+from gpu_pipelines.cli.arguments import all_arguments, as_taken, fields_of, parameters_of_spec, task_of
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def require_no_flags(what: str, flags: JobFlags) -> None:
 def checked_arguments(
     spec: Mapping[str, Any], assignments: Sequence[str], file: Path | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """All parameters of a run on Vertex AI.
+    """All parameters of a run on Vertex AI, as its pipeline takes them.
 
     Args:
         spec: the compiled pipeline.
@@ -185,19 +185,24 @@ def checked_arguments(
     from gpu_pipelines.pipelines import PIPELINES, load_pipeline
     from gpu_pipelines.targets.vertex.machines import data_nodes_of
 
-    arguments = all_arguments(parameters_of_spec(spec), assignments, file, before)
-    name = str(spec["pipelineInfo"]["name"]).replace("-", "_")
+    known, name = parameters_of_spec(spec), str(spec["pipelineInfo"]["name"]).replace("-", "_")
+    fields = fields_of(name, known)
+    arguments = all_arguments(known, assignments, file, before, fields)
     if name in PIPELINES:
-        module = load_pipeline(name)
-        if problems := module.problems(arguments) or module.problems_on_vertex(arguments, data_nodes_of(spec)):
+        module, checked = load_pipeline(name), {**task_of(spec), **arguments}
+        if problems := module.problems(checked) or module.problems_on_vertex(checked, data_nodes_of(spec)):
             raise UserError.of_all(problems)
-    return arguments
+    return as_taken(arguments, known, fields)
 
 
 def of_the_project(spec: Mapping[str, Any], settings: ProjectSettings) -> dict[str, Any]:
     """Parameters that the project's settings say: its file is not there where the steps run."""
-    image = settings.serving_image
-    return {"serving_image": image} if image and "serving_image" in parameters_of_spec(spec) else {}
+    from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER
+
+    known = parameters_of_spec(spec)
+    known = {**known, **fields_of(str(spec["pipelineInfo"]["name"]), known)}
+    said = {"serving_image": settings.serving_image, IMAGE_PARAMETER: settings.image}
+    return {name: image for name, image in said.items() if image and name in known}
 
 
 def show_cost(machines: Sequence[StepMachines], region: str | None) -> None:

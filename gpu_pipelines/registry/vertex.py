@@ -22,6 +22,7 @@ from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Che
 from gpu_pipelines.registry.serving_container import serving_container
 from gpu_pipelines.registry.vertex_evaluation import model_evaluation, summary_of
 from gpu_pipelines.registry.vertex_operations import wait_for
+from gpu_pipelines.registry.vertex_permissions import require_may_upload
 from gpu_pipelines.targets.vertex.connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
@@ -65,13 +66,14 @@ class VertexRegistry:
         return self._settings
 
     def require_writable(self) -> None:
-        """Checks that there is a place for files, and that models may be listed.
+        """Checks that there is a place for files, that models may be listed, and that versions may be added.
 
         Raises:
             UserError: there is none, or they may not.
         """
-        self._place_of("model", "files")
+        place = self._place_of("model", "files")
         self.names()
+        require_may_upload(str(self._settings.project), place)
 
     def where(self, name: str) -> str:
         """The console's page of a model."""

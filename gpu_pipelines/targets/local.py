@@ -12,7 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.errors import UserError
@@ -21,11 +22,14 @@ from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE, UNFINISH
 from gpu_pipelines.targets.local_log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local_outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local_processes import no_process_left_behind
-from gpu_pipelines.targets.target import PREPARES
+from gpu_pipelines.targets.target import LOOKING_STEPS, PREPARES
+
+if TYPE_CHECKING:
+    from gpu_pipelines.pipelines.parameters import Parameter
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
-# The effect of one, a new version, is what it is run for, and the other looks at what may have changed.
-NEVER_REUSED = ("upload-model", "check-for-new-data")
+# The effect of one, a new version, is what it is run for, and the others look at what may have changed.
+NEVER_REUSED = ("upload-model", *LOOKING_STEPS)
 
 
 class LocalTarget:
@@ -41,11 +45,17 @@ class LocalTarget:
         registry: a directory where the command is run.
         pipeline_job: the run's name; the local runner knows no resource names.
         notification: None: the command's exit status and the run's outcome.json tell how it ended.
+        parameters: none.
+        note: nothing.
+        for_check: that it is here.
     """
 
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
+    note = ""
+    for_check: Mapping[str, Any] = MappingProxyType({"place": "local"})
 
     def __init__(
         self,
@@ -100,7 +110,7 @@ def require_here(planned: AcceleratorPlan) -> None:
         )
 
 
-def compiled_for_here(name: str, planned: AcceleratorPlan) -> str:
+def compiled_for_here(name: str, planned: AcceleratorPlan, task: str = "") -> str:
     """The text of the file of a pipeline for this machine.
 
     Raises:
@@ -109,7 +119,7 @@ def compiled_for_here(name: str, planned: AcceleratorPlan) -> str:
     from gpu_pipelines.pipelines import load_pipeline
 
     require_here(planned)
-    return compiled(load_pipeline(name).build(LocalTarget(), planned))
+    return compiled(load_pipeline(name).build(LocalTarget(), planned, task=task))
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_pipelines import __version__
 from gpu_pipelines.accelerators import AcceleratorPlan
+
+if TYPE_CHECKING:
+    from gpu_pipelines.pipelines.parameters import Parameter
 
 # The image that all steps run in where they run in containers.
 STEPS_IMAGE = f"gpu-pipelines/steps:{__version__}"
@@ -14,6 +17,8 @@ STEPS_IMAGE = f"gpu-pipelines/steps:{__version__}"
 PREPARES = "prepare-data"
 #: The steps whose results a service may keep: a new version of a model is what the others are run for.
 CACHED_STEPS = (PREPARES,)
+#: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.
+LOOKING_STEPS = ("check-request", "check-for-new-data")
 
 
 class Target(Protocol):
@@ -25,11 +30,17 @@ class Target(Protocol):
         pipeline_job: KFP's placeholder for the name of a run, by which it is found again.
         notification: KFP component that tells its `recipients` how a run ended, for an exit handler; None where
             whoever starts a run sees that.
+        parameters: those that pipelines have there besides the parameters of their steps, by name.
+        note: what to know of the image of the steps; empty where they run in none.
+        for_check: inputs of `check_request` that say where the pipeline runs.
     """
 
     checkpoint_uri: str | None
     registry: str
     pipeline_job: str
+    parameters: Mapping[str, Parameter]
+    note: str
+    for_check: Mapping[str, Any]
 
     @property
     def notification(self) -> Any | None: ...

@@ -7,19 +7,21 @@ from kfp import dsl
 from kfp.dsl import HTML, Model
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.parameters import with_parameters
-from gpu_pipelines.pipelines.steps import Steps, parameters_of_steps
-from gpu_pipelines.recipes.tasks import TASKS
-from gpu_pipelines.registry import is_local, model_name_for, open_registry
-from gpu_pipelines.sources.fingerprint import source_fingerprint
-from gpu_pipelines.sources.names import READ_ANYWHERE
+from gpu_pipelines.pipelines.steps import STEPS, Steps, pipeline_parameters
+from gpu_pipelines.pipelines.train_evaluate_upload.request import (
+    problems,
+    problems_here,
+    problems_on_kubeflow,
+    problems_on_vertex,
+)
+from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.step_interface import fields_from
 from gpu_pipelines.targets.local import digest_of_files, digest_of_program
 from gpu_pipelines.targets.target import Target
+
+__all__ = ["build", "problems", "problems_here", "problems_on_kubeflow", "problems_on_vertex", "state_here"]
 
 
 class Outputs(NamedTuple):
@@ -32,22 +34,23 @@ class Outputs(NamedTuple):
     model: Model
 
 
-def build(target: Target, plan: AcceleratorPlan | None) -> Any:
+def build(target: Target, plan: AcceleratorPlan | None, *, task: str = "") -> Any:
     """Builds the pipeline.
 
     Args:
         target: where it will run; places each step.
         plan: accelerators of the steps that use them; None for those that the target has.
+        task: the one that the pipeline is for; empty to leave that a parameter.
 
     Returns:
         A KFP pipeline (`kfp.dsl.GraphComponent`).
     """
-    steps = Steps(target, plan)
+    steps = Steps(target, plan, task)
 
     @dsl.pipeline(name="train-evaluate-upload")
-    @with_parameters(parameters_of_steps(target))
+    @with_parameters(pipeline_parameters(target, STEPS, task), target.note)
     def train_evaluate_upload(values: dict[str, Any]) -> Outputs:
-        """Prepares data, trains a model, evaluates every checkpoint and uploads the best one.
+        """Checks the request, prepares data, trains a model, evaluates every checkpoint and uploads the best one.
 
         Returns:
             data_report: Rows, rejected rows by reason, class balance and examples.
@@ -56,7 +59,7 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
             best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card.
             model: The version in the registry.
         """
-        tasks = steps.joined(values)
+        tasks = steps.joined(values, steps.checked("train_evaluate_upload", values))
         return Outputs(
             data_report=tasks.prepared.outputs["report"],
             training_report=tasks.trained.outputs["training_report"],
@@ -68,106 +71,12 @@ def build(target: Target, plan: AcceleratorPlan | None) -> Any:
     return train_evaluate_upload
 
 
-def problems(arguments: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with the parameters of a run, without reading any data."""
-    prepare = fields_from(PrepareSettings, arguments)
-    training = fields_from(TrainingSettings, arguments)
-    evaluation = fields_from(EvaluationSettings, arguments)
-    found = [*prepare.problems(), *training.problems(prepare.task)]
-    # Of a task that does not exist nothing is known, and prepare says so already.
-    return [*found, *evaluation.problems(prepare.task)] if prepare.task in TASKS else found
-
-
-def problems_here(arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the parameters of a run on this machine: data that is not here, a registry not writable."""
-    prepare = fields_from(PrepareSettings, arguments)
-    found = [*prepare.problems_here(), *fields_from(TrainingSettings, arguments).problems_here(prepare.task)]
-    found += fields_from(EvaluationSettings, arguments).problems_here()
-    try:
-        open_registry(arguments["registry"]).require_writable()
-    except UserError as error:
-        found.append(f"{error.problem} {error.remedy}")
-    return found
-
-
-def problems_on_vertex(arguments: Mapping[str, Any], data_nodes: int = 1) -> list[str]:
-    """What is wrong with the parameters of a run on Vertex AI: whatever is on this machine alone, or would be lost.
-
-    Args:
-        arguments: all parameters.
-        data_nodes: machines that prepare the data.
-    """
-    prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
-    found = prepare.problems_on(data_nodes)
-    source, registry = prepare.source, evaluation.registry
-    if not source.startswith(READ_ANYWHERE) and not _in_mounted_bucket(source):
-        found.append(
-            f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give gs://BUCKET/FOLDER."
-        )
-    if is_local(registry):
-        found.append(
-            f"The registry {registry} would be a directory of the container, lost at its end. Give registry=vertex:// "
-            "for Vertex AI Model Registry."
-        )
-    model = fields_from(TrainingSettings, arguments).model
-    for name, value in (("model", model), ("tokenizer", prepare.tokenizer)):
-        if value.startswith((".", "/", "~")) and not _in_mounted_bucket(value):
-            found.append(f"{name} is {value}, a directory of this machine. Copy it into a bucket: {_MOUNTED}BUCKET/….")
-    scoring = evaluation.scoring_file
-    if scoring is not None and not _in_mounted_bucket(str(scoring)):
-        found.append(
-            f"scoring_function is in {scoring}, a file of this machine. Copy it into a bucket, {_MOUNTED}BUCKET/…, or "
-            "add it to the image and give package.module:function."
-        )
-    return found
-
-
-#: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
-_MOUNTED = "/gcs/"
-
-
-def _in_mounted_bucket(path: str) -> bool:
-    return path.startswith(_MOUNTED) and path != _MOUNTED
-
-
-def problems_on_kubeflow(arguments: Mapping[str, Any], mounted: str) -> list[str]:
-    """What is wrong with the parameters of a run on Kubeflow: whatever is on this machine alone, or would be lost.
-
-    Args:
-        arguments: all parameters.
-        mounted: where a claim is mounted in the steps, with a slash at the end; empty if none is.
-    """
-
-    def is_there(path: str) -> bool:
-        return bool(mounted) and path.startswith(mounted) and path != mounted
-
-    found = []
-    prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
-    where = f"the mounted claim, {mounted}…" if mounted else "a bucket, gs://BUCKET/FOLDER"
-    if not prepare.source.startswith(READ_ANYWHERE) and not is_there(prepare.source):
-        found.append(f"The source {prepare.source} is not where the pods can read it. Copy it into {where}.")
-    if is_local(evaluation.registry) and not is_there(evaluation.registry):
-        found.append(
-            f"The registry {evaluation.registry} would be a directory of the container, lost at its end. Give "
-            + (f"registry={mounted}registry, or " if mounted else "")
-            + "registry=vertex://PROJECT/REGION for Vertex AI Model Registry."
-        )
-    paths = {"model": fields_from(TrainingSettings, arguments).model, "tokenizer": prepare.tokenizer}
-    if evaluation.scoring_file is not None:
-        paths["scoring_function"] = str(evaluation.scoring_file)
-    for name, value in paths.items():
-        if value.startswith((".", "/", "~")) and not is_there(value):
-            found.append(f"{name} is {value}, which is on this machine. Copy it into {where}, or add it to the image.")
-    return found
-
-
 def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
     program = digest_of_program()
     source = arguments["source"]
-    data = source_fingerprint(source, arguments["billing_project"])
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
     seen = f"{champion.place} {champion.info['created']}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
         seen += digest_of_files(scoring.resolve())
-    return {"prepare-data": program + data, "train-model": program, "evaluate-checkpoints": program + seen}
+    return {"prepare-data": program, "train-model": program, "evaluate-checkpoints": program + seen}

@@ -1,13 +1,15 @@
 """Pipeline parameters from text and from YAML, for every type of KFP, with all problems listed at once."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Optional
 
 import pytest
 from kfp import dsl
 
-from gpu_pipelines.cli.arguments import pipeline_arguments
+from gpu_pipelines.cli.arguments import all_arguments, as_taken, fields_of, parameters_of, pipeline_arguments
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
 
@@ -52,6 +54,9 @@ class InPlace:
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
+    parameters: Mapping[str, Any] = MappingProxyType({})
+    note = ""
+    for_check: Mapping[str, Any] = MappingProxyType({})
 
     def place(self, component: Any, plan: Any) -> Any:
         return component
@@ -351,7 +356,7 @@ def test_a_long_wrong_value_is_cut_in_the_message() -> None:
 def test_the_real_pipeline_takes_its_parameters_from_text_and_from_a_file(real_pipeline: Any, tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("learning_rate: 1e-3\ngates: [accuracy>=0.95, log_loss<=0.3]\nepochs: 2\n")
     got = pipeline_arguments(real_pipeline, ["source=photos", "max_steps=10"], tmp_path / "p.yaml")
-    assert set(got) == set(real_pipeline.component_spec.inputs)
+    assert set(got) > set(real_pipeline.component_spec.inputs) - {"advanced"}, "each by its own name"
     assert same(got["learning_rate"], 0.001)
     assert same(got["epochs"], 2.0)
     assert same(got["max_steps"], 10)
@@ -364,3 +369,51 @@ def test_the_real_pipeline_names_the_parameter_that_was_meant(real_pipeline: Any
         pipeline_arguments(real_pipeline, ["global_batch=8", "learning-rate=1"], None)
     assert "global_batch_size" in str(caught.value)
     assert "'learning_rate'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given", [["packing=false", "keep_last=2"], ['advanced={"packing": false, "keep_last": 2}'], ["advanced="], []]
+)
+def test_a_rare_parameter_is_given_by_its_own_name_or_in_advanced(real_pipeline: Any, given: list[str]) -> None:
+    if given == ["advanced="]:
+        with pytest.raises(UserError, match="advanced takes a mapping; got ''"):
+            pipeline_arguments(real_pipeline, given, None)
+        return
+    got = pipeline_arguments(real_pipeline, given, None)
+    assert "advanced" not in got
+    assert (got["packing"], got["keep_last"]) == ((False, 2) if given else (True, 0))
+    known = parameters_of(real_pipeline)
+    taken = as_taken(got, known, fields_of(real_pipeline.name, known))
+    assert set(taken) == set(real_pipeline.component_spec.inputs)
+    assert taken["advanced"] == ({"keep_last": 2, "packing": False} if given else {})
+
+
+def test_a_later_value_wins_wherever_it_stands(real_pipeline: Any, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("advanced: {seed: 5, weight_decay: 1.e-3, recipe: a.b:C}\nkeep_last: 4\n")
+    got = pipeline_arguments(real_pipeline, ["seed=6", 'advanced={"keep_last": 9}'], tmp_path / "p.yaml")
+    assert (got["seed"], got["keep_last"], got["weight_decay"], got["recipe"]) == (6, 9, 0.001, "a.b:C")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ('advanced={"paking": false}', "There is no parameter 'paking'. Did you mean 'packing'?"),
+        ('advanced={"keep_last": 1.5}', "keep_last takes a whole number"),
+        ('advanced={"packing": null}', "packing takes true or false"),
+        ("advanced=[1]", "advanced takes a mapping"),
+    ],
+)
+def test_what_is_wrong_in_advanced_is_told_as_of_any_parameter(real_pipeline: Any, given: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        pipeline_arguments(real_pipeline, [given], None)
+    assert message in str(caught.value)
+
+
+def test_what_a_schedule_holds_stands_until_it_is_changed(real_pipeline: Any) -> None:
+    known = parameters_of(real_pipeline)
+    fields = fields_of(real_pipeline.name, known)
+    # As the service holds them, with a point in every number.
+    before = {"epochs": 8.0, "image_size": 32.0, "advanced": {"keep_last": 2.0, "packing": False}}
+    got = all_arguments(known, ["keep_last=0"], None, before, fields)
+    assert repr((got["image_size"], got["keep_last"], got["epochs"])) == "(32, 0, 8.0)"
+    assert as_taken(got, known, fields)["advanced"] == {"packing": False}

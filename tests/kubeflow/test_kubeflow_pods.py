@@ -12,23 +12,29 @@ from driver import CompiledFile
 from kubernetes_api.types import problems_of_pod
 
 from gpu_pipelines.accelerators import plan, plan_request
+from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines import PIPELINES
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
-from gpu_pipelines.targets.vertex.compiled import PUBLISHED, file_of
+from gpu_pipelines.targets.vertex.compiled import MOST_USED, PUBLISHED, file_of
 
 ROOT = Path(__file__).parents[2]
-PIPELINE = "train_evaluate_upload"
+PIPELINE, RETRAINING = "train_evaluate_upload", "scheduled_retraining"
 GPU_STEPS = ("train-model", "evaluate-checkpoints")
+
+
+def accelerators(pipeline: str) -> tuple[PlanRequest, ...]:
+    """Those that the files of a pipeline are published for."""
+    return MOST_USED if pipeline == RETRAINING else PUBLISHED
 
 
 def published(pipeline: str) -> dict[str, tuple[Any, CompiledFile]]:
     """Plan and compiled file of each published accelerator, by the file's name."""
-    plans = [plan_request(request) for request in PUBLISHED]
+    plans = [plan_request(request) for request in accelerators(pipeline)]
     # That they are what is compiled now is held by tests/layout.
-    folder = ROOT / "compiled" / pipeline / "kubeflow"
+    folder = ROOT / "compiled" / pipeline / "kubeflow" / ("" if pipeline == RETRAINING else "causal_lm")
     return {file_of(p): (p, CompiledFile((folder / file_of(p)).read_text(encoding="utf-8"))) for p in plans}
 
 
@@ -48,7 +54,7 @@ def variables(pod: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_every_pod_of_every_file_is_one_of_kubernetes(pipeline: str) -> None:
     files = published(pipeline)
-    assert len(files) == len(PUBLISHED)
+    assert len(files) == len(accelerators(pipeline))
     for name, (_, file) in files.items():
         assert set(file.configurations) == set(file.executors), name
         for label in file.executors:

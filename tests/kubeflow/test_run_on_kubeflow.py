@@ -112,7 +112,7 @@ def test_a_dry_run_sends_nothing(folder: Path, kfp_api: KfpApi, compiled: Path) 
 def test_a_run_is_followed_to_its_end(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
     finished = on_kubeflow(folder, compiled, "--follow", "--interval", "0.1")
     assert finished.status == 0, finished.out + finished.err
-    for step in ("prepare-data", "train-model", "evaluate-checkpoints", "upload-model"):
+    for step in ("check-request", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"):
         assert f"{step}: started" in finished.out
         assert f"{step}: succeeded after" in finished.out
     assert "driver" not in finished.out

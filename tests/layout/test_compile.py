@@ -41,7 +41,7 @@ def test_files_that_differ_are_named_with_how_and_written_again(tmp_path: Path) 
 def test_every_compiled_file_is_of_kfps_own_types() -> None:
     for path in (ROOT / "compiled").rglob("*.yaml"):
         pipeline, *for_kubernetes = documents_of(path.read_text(encoding="utf-8"))
-        assert len(for_kubernetes) == (path.parent.name == "kubeflow"), path
+        assert len(for_kubernetes) == ("kubeflow" in path.parts), path
         spec = json_format.ParseDict(pipeline, pipeline_spec_pb2.PipelineSpec())
         assert spec.pipeline_info.name, path
         for platform in for_kubernetes:

@@ -23,7 +23,9 @@ from gpu_pipelines.components.model_upload.upload import UploadSettings
 from gpu_pipelines.components.readme import readme
 from gpu_pipelines.components.training.script_settings import ScriptSettings
 from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.pipelines import PIPELINES, load_pipeline
+from gpu_pipelines.pipelines import PIPELINES, load_pipeline, load_request
+from gpu_pipelines.pipelines.advanced import COMMON, FILLED_IN, OF_TASKS, advanced_defaults
+from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.targets.local import LocalTarget
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +127,7 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
 
 
 # One is there in place of train_model, in pipelines of the users' own, and one is of the second pipeline alone.
-IN_PIPELINE = [name for name in COMPONENTS if name not in ("run_training_script", "check_for_new_data")]
+IN_PIPELINE = [n for n in COMPONENTS if n not in ("check_request", "run_training_script", "check_for_new_data")]
 
 
 def interfaces() -> Iterator[tuple[str, Any]]:
@@ -165,11 +167,30 @@ def test_the_defaults_in_a_stub_are_those_of_the_step(component: str, settings: 
 def test_a_parameter_means_the_same_in_the_pipeline_as_in_its_component() -> None:
     pipeline = load_pipeline("train_evaluate_upload").build(LocalTarget(), None).component_spec.inputs
     inputs = {n: i for name in IN_PIPELINE for n, i in load_component(name).component_spec.inputs.items()}
+    checked = load_component("check_request").component_spec.inputs
     for name, spec in pipeline.items():
-        assert spec.type == inputs[name].type
-        assert spec.default == inputs[name].default
-    hidden = {n for n, i in inputs.items() if "@" not in i.type} - set(pipeline)
-    assert hidden == {"checkpoint_uri", "passed", "pipeline_job"}, "what the pipeline itself fills in"
+        assert spec.type == inputs[name].type == checked[name].type
+        assert spec.default == inputs[name].default == checked[name].default
+    fields = advanced_defaults(load_request("train_evaluate_upload").SETTINGS)
+    for name, default in fields.items():
+        assert inputs[name].default == default
+        assert f"\n- {name} (" in f"\n{pipeline['advanced'].description}"
+    hidden = {n for n, i in inputs.items() if "@" not in i.type} - set(pipeline) - set(fields)
+    assert hidden <= set(FILLED_IN), "what the pipeline itself fills in"
+
+
+def test_the_first_step_takes_what_stands_in_the_forms_of_all_pipelines() -> None:
+    of_the_place = {"advanced", "notify", "pipeline", "place", "data_nodes", "storage", "run_name"}
+    assert set(load_component("check_request").component_spec.inputs) == {*COMMON, *of_the_place}
+    outputs = load_component("check_request").component_spec.outputs
+    steps = {step for name in PIPELINES for step in load_request(name).SETTINGS}
+    assert set(outputs) == {"source_fingerprint", *steps}
+
+
+def test_a_parameter_that_is_for_some_tasks_is_one_of_a_step_and_they_are_tasks() -> None:
+    every = {*COMMON, *advanced_defaults(load_request("scheduled_retraining").SETTINGS)}
+    assert set(OF_TASKS) <= every
+    assert {task for tasks in OF_TASKS.values() for task in tasks} <= set(TASKS)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
@@ -188,7 +209,9 @@ def test_the_readme_of_a_step_is_up_to_date(folder: str) -> None:
 
 def test_what_both_pipelines_take_is_the_same_in_both() -> None:
     first, second = (load_pipeline(name).build(LocalTarget(), None).component_spec.inputs for name in PIPELINES)
-    assert set(second) - set(first) == {"min_champion_age_days", "start_from_champion"}
+    assert set(second) - set(first) == {"start_from_champion"}
     assert {name: (second[name].type, second[name].default) for name in first} == {
         name: (spec.type, spec.default) for name, spec in first.items()
     }
+    fields, more = (advanced_defaults(load_request(name).SETTINGS) for name in PIPELINES)
+    assert more == {**fields, "min_champion_age_days": 0.0}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from conftest import GPU_PIPELINES, PIPELINE, gpu_pipelines, newest_run, run_pipeline, write_photos
 
-STEPS = ["prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
+STEPS = ["check-request", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
 
 
 def aliases(cwd: Path, name: str = "digits") -> dict[str, int]:
@@ -119,6 +119,7 @@ def test_an_equally_good_model_becomes_champion_and_unchanged_steps_are_not_run_
     statuses = {step["name"]: step["status"] for step in newest_run(after_digits)["steps"]}
     # The champion has changed from none to version 1, so the comparison has to be made again.
     assert statuses == {
+        "check-request": "succeeded",
         "prepare-data": "reused",
         "train-model": "reused",
         "evaluate-checkpoints": "succeeded",
@@ -247,7 +248,7 @@ def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     assert "train-model: continuing from step-" in resumed.out
     record = newest_run(tmp_path)
     assert record["directory"] != first
-    assert [step["status"] for step in record["steps"]][:2] == ["reused", "succeeded"]
+    assert [step["status"] for step in record["steps"]][:3] == ["succeeded", "reused", "succeeded"]
     assert aliases(tmp_path, "photos")["champion"] == 1
 
 

@@ -13,7 +13,8 @@ from conftest import Finished, gpu_pipelines, newest_run, write_photos
 
 PIPELINE = "scheduled_retraining"
 CHEAP = {"smoke_test": False, "image_size": 16, "max_steps": 4, "checkpoint_every_steps": 2, "global_batch_size": 16}
-STEPS = ["check-for-new-data", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
+LOOKS = ["check-request", "check-for-new-data"]
+STEPS = [*LOOKS, "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def test_the_first_run_makes_a_champion(runs: list[Run]) -> None:
 
 def test_unchanged_data_ends_the_run_at_once(runs: list[Run]) -> None:
     second = runs[1]
-    assert [step["name"] for step in second.record["steps"]] == STEPS[:1]
+    assert [step["name"] for step in second.record["steps"]] == LOOKS
     assert "nothing new: the source photos is as it was for version 1 of photos, the champion" in second.done.out
     assert (second.outcome["outcome"], second.outcome["version"]) == ("nothing new", None)
     assert "Nothing new: no model was trained" in second.page

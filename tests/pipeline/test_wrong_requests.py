@@ -94,7 +94,7 @@ def test_an_unknown_pipeline_is_refused_with_the_valid_ones(tmp_path: Path) -> N
 def test_a_dry_run_shows_the_request_and_runs_nothing(tmp_path: Path) -> None:
     done = run_pipeline(tmp_path, "--dry-run", epochs=3)
     assert done.status == 0
-    assert "prepare-data → train-model → evaluate-checkpoints → upload-model" in done.out
+    assert "check-request → prepare-data → train-model → evaluate-checkpoints → upload-model" in done.out
     assert "Nothing was run." in done.out
     assert not (tmp_path / "runs").exists()
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vertex_api.payload import PipelineRun
     from vertex_api.server import VertexApi
 
-COMPILED = Path(__file__).parents[2] / "compiled" / "train_evaluate_upload" / "vertex"
+COMPILED = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/image_classification"
 GPU_STEPS = ("train-model", "evaluate-checkpoints")
 
 

@@ -57,13 +57,15 @@ def test_whoever_is_to_be_told_is_told_however_the_rest_ends(spec: dict[str, Any
 
 def test_nothing_runs_before_the_look_at_the_data_and_all_else_hangs_on_its_answer(spec: dict[str, Any]) -> None:
     tasks = tasks_in(spec, "comp-exit-handler-1")
-    assert set(tasks) == {"check-for-new-data", "condition-2"}
-    assert tasks["condition-2"]["dependentTasks"] == ["check-for-new-data"]
+    assert set(tasks) == {"check-request", "check-for-new-data", "condition-2"}
+    assert tasks["check-for-new-data"]["dependentTasks"] == ["check-request"]
+    assert tasks["condition-2"]["dependentTasks"] == ["check-for-new-data", "check-request"]
     condition = tasks["condition-2"]["triggerPolicy"]["condition"]
     assert condition == "inputs.parameter_values['pipelinechannel--check-for-new-data-Output'] == true"
     assert steps_of(spec) == {
-        "check-for-new-data": [],
-        "prepare-data": ["check-for-new-data"],
+        "check-request": [],
+        "check-for-new-data": ["check-request"],
+        "prepare-data": ["check-for-new-data", "check-request"],
         "train-model": ["prepare-data"],
         "evaluate-checkpoints": ["prepare-data", "train-model"],
         "upload-model": ["evaluate-checkpoints"],
@@ -78,10 +80,15 @@ def test_model_and_tokenizer_are_those_that_the_look_has_chosen(spec: dict[str, 
         assert given == {"componentInputParameter": f"pipelinechannel--check-for-new-data-{name}"}
 
 
-def test_neither_the_look_nor_old_data_comes_from_a_cache(spec: dict[str, Any]) -> None:
+def test_only_prepared_data_comes_from_a_cache_and_what_it_was_made_of_is_in_its_key(spec: dict[str, Any]) -> None:
     tasks = {**tasks_in(spec, "comp-exit-handler-1"), **tasks_in(spec, "comp-condition-2")}
     del tasks["condition-2"]
-    assert [name for name, task in tasks.items() if task.get("cachingOptions", {}).get("enableCache")] == []
+    cached = [name for name, task in tasks.items() if task.get("cachingOptions", {}).get("enableCache")]
+    assert cached == ["prepare-data"]
+    given = tasks["prepare-data"]["inputs"]["parameters"]["source_fingerprint"]
+    assert given == {"componentInputParameter": "pipelinechannel--check-request-source_fingerprint"}
+    (looked,) = [tasks["check-for-new-data"]["inputs"]["parameters"]["source_fingerprint"]["taskOutputParameter"]]
+    assert looked["producerTask"] == "check-request", "the data is looked at once"
 
 
 def test_gpus_are_where_the_plan_puts_them(spec: dict[str, Any]) -> None:
@@ -115,7 +122,8 @@ def test_it_is_uploaded_and_scheduled_by_its_name(vertex_api: VertexApi, tmp_pat
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((), "notify has 0 addresses; give one to 3"),
+        ((), "The parameter notify must be given."),
+        (("-p", "notify="), "notify has 0 addresses; give one to 3"),
         (("-p", "notify=a@b.de,c@d.de,e@f.de,g@h.de"), "notify has 4 addresses"),
         (("-p", "notify=somebody"), "notify has 'somebody', which is no e-mail address."),
     ],

@@ -82,7 +82,7 @@ def test_a_pipeline_is_compiled_checked_priced_and_submitted(vertex_api: VertexA
     assert dict(job.labels) == {"team": "vision"}
     assert job.runtime_config.gcs_output_directory == "gs://example-bucket/runs"
     values = job.runtime_config.parameter_values
-    assert (values["epochs"], values["seed"], values["registry"]) == (2.0, 0.0, "vertex://")
+    assert (values["epochs"], values["image_size"], values["registry"]) == (2.0, 0.0, "vertex://")
     # Each step keeps its own setting of the cache.
     tasks = job.pipeline_spec["root"]["dag"]["tasks"]
     assert dict(tasks["prepare-data"]["cachingOptions"]) == {"enableCache": True}
@@ -200,7 +200,7 @@ def test_an_uploaded_version_runs_by_its_address(vertex_api: VertexApi, tmp_path
 
 
 def test_a_published_file_takes_the_image_of_the_project(vertex_api: VertexApi, tmp_path: Path) -> None:
-    file = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/h100-8-4-nodes.yaml"
+    file = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/image_classification/h100-8-4-nodes.yaml"
     given = ("--dry-run", "--target", "vertex", "-p", REGISTRY)
     done = command(vertex_api, tmp_path, "run", str(file), *given)
     train, evaluate = done.err.splitlines()[:2]
@@ -208,7 +208,7 @@ def test_a_published_file_takes_the_image_of_the_project(vertex_api: VertexApi, 
     assert evaluate.startswith("evaluate-checkpoints: ")
     assert "gpu-pipelines/steps" not in done.out
     # The compiled file holds every number with a point.
-    assert '"seed": 0,' in done.out
+    assert '"image_size": 0,' in done.out
     assert "us-docker.pkg.dev/example-project/images/steps:0.1.0" in done.out
     (tmp_path / "gpu-pipelines.yaml").write_text("pipeline_root: gs://example-bucket/runs\n")
     done = command(vertex_api, tmp_path, "run", str(file), *given)

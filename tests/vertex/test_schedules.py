@@ -77,7 +77,7 @@ def test_a_schedule_prepares_and_serves_with_what_the_project_and_the_upload_say
     assert done.status == 0, done.err
     [made] = schedules(vertex_api)
     job = made.create_pipeline_job_request.pipeline_job
-    assert job.runtime_config.parameter_values["serving_image"] == "eu.example/s:1"
+    assert job.runtime_config.parameter_values["advanced"]["serving_image"] == "eu.example/s:1"
 
 
 def test_a_schedule_is_listed_shown_paused_resumed_and_deleted(vertex_api: VertexApi, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def job_of(spec: dict[str, Any], step: str) -> CustomJobSpec:
 def files() -> dict[str, tuple[Any, str]]:
     plans = [plan_request(request) for request in PUBLISHED]
     # That they are what is compiled now is held by tests/layout.
-    folder = ROOT / "compiled" / PIPELINE / "vertex"
+    folder = ROOT / "compiled" / PIPELINE / "vertex" / "image_classification"
     return {file_of(planned): (planned, (folder / file_of(planned)).read_text(encoding="utf-8")) for planned in plans}
 
 
@@ -110,7 +110,7 @@ def test_the_sdk_takes_every_file(files: dict[str, tuple[Any, str]], tmp_path: A
             display_name=name,
             template_path=str(path),
             pipeline_root="gs://bucket/root",
-            parameter_values={"source": "gs://bucket/data", "epochs": 2.0},
+            parameter_values={"source": "gs://bucket/data", "epochs": 2.0, "steps_image": "i"},
             project="project",
             location="us-central1",
             credentials=AnonymousCredentials(),
@@ -131,6 +131,7 @@ def test_only_data_preparation_is_cached(files: dict[str, tuple[Any, str]]) -> N
     tasks = parsed(files["l4-4.yaml"][1])["root"]["dag"]["tasks"]
     cached = {name: task["cachingOptions"].get("enableCache", False) for name, task in tasks.items()}
     assert cached == {
+        "check-request": False,
         "prepare-data": True,
         "train-model": False,
         "evaluate-checkpoints": False,
@@ -140,7 +141,7 @@ def test_only_data_preparation_is_cached(files: dict[str, tuple[Any, str]]) -> N
 
 def test_steps_without_gpu_are_plain_tasks_with_cpus_and_memory(files: dict[str, tuple[Any, str]]) -> None:
     executors = parsed(files["l4-4.yaml"][1])["deploymentSpec"]["executors"]
-    for step in ("prepare-data", "upload-model"):
+    for step in ("check-request", "prepare-data", "upload-model"):
         resources = executors[f"exec-{step}"]["container"]["resources"]
         assert float(resources["resourceCpuLimit"]) <= 96, "the most that the service takes"
         assert resources["resourceMemoryLimit"]
@@ -244,4 +245,4 @@ def test_the_environment_does_not_change_a_file(files: dict[str, tuple[Any, str]
     for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "GPU_PIPELINES_REHEARSE", "GPU_PIPELINES_ACCELERATOR"):
         monkeypatch.setenv(name, "cpu:2")
     planned, text = files["l4-4.yaml"]
-    assert compiled_for_vertex(PIPELINE, planned) == text
+    assert compiled_for_vertex(PIPELINE, planned, task="image_classification") == text

@@ -152,7 +152,7 @@ def _parameters(
             outer = given["componentInputParameter"]
             value = run.parameters.get(outer, pipeline.get(outer, {}).get("defaultValue"))
         elif "runtimeValue" in given:
-            value = given["runtimeValue"]["constant"]
+            value = _with_inner(given["runtimeValue"]["constant"], task, run, pipeline)
         else:
             value = definition.get("defaultValue", _EMPTY.get(definition["parameterType"]))
         if isinstance(value, str):
@@ -160,6 +160,29 @@ def _parameters(
                 value = value.replace(placeholder, text)
         found[parameter] = as_stored(value, definition)
     return found
+
+
+def _with_inner(value: Any, task: Mapping[str, Any], run: PipelineRun, pipeline: Mapping[str, Any]) -> Any:
+    """A constant in which texts that stand for parameters of the pipeline are these, however deep they are in it."""
+    if isinstance(value, dict):
+        return {key: _with_inner(held, task, run, pipeline) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_with_inner(held, task, run, pipeline) for held in value]
+    match = _PARAMETER.fullmatch(value) if isinstance(value, str) else None
+    given = task["inputs"]["parameters"].get(match[1], {}) if match else {}
+    if "componentInputParameter" not in given:
+        return value
+    outer = given["componentInputParameter"].removeprefix("pipelinechannel--")
+    return run.parameters.get(outer, pipeline.get(outer, {}).get("defaultValue"))
+
+
+def image_of(pipeline: Pipeline, task: str, run: PipelineRun) -> str:
+    """The image of a task's container."""
+    spec = _spec(pipeline)
+    placed, component = _task_and_component(spec, task)
+    image = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]["image"]
+    parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    return str(_with_inner(image, placed, run, parameters))
 
 
 def as_stored(value: Any, definition: Mapping[str, Any]) -> Any:

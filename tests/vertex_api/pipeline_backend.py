@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vertex_api.mounted_bucket import command_with_bucket
-from vertex_api.payload import PipelineRun, as_stored, container_command, executor_input_of, tasks_of
+from vertex_api.payload import PipelineRun, as_stored, container_command, executor_input_of, image_of, tasks_of
 from vertex_api.replicas import container_variables
 from vertex_api.server import VertexApi
 from vertex_api.transcoding import as_json
@@ -34,6 +35,8 @@ class PipelineBackend:
 
     Attributes:
         mails: recipients and final state of each e-mail that the service would have sent.
+        images: the image of each task that was run.
+        broken: tasks whose next attempts end with an error of the service, and how many.
     """
 
     def __init__(self, api: VertexApi, rehearse: str) -> None:
@@ -41,6 +44,9 @@ class PipelineBackend:
         self._bucket = api.folder / "gcs"
         self._bucket.mkdir()
         self.mails: list[tuple[list[str], str]] = []
+        self.images: dict[str, str] = {}
+        self.broken: dict[str, int] = {}
+        self._kept: dict[str, dict[str, Any]] = {}
         variables = {**api.proxy_environment(), "STORAGE_EMULATOR_HOST": api.url}
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
@@ -143,6 +149,32 @@ class PipelineBackend:
             for key, given in tasks_of(spec)[task].get("inputs", {}).get("artifacts", {}).items()
         }
         executor_input = executor_input_of(spec, task, run, artifacts, values)
+        self.images[task] = image_of(spec, task, run)
+        key = self._key(spec, task, executor_input)
+        if tasks_of(spec)[task].get("cachingOptions", {}).get("enableCache") and key in self._kept:
+            self._jobs.set_task(name, task, "SKIPPED")
+            return self._kept[key]
+        for _ in range(1 + tasks_of(spec)[task].get("retryPolicy", {}).get("maxRetryCount", 0)):
+            if outputs := self._attempt(name, spec, task, run, executor_input):
+                self._kept[key] = outputs
+                return outputs
+        return {}
+
+    def _key(self, spec: Spec, task: str, executor_input: Mapping[str, Any]) -> str:
+        """What a result is found again by: what the task runs, and the values of its inputs."""
+        component = spec["components"][tasks_of(spec)[task]["componentRef"]["name"]]
+        executor = spec["deploymentSpec"]["executors"][component["executorLabel"]]
+        return json.dumps([executor, executor_input["inputs"]], sort_keys=True)
+
+    def _attempt(
+        self, name: str, spec: Spec, task: str, run: PipelineRun, executor_input: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Runs a task's container once; gives its outputs, or nothing if it failed."""
+        if self.broken.get(task, 0) > 0:
+            self.broken[task] -= 1
+            self._jobs.set_task(name, task, "FAILED", "Internal error occurred for the current attempt.")
+            return {}
+        shutil.rmtree(self._here(run.files / task), ignore_errors=True)
         self._here(run.files / task).mkdir(parents=True)
         self._jobs.set_task(name, task, "RUNNING")
         process = subprocess.run(

@@ -15,6 +15,7 @@ def compiled_for_kubeflow(
     plan: AcceleratorPlan,
     settings: ProjectSettings | None = None,
     environment: Mapping[str, str] | None = None,
+    task: str = "",
 ) -> str:
     """The text of the file of a pipeline: two YAML documents.
 
@@ -23,10 +24,11 @@ def compiled_for_kubeflow(
         plan: what it trains on.
         settings: image, claim or bucket, node pool, pull secret, queue, service account.
         environment: variables of the steps.
+        task: the one that the file is for; empty where that is a parameter.
 
     Raises:
         UserError: there is no such pipeline, or GKE has no such nodes.
     """
     from gpu_pipelines.pipelines import load_pipeline
 
-    return compiled(load_pipeline(name).build(KubeflowTarget(settings, environment), plan))
+    return compiled(load_pipeline(name).build(KubeflowTarget(settings, environment), plan, task=task))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.project_settings import ProjectSettings
@@ -14,6 +15,9 @@ from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNe
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_RUNTIME, TrainJobSpec
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE
+
+if TYPE_CHECKING:
+    from gpu_pipelines.pipelines.parameters import Parameter
 
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
@@ -44,14 +48,20 @@ class KubeflowTarget:
         registry: a directory of the claim; without one Vertex AI Model Registry.
         pipeline_job: the run's name; Vertex AI's registry takes names of its own pipeline jobs alone.
         notification: None: Kubeflow Pipelines comes with no component that sends mail.
+        parameters: none.
+        note: the image of the steps, or how to give one.
+        for_check: that it is Kubeflow.
     """
 
     pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
+    for_check: Mapping[str, Any] = MappingProxyType({"place": "kubeflow"})
 
     def __init__(self, settings: ProjectSettings | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})
+        self.note = note_of_image(self._settings)
         self._claim = claim_of(self._settings)
         self._storage = storage_of_runs(self._settings)
         self.checkpoint_uri: str | None = f"{self._storage}/checkpoints/{THIS_RUN}"
@@ -153,6 +163,16 @@ class KubeflowTarget:
         container = task.container_spec
         container.args = ["--train-job", spec.dumps(), "--", *as_process_1(container.command), *container.args]
         container.command = ["python3", "-m", _LAUNCHER]
+
+
+def note_of_image(settings: ProjectSettings) -> str:
+    """What a file says of the image of its steps; nobody can pull the one that stands in a file for no image."""
+    if settings.image:
+        return f"Its steps run in {settings.image}."
+    return (
+        f"Its steps run in {STEPS_IMAGE}, which stands for an image of your own: compile it with --image, or run this "
+        "file with gpu-pipelines, which fills in that of the settings."
+    )
 
 
 def claim_of(settings: ProjectSettings) -> str:

@@ -31,6 +31,15 @@ PUBLISHED = (
     PlanRequest("b200:8"),
     PlanRequest("rtx-pro-6000:8"),
 )
+#: Those that are used most; for other accelerators a file is compiled when it is needed.
+MOST_USED = (
+    PlanRequest("l4:1"),
+    PlanRequest("l4:4"),
+    PlanRequest("a100:8"),
+    PlanRequest("a100-80gb:8"),
+    PlanRequest("h100:2", strategy="spot"),
+    PlanRequest("h100:8"),
+)
 
 #: What a CustomJob's task runs: it creates the job, waits for it, and does no work of its own.
 _LAUNCHER = "google_cloud_pipeline_components.container.v1.custom_job.launcher"
@@ -42,6 +51,7 @@ def compiled_for_vertex(
     settings: ProjectSettings | None = None,
     options: JobOptions | None = None,
     data: DataNodes | None = None,
+    task: str = "",
 ) -> str:
     """The text of the file of a pipeline.
 
@@ -51,6 +61,7 @@ def compiled_for_vertex(
         settings: image, service account, network, key, TensorBoard and labels of the steps.
         options: disk, waiting, reduction servers and variables of the jobs.
         data: the machines of data preparation; left out, one of the service's choice.
+        task: the one that the file is for; empty where that is a parameter.
 
     Raises:
         UserError: there is no such pipeline, or it cannot run on Vertex AI so.
@@ -60,7 +71,7 @@ def compiled_for_vertex(
     settings, options = settings or ProjectSettings(), options or JobOptions()
     module = load_pipeline(name)
     require_job(plan, settings, options)
-    text = compiled(module.build(VertexTarget(settings, options, data), plan))
+    text = compiled(module.build(VertexTarget(settings, options, data), plan, task=task))
     require_runnable(text)
     return text
 

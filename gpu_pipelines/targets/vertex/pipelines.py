@@ -15,6 +15,7 @@ import yaml
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
+from gpu_pipelines.targets.target import LOOKING_STEPS
 from gpu_pipelines.targets.vertex.connection import (
     REQUEST_SECONDS,
     location_of,
@@ -113,8 +114,9 @@ def pipeline_job(
 def _with_caching(spec: Mapping[str, Any], cache: bool) -> dict[str, Any]:
     changed: dict[str, Any] = copy.deepcopy(dict(spec))
     for component in (changed["root"], *changed.get("components", {}).values()):
-        for task in component.get("dag", {}).get("tasks", {}).values():
-            task["cachingOptions"] = {"enableCache": cache}
+        for name, task in component.get("dag", {}).get("tasks", {}).items():
+            # What looks whether anything has changed must look each time.
+            task["cachingOptions"] = {"enableCache": cache and name not in LOOKING_STEPS}
     return changed
 
 

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.pipelines.parameters import Parameter
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR
 from gpu_pipelines.targets.process_1 import as_process_1
-from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE
+from gpu_pipelines.targets.target import CACHED_STEPS, LOOKING_STEPS, PREPARES, STEPS_IMAGE
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, require_job
 
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
-_STEP_SIZES = {PREPARES: ("16", "64G"), "check-for-new-data": ("1", "4G")}
+_STEP_SIZES = {PREPARES: ("16", "64G"), **dict.fromkeys(LOOKING_STEPS, ("1", "4G"))}
 _OTHER_SIZE = ("4", "16G")
+#: The parameter of a pipeline that names the image of its steps, where none was known when it was compiled.
+IMAGE_PARAMETER = "steps_image"
+#: How often a step is begun again after an error, seconds before the first time, and at most before others. The service
+#: cannot tell an error of its own from a user's. Each of these continues or repeats what was begun. The request is
+#: checked once: its errors are a user's, and no work is lost with it. A training is begun again once, from its newest
+#: checkpoint, unless it was given a time that it may take.
+_RETRIES = {"check-for-new-data": 2, PREPARES: 2, "train-model": 1, "evaluate-checkpoints": 2, "upload-model": 2}
+_FIRST_PAUSE, _LONGEST_PAUSE = 60, 600
 _TENSORBOARD_OUTPUT = "{root}/tensorboard/{job}"
 
 
@@ -36,6 +45,9 @@ class VertexTarget:
         checkpoint_uri: None: each run has a place of its own.
         registry: Vertex AI Model Registry of the project and region that the run is in.
         pipeline_job: the job's full name.
+        parameters: the image of the steps, where the settings have none.
+        note: the image of the steps, or where to give one.
+        for_check: on how many machines the data is prepared.
     """
 
     checkpoint_uri: str | None = None
@@ -51,6 +63,9 @@ class VertexTarget:
         self._settings = settings or ProjectSettings()
         self._options = options or JobOptions()
         self._data = data or DataNodes()
+        self.parameters: Mapping[str, Parameter] = {} if self._settings.image else {IMAGE_PARAMETER: _IMAGE}
+        self.note = note_of_image(self._settings)
+        self.for_check: Mapping[str, Any] = {"place": "vertex", "data_nodes": self._data.nodes}
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """A CustomJob that runs the component on each machine of the plan; without a plan, the component itself.
@@ -74,6 +89,9 @@ class VertexTarget:
         def task(**arguments: Any) -> Any:
             made = placed(**arguments)
             made.set_caching_options(component.name in CACHED_STEPS)
+            retries = 0 if plan is not None and plan.hours else _RETRIES.get(component.name, 0)
+            if retries:
+                made.set_retry(retries, f"{_FIRST_PAUSE}s", 2.0, f"{_LONGEST_PAUSE}s")
             return made
 
         return task
@@ -86,8 +104,9 @@ class VertexTarget:
         return VertexNotificationEmailOp
 
     @property
-    def _image(self) -> str:
-        return self._settings.image or STEPS_IMAGE
+    def _image(self) -> Any:
+        """The image of a plain step: its name, or what stands for the pipeline's parameter."""
+        return self._settings.image or _image_of_the_form()
 
     def _plain(self, component: Any) -> Callable[..., Any]:
         cpus, memory = _STEP_SIZES.get(component.name, _OTHER_SIZE)
@@ -108,19 +127,28 @@ class VertexTarget:
         options = replace(options, environment={ACCELERATOR: plan.spec, **options.environment})
         container = self._container_of(component)
         fields = _fields_of(custom_job(plan, "", container, self._settings, options))
-        return _with_fields(component, {**fields, **self._tensorboard_output()})
+        return self._in_image(_with_fields(component, {**fields, **self._tensorboard_output()}), fields)
 
     def _data_job(self, component: Any) -> Callable[..., Any]:
         # It has no curves to show.
         settings = replace(self._settings, tensorboard=None)
-        return _with_fields(
-            component, _fields_of(data_job(self._data, self._container_of(component), settings, self._options))
-        )
+        fields = _fields_of(data_job(self._data, self._container_of(component), settings, self._options))
+        return self._in_image(_with_fields(component, fields), fields)
 
     def _container_of(self, component: Any) -> Container:
         """What each replica runs: the component's own command in the image of the steps."""
         given = _wrapped(component).component_spec.inputs["worker_pool_specs"].default[0]["container_spec"]
-        return Container(self._image, as_process_1(given["command"]), given["args"])
+        return Container(self._settings.image or STEPS_IMAGE, as_process_1(given["command"]), given["args"])
+
+    def _in_image(self, placed: Callable[..., Any], fields: Mapping[str, Any]) -> Callable[..., Any]:
+        """A CustomJob's component whose containers are of the image of the pipeline's parameter, if it has that one."""
+        if self._settings.image:
+            return placed
+
+        def task(**arguments: Any) -> Any:
+            return placed(**arguments, worker_pool_specs=_pools_of_the_form(fields["worker_pool_specs"]))
+
+        return task
 
     def _tensorboard_output(self) -> dict[str, Any]:
         from kfp import dsl
@@ -131,6 +159,37 @@ class VertexTarget:
                 root=dsl.PIPELINE_ROOT_PLACEHOLDER, job=dsl.PIPELINE_JOB_ID_PLACEHOLDER
             )
         return fields
+
+
+_IMAGE = Parameter(
+    str,
+    None,
+    "Image that the steps run in, in a registry that the service account can read; docs/images.md says how to make it.",
+    required=True,
+)
+
+
+def note_of_image(settings: ProjectSettings) -> str:
+    """What a file says of the image of its steps."""
+    if settings.image:
+        return f"Its steps run in {settings.image}."
+    return f"Its steps run in the image that the parameter {IMAGE_PARAMETER} names, which has to be given."
+
+
+def _image_of_the_form() -> Any:
+    """What stands for the parameter of the pipeline that is being built."""
+    from kfp.dsl.pipeline_channel import PipelineParameterChannel
+
+    return PipelineParameterChannel(name=IMAGE_PARAMETER, channel_type="String")
+
+
+def _pools_of_the_form(pools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Worker pools in which the image of the steps is the parameter's; reduction servers keep their own."""
+    made = copy.deepcopy([dict(pool) for pool in pools])
+    for pool in made:
+        if pool.get("container_spec", {}).get("image_uri") == STEPS_IMAGE:
+            pool["container_spec"]["image_uri"] = _image_of_the_form()
+    return made
 
 
 def _fields_of(job: Mapping[str, Any]) -> dict[str, Any]:

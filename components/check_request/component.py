@@ -1,0 +1,86 @@
+"""The KFP interface of `check_request`."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from gpu_pipelines.targets.target import STEPS_IMAGE
+
+
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
+def check_request(
+    source: str = "sample:digits",
+    task: str = "image_classification",
+    label_column: str = "label",
+    text_column: str = "text",
+    image_size: int = 0,
+    tokenizer: str = "train",
+    sequence_length: int = 0,
+    model: str = "convnext-micro",
+    epochs: float = 15.0,
+    learning_rate: float = 0.004,
+    global_batch_size: int = 64,
+    lora_rank: int = 0,
+    gates: list = [],  # noqa: B006 (KFP takes the default from here)
+    registry: str = "./registry",
+    model_name: str = "",
+    start_from_champion: bool = False,
+    notify: list = [],  # noqa: B006
+    checkpoint_uri: str = "",
+    advanced: dict = {},  # noqa: B006
+    pipeline: str = "train_evaluate_upload",
+    place: str = "local",
+    data_nodes: int = 1,
+    storage: str = "",
+    run_name: str = "",
+) -> NamedTuple(  # type: ignore[valid-type]
+    "Outputs",
+    [
+        ("source_fingerprint", str),
+        ("prepare", dict),
+        ("train", dict),
+        ("evaluate", dict),
+        ("upload", dict),
+        ("watch", dict),
+    ],
+):
+    """Checks every parameter of a run, opens what its last steps need, and tells whether the data has changed.
+
+    Args:
+        source: As for prepare_data.
+        task: As for prepare_data.
+        label_column: As for prepare_data.
+        text_column: As for prepare_data.
+        image_size: As for prepare_data.
+        tokenizer: As for prepare_data.
+        sequence_length: As for prepare_data.
+        model: As for train_model.
+        epochs: As for train_model.
+        learning_rate: As for train_model.
+        global_batch_size: As for train_model.
+        lora_rank: As for train_model.
+        gates: As for evaluate_checkpoints.
+        registry: As for upload_model.
+        model_name: As for upload_model.
+        start_from_champion: As for check_for_new_data.
+        notify: E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.
+        checkpoint_uri: Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the
+            parameters that shape the weights must be the same. Empty for a place of the run's own.
+        advanced: The other parameters of the steps, by name; what is left out has its default.
+        pipeline: Pipeline whose request it is, train_evaluate_upload or scheduled_retraining.
+        place: Where the pipeline runs: local, vertex or kubeflow.
+        data_nodes: Machines that prepare the data.
+        storage: Where the run leaves its artifacts.
+        run_name: Name of the run. Each has another, so that no service takes the answer of one for that of the next.
+
+    Returns:
+        source_fingerprint: What tells the source as it is now from what it was before, without reading its rows.
+        prepare: Those of the other parameters that are prepare_data's.
+        train: Those of the other parameters that are train_model's, with checkpoint_uri if it was given.
+        evaluate: Those of the other parameters that are evaluate_checkpoints'.
+        upload: Those of the other parameters that are upload_model's.
+        watch: Those of the other parameters that are check_for_new_data's.
+    """
+    from gpu_pipelines.pipelines.check import run as check
+
+    return check(locals())

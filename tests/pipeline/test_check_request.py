@@ -1,0 +1,174 @@
+"""The first step of every run: what it refuses, what it opens, and that what is cached depends on the data itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import write_photos
+from kfp import dsl
+
+from gpu_pipelines.artifacts.checkpoint import mark_complete
+from gpu_pipelines.components.catalog import load_component
+from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.pipelines.check import check
+from gpu_pipelines.step_interface import with_advanced
+from gpu_pipelines.targets.local import LocalRun, LocalTarget, run_locally
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+SCORES = "def score(checkpoint, dataset, split):\n    raise SystemExit('is not to be run')\n"
+
+
+def inputs(**given: Any) -> dict[str, Any]:
+    """All inputs of the component."""
+    known = load_component("check_request").component_spec.inputs
+    assert set(given) <= set(known)
+    return {**{name: spec.default for name, spec in known.items()}, **given}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gates": ["acuracy>=0.9"]}, "no metric 'acuracy' to gate on. Did you mean 'accuracy'?"),
+        ({"source": "nowhere"}, "The source nowhere does not exist"),
+        ({"registry": "notes.txt/models"}, "cannot be written: Not a directory"),
+        ({"registry": "./registry", "storage": "gs://bucket/root"}, "would be a directory of the container, lost"),
+        ({"advanced": {"scoring_function": "notes.txt:score"}}, "scoring_function is 'notes.txt:score'"),
+        ({"advanced": {"scoring_function": "score.py:scores"}}, "score.py has no scores. Did you mean 'score'?"),
+        ({"advanced": {"scoring_function": "not_there.at_all:score"}}, "not_there"),
+        ({"advanced": {"recipe": "json:Recipe"}}, "recipe is 'json:Recipe': json has no Recipe."),
+        ({"advanced": {"paking": False}}, "advanced has no field 'paking'. Did you mean 'packing'?"),
+        ({"advanced": {"epochs": 2}}, "advanced has no field 'epochs'. It stands beside advanced."),
+        ({"advanced": {"packing": "false"}}, 'packing (in advanced) takes true or false; got "false".'),
+        ({"advanced": {"keep_last": 1.5}}, "keep_last (in advanced) takes a whole number; got 1.5."),
+        ({"advanced": {"keep_last": -1.0}}, "keep_last is -1; give 0 to 2^53."),
+        ({"checkpoint_uri": "runs/none"}, "checkpoint_uri is runs/none, where there is no checkpoint."),
+        ({"data_nodes": 2, "source": "bq://p.d.t"}, "is read by one machine, and there are 2"),
+        ({"place": "vertex", "pipeline": "scheduled_retraining"}, "notify has 0 addresses; give one to 3"),
+        (
+            {"pipeline": "scheduled_retraining", "advanced": {"min_champion_age_days": -1}},
+            "min_champion_age_days is -1",
+        ),
+    ],
+)
+def test_what_would_fail_after_the_training_is_refused_before_it(
+    here: Path, given: Mapping[str, Any], message: str
+) -> None:
+    (here / "notes.txt").write_text("")
+    (here / "score.py").write_text(SCORES)
+    with pytest.raises(UserError) as caught:
+        check(inputs(**given))
+    assert message in str(caught.value)
+
+
+def test_everything_is_told_at_once(here: Path) -> None:
+    with pytest.raises(UserError, match="3 things are wrong"):
+        check(inputs(gates=["x>=1"], epochs=-1.0, advanced={"no_such_thing": 1}))
+
+
+def test_each_step_gets_its_own_parameters_with_their_types(here: Path) -> None:
+    (here / "score.py").write_text(SCORES)
+    given = {"packing": False, "keep_last": 2.0, "weight_decay": 1, "slice_by": ""}
+    checked = check(inputs(advanced={**given, "scoring_function": "score.py:score"}))
+    assert repr(checked.parameters) == repr(
+        {
+            "prepare": {"packing": False, "slice_by": ""},
+            "train": {"keep_last": 2, "weight_decay": 1.0},
+            "evaluate": {"slice_by": "", "scoring_function": "score.py:score"},
+            "upload": {},
+        }
+    )
+
+
+def test_a_step_takes_what_it_is_handed_on_for_its_own() -> None:
+    merged = with_advanced({"seed": 0, "rate": 0.5, "gates": [], "advanced": {"seed": 3.0, "rate": 1, "gates": ["a"]}})
+    assert repr(merged) == "{'seed': 3, 'rate': 1.0, 'gates': ['a']}"
+    with pytest.raises(UserError, match="advanced has a field 'sed'"):
+        with_advanced({"seed": 0, "advanced": {"sed": 1}})
+
+
+def test_checkpoints_of_other_parameters_are_refused_before_the_data_is_prepared(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = here / "checkpoints" / "step-00000004"
+    step.mkdir(parents=True)
+    seen = {"step": 4, "epoch": 1.0, "samples_seen": 64, "world_size": 1, "dataset_fingerprint": "d"}
+    mark_complete(step, {}, **seen, configuration_hash=TrainingSettings(max_steps=8).configuration_hash())
+    with pytest.raises(UserError, match="step-00000004 there was trained with other parameters"):
+        check(inputs(checkpoint_uri="checkpoints"))
+    checked = check(inputs(checkpoint_uri="checkpoints", advanced={"max_steps": 8, "keep_last": 1}))
+    assert checked.parameters["train"] == {"max_steps": 8, "keep_last": 1, "checkpoint_uri": "checkpoints"}
+    assert "the training goes on from step-00000004 in checkpoints" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("denied", "message"),
+    [
+        ("aiplatform.models.upload", "may not add versions (aiplatform.models.upload) in Vertex AI Model Registry"),
+        ("aiplatform.models.update", "may not move aliases (aiplatform.models.update)"),
+        ("storage.objects.create", "may not write files (storage.objects.create) in gs://example-bucket"),
+        ("", ""),
+    ],
+)
+def test_a_registry_that_may_not_be_written_is_found_before_the_training(
+    vertex_api: VertexApi, here: Path, monkeypatch: pytest.MonkeyPatch, denied: str, message: str
+) -> None:
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+    vertex_api.state.project.denied = {denied}
+    given = inputs(registry="vertex://example-project/us-central1", storage="gs://example-bucket/root", place="vertex")
+    if denied:
+        with pytest.raises(UserError) as caught:
+            check(given)
+        assert message in str(caught.value)
+    else:
+        assert check(given).source_fingerprint
+
+
+def prepared_twice_and_again(folder: Path) -> list[dict[str, str]]:
+    """How the steps of a pipeline over a folder of images ended: in two runs, and in one after the images changed."""
+    photos = write_photos(folder / "photos", per_class=12)
+    look, prepare = (LocalTarget().place(load_component(name), None) for name in ("check_request", "prepare_data"))
+
+    @dsl.pipeline(name="looked-at")
+    def looked_at():  # type: ignore[no-untyped-def]
+        checked = look(source=str(photos), registry=str(folder / "registry"))
+        prepare(source=str(photos), image_size=8, source_fingerprint=checked.outputs["source_fingerprint"])
+
+    class Watch:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *arguments, **named: None
+
+    def run(number: int) -> LocalRun:
+        return run_locally(looked_at, {}, folder / f"run-{number}", folder / "cache", Watch(), reuse=True)
+
+    found = [run(0), run(1)]
+    write_photos(folder / "more", per_class=3, seed=1)
+    for path in (folder / "more").glob("*/*"):
+        path.rename(photos / path.parent.name / f"more-{path.name}")
+    found.append(run(2))
+    assert [each.status for each in found] == ["succeeded"] * 3
+    return [{step.name: step.status for step in each.steps} for each in found]
+
+
+def test_data_that_has_changed_is_prepared_again_here(tmp_path: Path) -> None:
+    logging.getLogger().setLevel(logging.WARNING)
+    first, second, third = prepared_twice_and_again(tmp_path)
+    assert first == {"check-request": "succeeded", "prepare-data": "succeeded"}
+    assert second == {"check-request": "succeeded", "prepare-data": "reused"}
+    assert third == first
+    manifests = sorted(tmp_path.glob("run-*/artifacts/*/prepare-data/dataset/dataset.json"))
+    assert [json.loads(path.read_text())["rows_read"] for path in manifests] == [24, 30]
