@@ -58,7 +58,7 @@ def check(arguments: Mapping[str, Any]) -> Checked:
     request = load_request(arguments["pipeline"])
     defaults = advanced_defaults(request.SETTINGS)
     given, problems = read_advanced(arguments[ADVANCED] or {}, defaults)
-    values = {**defaults, **{name: arguments[name] for name in COMMON}, **given}
+    values = {**defaults, **{name: arguments[name] for name in COMMON}, **given, "processes": arguments["processes"]}
     if arguments["place"] == _TOLD:
         values["notify"] = arguments["notify"]
     storage = os.environ.get(STORAGE) or arguments["storage"]

@@ -81,7 +81,12 @@ class Steps:
         self._pipeline_job = target.pipeline_job
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
         self._given = {"task": task} if task else {}
-        self._seen = {**target.for_check, "run_name": target.pipeline_job, "storage": dsl.PIPELINE_ROOT_PLACEHOLDER}
+        self._seen = {
+            **target.for_check,
+            "processes": plan.processes if plan else 0,
+            "run_name": target.pipeline_job,
+            "storage": dsl.PIPELINE_ROOT_PLACEHOLDER,
+        }
         self._check: Callable[..., Any] = target.place(check_request, None)
         self._prepare: Callable[..., Any] = target.place(prepare_data, None)
         self._train: Callable[..., Any] = target.place(train_model, plan)

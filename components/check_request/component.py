@@ -31,6 +31,7 @@ def check_request(
     pipeline: str = "train_evaluate_upload",
     place: str = "local",
     data_nodes: int = 1,
+    processes: int = 0,
     storage: str = "",
     run_name: str = "",
 ) -> NamedTuple(  # type: ignore[valid-type]
@@ -70,6 +71,7 @@ def check_request(
         pipeline: Pipeline whose request it is, train_evaluate_upload or scheduled_retraining.
         place: Where the pipeline runs: local, vertex or kubeflow.
         data_nodes: Machines that prepare the data.
+        processes: Processes that train, on all nodes together; 0 if that is not known.
         storage: Where the run leaves its artifacts.
         run_name: Name of the run. Each has another, so that no service takes the answer of one for that of the next.
 

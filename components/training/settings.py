@@ -100,9 +100,9 @@ class TrainingSettings:
         return _missing_model(self.model)
 
     def problems_on(self, processes: int) -> list[str]:
-        """What is wrong with the values on that many processes of all nodes together."""
+        """What is wrong with the values on that many processes of all nodes together; 0 if that is not known."""
         batch = self.global_batch_size
-        if batch < 1 or batch % processes == 0:
+        if batch < 1 or not processes or batch % processes == 0:
             return []
         lower, upper = batch // processes * processes, -(-batch // processes) * processes
         return [

@@ -106,6 +106,11 @@ class AcceleratorPlan:
         return self.count * self.nodes if self.gpu else 0
 
     @property
+    def processes(self) -> int:
+        """Processes of a training, all nodes together: one for each GPU, or those of `cpu:N`."""
+        return self.count * self.nodes
+
+    @property
     def machine_type(self) -> str | None:
         """Name of the machine type: `machineSpec.machineType`."""
         return self.machine.name if self.machine else None

@@ -120,12 +120,13 @@ def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
     return {name: _parameter(definition) for name, definition in definitions.items()}
 
 
-def task_of(spec: Mapping[str, Any]) -> dict[str, str]:
-    """The task that a compiled pipeline is for, as the parameter that it has no more; nothing where it still has it."""
+def compiled_in(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What a compiled pipeline of this project has no parameter for: its task, and how many processes train."""
     for part in (spec["root"], *spec.get("components", {}).values()):
         given = part.get("dag", {}).get("tasks", {}).get(_CHECK, {}).get("inputs", {}).get("parameters", {})
-        if "constant" in (value := given.get("task", {}).get("runtimeValue", {})):
-            return {"task": str(value["constant"])}
+        values = {name: given.get(name, {}).get("runtimeValue", {}).get("constant") for name in ("task", "processes")}
+        if any(values.values()):
+            return {"processes": int(values["processes"] or 0), **({"task": values["task"]} if values["task"] else {})}
     return {}
 
 

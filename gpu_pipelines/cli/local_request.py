@@ -81,7 +81,8 @@ def check_request(
     module = load_pipeline(name)
     require_step_packages()
     arguments = pipeline_arguments(module.build(LocalTarget(), plan), assignments, file)
-    if problems := module.problems(arguments) or module.problems_here(arguments):
+    checked = {**arguments, "processes": plan.processes if plan else 0}
+    if problems := module.problems(checked) or module.problems_here(arguments):
         raise UserError.of_all(problems)
     resumed = None
     if resume:

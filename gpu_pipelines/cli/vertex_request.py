@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.cli import job_options as options
-from gpu_pipelines.cli.arguments import all_arguments, as_taken, fields_of, parameters_of_spec, task_of
+from gpu_pipelines.cli.arguments import all_arguments, as_taken, compiled_in, fields_of, parameters_of_spec
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def checked_arguments(
     fields = fields_of(name, known)
     arguments = all_arguments(known, assignments, file, before, fields)
     if name in PIPELINES:
-        module, checked = load_pipeline(name), {**task_of(spec), **arguments}
+        module, checked = load_pipeline(name), {**compiled_in(spec), **arguments}
         if problems := module.problems(checked) or module.problems_on_vertex(checked, data_nodes_of(spec)):
             raise UserError.of_all(problems)
     return as_taken(arguments, known, fields)

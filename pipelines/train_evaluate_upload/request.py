@@ -30,11 +30,19 @@ SETTINGS = {
 
 
 def problems(arguments: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with the parameters of a run, without reading any data."""
+    """Everything that is wrong with the parameters of a run, without reading any data.
+
+    Args:
+        arguments: all parameters; and `processes`, where it is known how many will train.
+    """
     prepare = fields_from(PrepareSettings, arguments)
     training = fields_from(TrainingSettings, arguments)
     evaluation = fields_from(EvaluationSettings, arguments)
-    found = [*prepare.problems(), *training.problems(prepare.task)]
+    found = [
+        *prepare.problems(),
+        *training.problems(prepare.task),
+        *training.problems_on(arguments.get("processes", 0)),
+    ]
     # Of a task that does not exist nothing is known, and prepare says so already.
     return [*found, *evaluation.problems(prepare.task)] if prepare.task in TASKS else found
 

@@ -166,6 +166,7 @@ def test_a_run_is_cancelled(folder: Path, kfp_api: KfpApi, compiled: Path) -> No
         (("-p", "registry=./registry"), "would be a directory of the container"),
         (("-p", "tokenizer=/home/me/tokenizer"), "which is on this machine"),
         (("-p", "epohcs=1"), "epochs"),
+        (("--accelerator", "l4:4", "-p", "global_batch_size=30"), "is 30, which 4 processes cannot share equally"),
         (("--reuse",), "kubeflow has no --reuse"),
         (("--accelerator", "l4:1", "--tensorboard", "projects/p/locations/l/tensorboards/1"), "--tensorboard"),
         (("--accelerator", "l4:1", "--boot-disk-gb", "500"), "--boot-disk-gb"),

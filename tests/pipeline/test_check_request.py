@@ -49,7 +49,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"advanced": {"scoring_function": "notes.txt:score"}}, "scoring_function is 'notes.txt:score'"),
         ({"advanced": {"scoring_function": "score.py:scores"}}, "score.py has no scores. Did you mean 'score'?"),
         ({"advanced": {"scoring_function": "not_there.at_all:score"}}, "not_there"),
-        ({"advanced": {"recipe": "json:Recipe"}}, "recipe is 'json:Recipe': json has no Recipe."),
+        ({"advanced": {"recipe": "json:Recipe"}}, "The recipe json:Recipe cannot be imported: AttributeError"),
         ({"advanced": {"paking": False}}, "advanced has no field 'paking'. Did you mean 'packing'?"),
         ({"advanced": {"epochs": 2}}, "advanced has no field 'epochs'. It stands beside advanced."),
         ({"advanced": {"packing": "false"}}, 'packing (in advanced) takes true or false; got "false".'),

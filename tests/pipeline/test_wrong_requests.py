@@ -44,6 +44,7 @@ from conftest import gpu_pipelines, newest_run, run_pipeline, write_photos
         (["-p", "registry=notes.txt/models"], "cannot be written: Not a directory. Give another"),
         (["--params", "broken.yaml"], "broken.yaml is not YAML"),
         (["--params", "missing.yaml"], "missing.yaml cannot be read"),
+        (["--accelerator", "cpu:3"], "global_batch_size is 64, which 3 processes cannot share equally. Give 63 or 66."),
         (["--accelerator", "h100:8"], "The target local has no h100:8"),
         (["--accelerator", "cpu:0"], "cpu:0 asks for 0 processes"),
         (["--target", "moon"], "There is no target 'moon'"),

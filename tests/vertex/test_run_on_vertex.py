@@ -168,6 +168,10 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
                 "model is ./net, a directory of this",
             ],
         ),
+        (
+            ["train_evaluate_upload", "--accelerator", "l4:4", "-p", "source=gs://b/d", "-p", "global_batch_size=30"],
+            ["global_batch_size is 30, which 4 processes cannot share equally. Give 28 or 32."],
+        ),
         (["sum.yaml", "-p", "a=1.5"], ["a takes a whole number"]),
         (["sum.yaml"], ["The parameter a must be given"]),
         (["sum.yaml", "-p", "a=1", "--nodes", "2"], ["compiled already; --nodes cannot change it"]),
