@@ -166,7 +166,7 @@ def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     source = arguments["source"]
     data = source_fingerprint(source, arguments["billing_project"])
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
-    seen = f"{champion.place} {champion.info['created']}" if champion else ""
+    seen = f"{champion.place} {champion.digest}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
         seen += digest_of_files(scoring.resolve())
     return {"prepare-data": program + data, "train-model": program, "evaluate-checkpoints": program + seen}
