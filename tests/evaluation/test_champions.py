@@ -24,6 +24,7 @@ from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.components.evaluation.report import write_report
 from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
+from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import state_here
 from gpu_pipelines.registry import DirectoryRegistry, RegisteredVersion
 
 BUILT_IN, OWN = "", "Own"
@@ -134,6 +135,19 @@ def test_a_damaged_champion_is_not_scored_and_not_replaced(images: Dataset, tmp_
     assert why in gate_of(evaluation)["why"]
     assert why in page_of(tmp_path, images, evaluation).replace("&#39;", "'")
     assert register(tmp_path, "model", evaluation.passed).aliases == ("challenger",)
+
+
+def test_a_reused_comparison_is_one_with_the_champions_bytes(images: Dataset, tmp_path: Path) -> None:
+    write_brightness(tmp_path / "champion", images)
+    evaluate(tmp_path, images, "champion")
+    champion = register(tmp_path, "champion")
+    registry = settings_in(tmp_path).registry
+    arguments = {"source": "sample:digits", "billing_project": "", "registry": registry, "model_name": "mine"}
+    before = state_here(arguments)
+    assert state_here(arguments) == before
+    weights = champion.path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    assert {step for step, key in state_here(arguments).items() if key != before[step]} == {"evaluate-checkpoints"}
 
 
 # Other data than the champion's
