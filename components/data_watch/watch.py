@@ -66,7 +66,8 @@ def check_for_new_data(settings: WatchSettings) -> Decision:
         settings: source, registry and name of the model.
 
     Raises:
-        UserError: a value is wrong, or source or registry cannot be read.
+        UserError: a value is wrong, source or registry cannot be read, or a champion that is to be trained on, or whose
+            tokenizer is to be taken, is damaged.
     """
     if problems := [*registry_problems(settings.registry, settings.model_name), *settings.problems()]:
         raise UserError.of_all(problems)
@@ -79,6 +80,8 @@ def check_for_new_data(settings: WatchSettings) -> Decision:
         model = champion.place
     if champion is not None and settings.task in _OF_TEXTS and tokenizer == _TRAINED:
         tokenizer = champion.place
+    if champion is not None and retrain and champion.place in (model, tokenizer):
+        champion.require_undamaged()
     return Decision(retrain, reason, model, tokenizer)
 
 

@@ -77,6 +77,23 @@ class Comparison:
             return ours[metric] - theirs[metric]
 
 
+@dataclass(frozen=True)
+class Incomparable:
+    """A champion that could not be scored on these rows.
+
+    Attributes:
+        version: its number.
+        why: the reason, a sentence.
+    """
+
+    version: int
+    why: str
+
+    def summary(self) -> dict[str, Any]:
+        """What `evaluation.json` says of it."""
+        return {"version": self.version, "metrics": {}, "not_compared": self.why}
+
+
 def sign_test(wins: int, losses: int) -> float:
     """The two-sided p-value of so many wins and losses, if both were equally probable."""
     total, fewer = wins + losses, min(wins, losses)

@@ -23,6 +23,7 @@ def evaluate_checkpoints(
     slice_by: str = "",
     registry: str = "./registry",
     model_name: str = "",
+    accept_shift: bool = False,
     advanced: dict = {},  # noqa: B006
 ) -> NamedTuple("Outputs", [("passed", bool)]):  # type: ignore[valid-type]
     """Scores every checkpoint on val, the best one on test, and compares it with the champion on the same rows.
@@ -51,6 +52,9 @@ def evaluate_checkpoints(
         registry: Model registry whose champion is compared with: a directory, or vertex://PROJECT/REGION for Vertex AI
             Model Registry, vertex:// alone for that of the job's own project and region.
         model_name: Name of the model in the registry; empty to name it after the source of the data.
+        accept_shift: Whether the data is meant to be another than the champion was evaluated on. Otherwise no model
+            passes where the champion's own score has fallen by more than chance allows, where classes or columns that
+            it knew are gone, or where the shares of the classes have moved.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
@@ -61,7 +65,7 @@ def evaluate_checkpoints(
         confusion: Its confusion matrix on test; empty for a task without classes.
         report: Verdict, checkpoints over time, test metrics with intervals beside the champion's, slices, the worst
             rows, and for a classifier confusion matrix and calibration.
-        passed: True if all gates passed and the model is at least as good as the champion.
+        passed: True if all gates passed, the model is better than the champion, and the data has not shifted.
     """
     from gpu_pipelines.components.evaluation.step import run
 

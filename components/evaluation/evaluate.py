@@ -15,14 +15,15 @@ from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import write_model_card
 from gpu_pipelines.components.evaluation.bootstrap import json_metrics
 from gpu_pipelines.components.evaluation.candidates import Candidate, Scorer
+from gpu_pipelines.components.evaluation.champion import Champion, beside
 from gpu_pipelines.components.evaluation.classification_metrics import per_class_figures
-from gpu_pipelines.components.evaluation.comparison import Comparison
 from gpu_pipelines.components.evaluation.function_scoring import FunctionScorer
 from gpu_pipelines.components.evaluation.gates import ChampionGate, Gate, GateResult
-from gpu_pipelines.components.evaluation.promotion import at_least_as_good, better
+from gpu_pipelines.components.evaluation.promotion import better, better_by_value
 from gpu_pipelines.components.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.components.evaluation.scores import Scores, summary
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings, Ranking
+from gpu_pipelines.components.evaluation.shift import data_of, shift_gate, shift_json
 from gpu_pipelines.components.evaluation.slices import slice_figures, slices_of
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.registry import model_name_for, open_registry
@@ -73,13 +74,13 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
     scores = scorer.on_test(best)
     name = settings.model_name or model_name_for(dataset.manifest.source)
     registered = open_registry(settings.registry).champion(name)
-    comparison = Comparison(scores, scorer.champion_on_test(registered), registered.number) if registered else None
+    champion = beside(registered, scorer, scores, dataset.manifest) if registered else None
     test = summary(scores)
     if values:
-        test["slices"] = slices_of(values, scores, comparison.theirs if comparison else None)
+        test["slices"] = slices_of(values, scores, champion.scores if champion else None)
     asked = settings.parsed_gates(task)
     latency = scorer.latency(best) if _asks_for_latency(settings, asked) else None
-    gates = _check_gates(settings, task, asked, _figures(scores, test, latency), scores, comparison)
+    gates = _check_gates(settings, task, asked, _figures(scores, test, latency), scores, champion)
     evaluation = Evaluation(
         model_name=name,
         task=task,
@@ -91,7 +92,7 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
         checkpoints=[_scored(*scored) for scored in zip(scorer.candidates, on_val, strict=True)],
         best=best.name,
         test=test,
-        champion=comparison.summary() if comparison else None,
+        champion=champion.summary(dataset.manifest.test_source) if champion else None,
         gates=[asdict(gate) for gate in gates],
         passed=all(gate.passed for gate in gates),
         mistakes=scorer.worst(scores),
@@ -100,6 +101,9 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
         source_fingerprint=dataset.manifest.source_fingerprint,
         slice_by=settings.slice_by,
         latency=latency,
+        data=data_of(dataset.manifest),
+        shift=shift_json(champion.shift, settings.accept_shift) if champion else None,
+        test_source=dataset.manifest.test_source,
     )
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
@@ -192,9 +196,10 @@ def _check_gates(
     gates: Sequence[Gate | ChampionGate],
     figures: Mapping[str, float],
     scores: Scores,
-    comparison: Comparison | None,
+    champion: Champion | None,
 ) -> list[GateResult]:
     metrics = scores.metrics()
+    comparison = champion.comparison if champion else None
     found = []
     for gate in gates:
         if isinstance(gate, ChampionGate):
@@ -202,5 +207,7 @@ def _check_gates(
         else:
             found.append(gate.check(figures))
     if not any(isinstance(gate, ChampionGate) for gate in gates):
-        found.append(at_least_as_good(scores, comparison, settings.ranking(task, metrics)))
+        found.append(better_by_value(scores, comparison, settings.ranking(task, metrics)))
+    if champion:
+        found.append(shift_gate(champion.shift, champion.version, settings.accept_shift))
     return found

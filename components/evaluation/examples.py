@@ -13,7 +13,6 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.components.evaluation.models import Loaded
 from gpu_pipelines.recipes.batch_encoding import BatchEncoder
-from gpu_pipelines.recipes.recipe import Recipe
 from gpu_pipelines.reports.page import png_bytes
 
 EXAMPLES_KEPT = 4
@@ -23,12 +22,11 @@ ROWS_TRIED = 64
 PROMPT_CHARACTERS = 200
 
 
-def examples_of(loaded: Loaded, ours: Recipe, dataset: Dataset, device: torch.device) -> Examples | None:
+def examples_of(loaded: Loaded, dataset: Dataset, device: torch.device) -> Examples | None:
     """Predicts a few rows of `test`; None for data of which a server would not know what to do with it.
 
     Args:
         loaded: the model as it is exported, on `device`, in evaluation mode.
-        ours: recipe of the dataset.
         dataset: the one that it was evaluated on.
         device: where to run it.
     """
@@ -47,7 +45,7 @@ def examples_of(loaded: Loaded, ours: Recipe, dataset: Dataset, device: torch.de
         instances, columns = _prompts(rows, dataset.directory / tokenizer)
     chosen = np.unique(np.linspace(0, len(instances) - 1, min(len(instances), EXAMPLES_KEPT)).astype(int))
     with torch.inference_mode():
-        batches = [ours.batch(columns[number], device) for number in chosen]
+        batches = [loaded.recipe.batch(columns[number], device) for number in chosen]
         predicted = [loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()[0] for batch in batches]
     kept = [(instances[n], row) for n, row in zip(chosen, predicted, strict=True) if np.isfinite(row).all()]
     predictions = [_of_classes(row, loaded.labels) if loaded.labels else _of_tokens(row) for _, row in kept]

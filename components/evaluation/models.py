@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,9 +40,13 @@ class ModelSource:
     title: str
 
 
+class NoComparisonError(UserError):
+    """The champion cannot be scored on these rows: its recipe is not here, cannot read them, or fails."""
+
+
 @dataclass(frozen=True)
 class Loaded:
-    """A model in memory: the recipe that predicts with it, and the classes that it gives probabilities of."""
+    """A model in memory: the recipe that makes its batches and predicts, and the classes of its probabilities."""
 
     recipe: Any
     model: nn.Module
@@ -72,6 +76,7 @@ class Models:
         """The model of a source, on the device, in evaluation mode; the one that was loaded before may be gone.
 
         Raises:
+            NoComparisonError: it is the champion's, and cannot be loaded.
             UserError: it cannot be loaded, or does not belong to this data.
         """
         if self._current is None or self._current[0] != source:
@@ -87,7 +92,7 @@ class Models:
 
     def _load(self, source: ModelSource) -> Loaded:
         if source.kind == "champion":
-            return load_champion(source, self._dataset, self.recipe)
+            return load_champion(source, self._dataset)
         if source.kind == "hugging_face":
             recipe, model, labels = open_model(source.path, self._dataset)
             return Loaded(recipe, model, labels)
@@ -124,16 +129,12 @@ def recipe_class(settings: Mapping[str, Any], task: str) -> type[Recipe]:
     return load_recipe(path, task)
 
 
-def load_champion(source: ModelSource, dataset: Dataset, ours: Any) -> Loaded:
-    """A registered model.
-
-    Args:
-        source: its directory.
-        dataset: what it is scored on.
-        ours: recipe of the dataset.
+def load_champion(source: ModelSource, dataset: Dataset) -> Loaded:
+    """A registered model, with the recipe that it was trained by.
 
     Raises:
-        UserError: it cannot be scored on these rows.
+        NoComparisonError: its recipe cannot be imported, cannot read the dataset, or does not load the model.
+        UserError: it is a model for something else.
     """
     evaluation = Evaluation.load(source.path)
     _require_same_kind(source, evaluation, dataset)
@@ -141,23 +142,49 @@ def load_champion(source: ModelSource, dataset: Dataset, ours: Any) -> Loaded:
     if not settings:
         recipe, model, labels = open_model(source.path, dataset)
         return Loaded(recipe, model, labels)
-    found: Any = recipe_class(settings, dataset.manifest.task)
-    if hasattr(found, "for_exported") and hasattr(found, "load_exported"):
-        recipe = found.for_exported(source.path)
-        require_same_tokens(source, recipe, ours)
-        return Loaded(recipe, recipe.load_exported(source.path), evaluation.labels)
-    recipe = found.for_dataset(dataset)
-    model = recipe.build_model(settings["model"])
+    with champion_errors(source):
+        found: Any = recipe_class(settings, dataset.manifest.task)
+        recipe = found.for_dataset(dataset)
+        is_exported = hasattr(found, "for_exported") and hasattr(found, "load_exported")
+        recipe = found.for_exported(source.path) if is_exported else recipe
+    require_same_tokens(source, recipe, dataset)
+    with champion_errors(source):
+        model = recipe.load_exported(source.path) if is_exported else _built(source, recipe, settings["model"])
+    return Loaded(recipe, model, evaluation.labels)
+
+
+def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:
+    """The model of a recipe that builds it for a dataset, with the weights of an exported one."""
+    model = recipe.build_model(name)
     try:
         load_model(model, source.path / "model.safetensors")
     except (RuntimeError, SafetensorError, OSError) as error:
         raise UserError(
-            f"{source.title} does not fit the model that its recipe {found.__name__} builds for this dataset: "
+            f"it does not fit the model that its recipe {type(recipe).__name__} builds for this dataset: "
             f"{str(error).splitlines()[0]}",
             "Define for_exported (a class method) and load_exported in the recipe, as that of image_classification "
             "does, or give another model_name.",
         ) from None
-    return Loaded(recipe, model, evaluation.labels)
+    return model
+
+
+@contextmanager
+def champion_errors(source: ModelSource) -> Iterator[None]:
+    """Whatever the recipe of a champion raises is a reason why it cannot be compared; for other models nothing changes.
+
+    Raises:
+        NoComparisonError: in place of any other error.
+    """
+    try:
+        yield
+    except Exception as error:  # a user's recipe can raise anything on rows that it was not made for
+        if source.kind != "champion" or isinstance(error, NoComparisonError):
+            raise
+        said = (str(error).strip() or "no message").splitlines()[0]
+        what, remedy = f"{type(error).__name__}: {said}", ""
+        if isinstance(error, UserError):
+            what, remedy = error.problem, error.remedy
+        raise NoComparisonError(f"{source.title} cannot be scored on this dataset: {what}", remedy) from error
 
 
 def by_label(probabilities: np.ndarray, has: list[str], wanted: list[str]) -> np.ndarray:
@@ -186,22 +213,24 @@ def _require_same_kind(source: ModelSource, evaluation: Evaluation, dataset: Dat
         raise UserError(f"{source.title} knows none of the classes of this dataset.", "Give another model_name.")
 
 
-def require_same_tokens(source: ModelSource, recipe: Any, ours: Any) -> None:
+def require_same_tokens(source: ModelSource, recipe: Any, dataset: Dataset) -> None:
     """Refuses to score a text model on tokens that it was not trained on, or on more of them than it takes.
 
     Raises:
         UserError: it is such a model.
     """
-    tokenizers = [getattr(each, "tokenizer", None) for each in (recipe, ours)]
-    found = {json.dumps(rules_of(each.directory)) for each in tokenizers if isinstance(each, TextTokenizer)}
-    if len(found) > 1:
+    tokenizer, ours = getattr(recipe, "tokenizer", None), dataset.manifest.tokenizer
+    if not isinstance(tokenizer, TextTokenizer) or ours is None:
+        return
+    if rules_of(tokenizer.directory) != rules_of(dataset.directory / ours):
         raise UserError(
             f"{source.title} has another tokenizer than this dataset, so they cannot be compared on the same rows.",
             f"Prepare the data with -p tokenizer={source.path}, or give another model_name.",
         )
-    longest = getattr(recipe, "sequence_length", None)
-    if longest is not None and longest < getattr(ours, "sequence_length", 0):
+    longest, tokens = getattr(recipe, "sequence_length", None), dataset.manifest.features.get("input_ids")
+    rows = tokens.shape[0] if tokens else 0
+    if longest is not None and longest < rows:
         raise UserError(
-            f"{source.title} takes at most {longest:,} tokens; the rows of this dataset have {ours.sequence_length:,}.",
+            f"{source.title} takes at most {longest:,} tokens; the rows of this dataset have {rows:,}.",
             f"Prepare the data with -p sequence_length={longest}, or give another model_name.",
         )

@@ -4,28 +4,51 @@ from __future__ import annotations
 
 import math
 
-from gpu_pipelines.components.evaluation.comparison import Comparison
+from gpu_pipelines.components.evaluation.bootstrap import CONFIDENCE
+from gpu_pipelines.components.evaluation.comparison import Comparison, Incomparable
 from gpu_pipelines.components.evaluation.gates import ChampionGate, GateResult, shown_beside
 from gpu_pipelines.components.evaluation.scores import Scores
 from gpu_pipelines.components.evaluation.settings import Ranking
 from gpu_pipelines.numbers import finite_or_none
 
-AT_LEAST_CHAMPION = "at least as good as the champion"
+BETTER_BY_VALUE = "better than the champion"
 
 
-def at_least_as_good(scores: Scores, comparison: Comparison | None, ranking: Ranking) -> GateResult:
-    """The gate that holds where no other one compares with the champion: the metric is not worse."""
-    metric = ranking.metric
+def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, ranking: Ranking) -> GateResult:
+    """The gate that holds where no other one compares with the champion: better by value, and not worse beyond chance.
+
+    Of two models that are equally good, this promotes the new one about every second time: it keeps what is worse away,
+    and does not ask for a proof of what is better. `better_than_champion at 95%` does.
+
+    Args:
+        scores: of the model on test.
+        champion: the comparison with it; None if there is none.
+        ranking: the metric to compare, and which way it is better.
+    """
+    metric, sign = ranking.metric, 1 if ranking.more_is_better else -1
     value = scores.metrics()[metric]
-    if settled := _without_comparison(AT_LEAST_CHAMPION, metric, value, None, comparison):
+    if settled := _without_comparison(BETTER_BY_VALUE, metric, value, None, champion):
         return settled
-    assert comparison is not None
-    other = comparison.theirs.metrics()[metric]
-    passed = value >= other if ranking.more_is_better else value <= other
-    return GateResult(AT_LEAST_CHAMPION, value, other, passed, _both(metric, value, other, comparison))
+    assert isinstance(champion, Comparison)
+    other = champion.theirs.metrics()[metric]
+    both, improvement = _both(metric, value, other, champion), sign * champion.difference(metric)
+    ends = champion.ends(metric, CONFIDENCE)
+    if ends is None:
+        why = f"{both}: {_word(improvement)}; no interval is known"
+        return GateResult(BETTER_BY_VALUE, value, other, improvement > 0, why)
+    low, high = sorted(sign * end for end in ends)
+    passed = improvement > 0 and high >= 0
+    chance = "beyond chance" if low > 0 or high < 0 else "which may be chance"
+    why = (
+        f"{both}: {_word(improvement)}{f' by {abs(improvement):.4f}' if improvement else ''}, {chance} "
+        f"({CONFIDENCE:.0%} interval of the improvement {low:.4f} to {high:.4f})"
+    )
+    return GateResult(BETTER_BY_VALUE, value, other, passed, why, low, high)
 
 
-def better(gate: ChampionGate, scores: Scores, comparison: Comparison | None, ranking: Ranking) -> GateResult:
+def better(
+    gate: ChampionGate, scores: Scores, comparison: Comparison | Incomparable | None, ranking: Ranking
+) -> GateResult:
     """The gate `better_than_champion`: by more than its margin, in the whole of the interval where it asks for one.
 
     With few rows in which the models differ, the bootstrap's interval of an accuracy is too narrow; so McNemar's exact
@@ -40,7 +63,7 @@ def better(gate: ChampionGate, scores: Scores, comparison: Comparison | None, ra
     metric, sign = ranking.metric, 1 if ranking.more_is_better else -1
     if settled := _without_comparison(str(gate), metric, scores.metrics()[metric], gate.margin, comparison):
         return settled
-    assert comparison is not None
+    assert isinstance(comparison, Comparison)
     improvement = sign * comparison.difference(metric)
     both = _both(metric, scores.metrics()[metric], comparison.theirs.metrics()[metric], comparison)
     wanted = f"wanted more than {gate.margin:g}"
@@ -68,17 +91,24 @@ def better(gate: ChampionGate, scores: Scores, comparison: Comparison | None, ra
 
 
 def _without_comparison(
-    name: str, metric: str, value: float, threshold: float | None, comparison: Comparison | None
+    name: str, metric: str, value: float, threshold: float | None, comparison: Comparison | Incomparable | None
 ) -> GateResult | None:
     """What is settled without looking at two numbers: one of them is not there."""
     if not math.isfinite(value):
         return GateResult(name, None, threshold, False, f"{metric} on test is not a finite number")
     if comparison is None:
         return GateResult(name, None if threshold is not None else value, threshold, True, "there is no champion yet")
+    if isinstance(comparison, Incomparable):
+        why = f"version {comparison.version} could not be compared with, and stays: {comparison.why}"
+        return GateResult(name, None, threshold, False, why)
     if not math.isfinite(comparison.theirs.metrics().get(metric, math.nan)):
         why = f"{metric} of version {comparison.version} is not a finite number on the same test rows"
         return GateResult(name, None if threshold is not None else value, threshold, True, why)
     return None
+
+
+def _word(improvement: float) -> str:
+    return "better" if improvement > 0 else "worse" if improvement < 0 else "no better"
 
 
 def _both(metric: str, value: float, other: float, comparison: Comparison) -> str:

@@ -114,7 +114,7 @@ class RecipeScorer:
 
                 merge_adapters(loaded.model)
             models.recipe.export(loaded.model, directory)
-        if examples := examples_of(loaded, models.recipe, self._dataset, models.device):
+        if examples := examples_of(loaded, self._dataset, models.device):
             examples.save(directory)
 
     def close(self) -> None:

@@ -43,6 +43,7 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
     sections = render(
         Path(__file__).with_name("report.html"),
         e=evaluation,
+        compared=evaluation.champion is not None and "not_compared" not in evaluation.champion,
         figure=figure,
         signed=_signed,
         unknown=without_interval(math.nan),

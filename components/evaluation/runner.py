@@ -13,7 +13,7 @@ import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset, Split
 from gpu_pipelines.components.evaluation.documents import taken_apart
-from gpu_pipelines.components.evaluation.models import Loaded, Models, ModelSource, by_label
+from gpu_pipelines.components.evaluation.models import Loaded, Models, ModelSource, by_label, champion_errors
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.tasks import task_named
 
@@ -65,12 +65,13 @@ class Runner:
         """What the model of a source predicts for rows `start` to `stop` of a split; of a classifier, by our labels.
 
         Raises:
+            NoComparisonError: it is the champion, and its recipe cannot do that.
             UserError: the model cannot be loaded, or its predictions are not what the task is scored by.
         """
         loaded = self.models.load(source)
         found = []
         size = self._settings.rows_per_batch
-        with torch.inference_mode():
+        with torch.inference_mode(), champion_errors(source):
             for first in range(start, stop, size):
                 for columns in self._split(split).columns(first, min(stop, first + size)):
                     found.append(self._predict_batch(loaded, {name: a.copy() for name, a in columns.items()}))
@@ -85,7 +86,7 @@ class Runner:
             for call in range(WARM_UP_CALLS + LATENCY_CALLS):
                 row = rows.take(np.array([call % len(rows)]))
                 started = time.perf_counter()
-                loaded.recipe.predict(loaded.model, self.models.recipe.batch(row, self._device)).cpu()
+                loaded.recipe.predict(loaded.model, loaded.recipe.batch(row, self._device)).cpu()
                 if call >= WARM_UP_CALLS:
                     took.append(1000 * (time.perf_counter() - started))
                 if took and time.monotonic() - began > LATENCY_SECONDS:
@@ -113,7 +114,7 @@ class Runner:
         made: list[np.ndarray] = []
         for chosen in parts:
             some = columns if len(chosen) == rows else {name: values[chosen] for name, values in columns.items()}
-            batch = self.models.recipe.batch(some, self._device)
+            batch = loaded.recipe.batch(some, self._device)
             predicted = loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()
             self._require_shape(predicted, len(chosen), loaded)
             made.append(by_label(predicted, loaded.labels, self._labels) if self._classifies else predicted)

@@ -37,6 +37,7 @@ class EvaluationSettings:
     slice_by: str = ""
     registry: str = "./registry"
     model_name: str = ""
+    accept_shift: bool = False
 
     def problems(self, task: str) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""

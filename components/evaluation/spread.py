@@ -132,7 +132,11 @@ class Spread:
         while (piece := job.pieces.take(job.last)) is not None and job.error is None:
             started = time.monotonic()
             job.last = piece.source
-            job.add(piece, self.runner.predict(sources[piece.source], split, piece.start, piece.stop))
+            try:
+                job.add(piece, self.runner.predict(sources[piece.source], split, piece.start, piece.stop))
+            except UserError as error:  # the others stop first: after a champion that fails, the work goes on
+                job.fail(error)
+                break
             job.report(done)
             if not self._pools and self._worth_starting(job, time.monotonic() - started):
                 self._start_others()

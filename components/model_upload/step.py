@@ -28,4 +28,5 @@ def run(arguments: Mapping[str, Any]) -> None:
             model_name=version.name,
             version=version.number,
             aliases=list(version.aliases),
+            added=version.added,
         )

@@ -12,6 +12,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.model_upload.smoke_test import SmokeTest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, is_local, open_registry, registry_problems
+from gpu_pipelines.registry.registered import DamagedVersionError
 from gpu_pipelines.registry.serving_container import serving_container
 
 
@@ -40,7 +41,7 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
         place: where the step leaves its artifacts; if it is in a bucket, models of Vertex AI are kept there.
 
     Returns:
-        The version added, with the aliases that name it.
+        The version added, with the aliases that name it; or the one that was there, where it is the same model.
 
     Raises:
         UserError: the directory is no exported model, the registry cannot be written, or what was uploaded does not
@@ -67,23 +68,42 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
             "checkpoint": evaluation.best,
             "dataset_fingerprint": evaluation.dataset_fingerprint,
             "source_fingerprint": evaluation.source_fingerprint,
+            "test_source": evaluation.test_source,
             "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
             "gpu_pipelines": __version__,
             "pipeline_job": settings.pipeline_job,
         },
-        promote=passed,
+        promote=passed and _may_be_replaced(registry.champion(name)),
         champion_seen=evaluation.champion_version,
         check=SmokeTest(model_directory, _other_server(settings, model_directory)) if settings.smoke_test else None,
     )
-    print(f"added {version.name} version {version.number} ({', '.join(version.aliases)})", flush=True)
+    aliases = ", ".join(version.aliases)
+    if version.added:
+        print(f"added {version.name} version {version.number} ({aliases})", flush=True)
+    else:
+        print(
+            f"nothing was added: {version.name} version {version.number} ({aliases}) is the same model, byte for byte",
+            flush=True,
+        )
     champion = registry.champion(name)
-    if passed and champion is not None and champion.number != version.number:
+    if passed and champion is not None and champion.number not in (version.number, evaluation.champion_version):
         print(
             f"warning: the champion is now version {champion.number}, which this model was not compared with; "
             "it stays. Run the evaluation again to compare.",
             flush=True,
         )
     return version
+
+
+def _may_be_replaced(champion: RegisteredVersion | None) -> bool:
+    """Whether the champion is whole; one that was damaged after the comparison stays until a person has looked."""
+    try:
+        if champion is not None:
+            champion.require_undamaged()
+    except DamagedVersionError as error:
+        print(f"warning: the champion stays. {error}", flush=True)
+        return False
+    return True
 
 
 def _other_server(settings: UploadSettings, model: Path) -> str:

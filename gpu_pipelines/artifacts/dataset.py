@@ -83,6 +83,7 @@ class Manifest:
         slice_by: column of the source whose value is kept with each row; empty for none.
         duplicates: records left out because the same one, or a near-duplicate of it, was there before.
         near_duplicates: how many of these were near-duplicates; each is in `near_duplicates.jsonl`.
+        test_source: where a fixed test set came from, `source` and `fingerprint`; None if test is a split of the data.
     """
 
     task: str
@@ -101,6 +102,7 @@ class Manifest:
     source_fingerprint: str = ""
     slice_by: str = ""
     near_duplicates: int = 0
+    test_source: dict[str, Any] | None = None
 
     def rows(self, split: str) -> int:
         return sum(file.rows for file in self.splits[split])
@@ -158,6 +160,7 @@ class Manifest:
             source_fingerprint=content.get("source_fingerprint", ""),
             slice_by=content.get("slice_by", ""),
             near_duplicates=content.get("near_duplicates", 0),
+            test_source=content.get("test_source"),
         )
 
 

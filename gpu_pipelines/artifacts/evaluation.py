@@ -32,8 +32,9 @@ class Evaluation:
             and accuracy), of a model that is scored by its loss `terms`, and `slices`: for each value of the column
             `slice_by` its rows, metrics, and the `champion`'s values.
         champion: the registry's champion on the same rows, or None if there is none: `version`, `metrics`,
-            `differences` (of the model to it: value, low, high at `confidence`, by paired bootstrap), and of
-            classifiers `mcnemar`.
+            `differences` (of the model to it: value, low, high at `confidence`, by paired bootstrap), of classifiers
+            `mcnemar`, and with a fixed test set `same_test_set`: whether it was registered with a score on the same
+            one. A champion that could not be scored has `not_compared`, the reason, and no metrics.
         gates: each gate with its value, threshold, `passed`, `why`, and `low` and `high` of an interval it looked at.
         passed: all gates passed.
         mistakes: rows of `test` that the best one does worst on: of a classifier `row`, `source`, `label`,
@@ -45,6 +46,11 @@ class Evaluation:
         more_is_better: direction of `select_by`.
         slice_by: column of the slices; empty if there are none.
         latency: of one row: `p50_ms`, `p95_ms`, `calls` and `device`; None if no gate asked for it.
+        data: of the dataset: `features` (their names) and `class_rows` (rows of train and val by class), to be compared
+            with those of a later one; None where it was not recorded.
+        shift: whether the data is what the champion was evaluated on: `checks`, the `level` of their tests, and whether
+            the user has `accepted` that it is not; None without a champion.
+        test_source: the fixed test set, `source` and `fingerprint`; None if test is a split of the data.
     """
 
     model_name: str
@@ -66,6 +72,9 @@ class Evaluation:
     more_is_better: bool = True
     slice_by: str = ""
     latency: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    shift: dict[str, Any] | None = None
+    test_source: dict[str, Any] | None = None
 
     def save(self, directory: Path) -> None:
         write_document(directory / EVALUATION, asdict(self))

@@ -176,6 +176,13 @@ class RemoteFolder:
         entries = [(path, [str(info.get(name)) for name in told]) for path, info in sorted(found.items())]
         return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
+    def md5(self) -> dict[str, str]:
+        """MD5 of all files by relative path, base64; empty where the storage keeps none."""
+        with _as_user_errors(self.uri, "listed"):
+            self._files.invalidate_cache()
+            found = self._files.find(self._path, detail=True)
+        return {path[len(self._path) + 1 :]: str(info.get("md5Hash") or "") for path, info in found.items()}
+
     def read(self, name: str) -> bytes:
         """The content of a file."""
         with _as_user_errors(self.uri, "read"):
@@ -230,14 +237,16 @@ class RemoteFolder:
 def _is_same(file: Path, info: Mapping[str, Any]) -> bool:
     if info.get("size") != file.stat().st_size:
         return False
-    if not info.get("md5Hash"):
-        return True
-    # What Cloud Storage keeps; it is not for security here.
+    return not info.get("md5Hash") or md5_of_file(file) == info["md5Hash"]
+
+
+def md5_of_file(file: Path) -> str:
+    """MD5 of a file's bytes, base64: what Cloud Storage keeps of each object; it is not for security here."""
     digest = hashlib.md5(usedforsecurity=False)
     with file.open("rb") as content:
         while block := content.read(1 << 20):
             digest.update(block)
-    return base64.b64encode(digest.digest()).decode() == info["md5Hash"]
+    return base64.b64encode(digest.digest()).decode()
 
 
 def fetched_folder(uri: str) -> Path:

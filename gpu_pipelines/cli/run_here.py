@@ -147,7 +147,8 @@ def _show_result(console: Console, record: RunRecord) -> None:
         sign = "[green]✓[/]" if gate["passed"] else "[red]✗[/]"
         console.print(f"{sign} {gate['gate']}: {gate['why']}", highlight=False, soft_wrap=True)
     lines = [
-        f"registered {record.model['model_name']} version {int(record.model['version'])} "
+        f"{'registered' if record.added else 'nothing was registered: the same model is'} "
+        f"{record.model['model_name']} version {int(record.model['version'])} "
         f"as {' and '.join(record.model['aliases'])} in {record.parameters['registry']}",
     ]
     if not record.is_champion:

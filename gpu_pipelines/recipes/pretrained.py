@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from gpu_pipelines.errors import UserError, nearest, some_of
@@ -76,7 +77,7 @@ def from_pretrained(
             dtype=torch.float32,
             **changes,
         )
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise UserError(
             f"The model {name!r} cannot be loaded: {_first_line(error)}",
             f"{nearest(name, known)} A local directory in Hugging Face layout or a hub id with safetensors weights "
@@ -92,9 +93,12 @@ def from_pretrained(
 
 def load_exported(auto_class: Any, directory: Path) -> nn.Module:
     """Loads a model that was exported; every weight must be in the file and in the model."""
-    model, info = auto_class.from_pretrained(
-        directory, local_files_only=True, use_safetensors=True, output_loading_info=True
-    )
+    try:
+        model, info = auto_class.from_pretrained(
+            directory, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+    except SafetensorError as error:
+        raise UserError(f"The weights of the model in {directory} cannot be read: {_first_line(error)}.") from None
     if unmatched := _unmatched(info):
         raise UserError(f"The model in {directory} does not fit its config.json: {some_of(unmatched, most=5)}.")
     return model

@@ -87,7 +87,8 @@ class TextClassification(Recipe):
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as `input_ids`, `attention_mask` and `labels`, as long as the longest of these rows."""
         lengths = columns["length"]
-        width = trimmed_length(int(lengths.max()), self.sequence_length)
+        # The rows of a dataset can be shorter than what a registered model takes.
+        width = trimmed_length(int(lengths.max()), columns["input_ids"].shape[1])
         mask = np.arange(width) < lengths[:, None]
         tensors = {"input_ids": columns["input_ids"][:, :width], "attention_mask": mask, "labels": columns["label"]}
         return {

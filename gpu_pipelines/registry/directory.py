@@ -11,11 +11,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.integrity import model_files
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
 
@@ -84,9 +86,9 @@ class DirectoryRegistry:
         """Lets an alias name a version.
 
         Raises:
-            UserError: there is no such version.
+            UserError: there is no such version, or it is damaged.
         """
-        self.version(name, str(number))
+        self.version(name, str(number)).require_undamaged()
         with self._locked(name) as folder:
             self._write_aliases(folder, {**self.aliases(name), alias: number})
 
@@ -100,13 +102,15 @@ class DirectoryRegistry:
         champion_seen: int | None,
         check: Check | None = None,
     ) -> RegisteredVersion:
-        """Adds a version under the lock of its model, unless one has the same files already; see `Registry.add`."""
+        """Adds a version under the lock of its model, unless one is the same model already; see `Registry.add`."""
         self.require_writable()
         try:
             files = sha256_of_tree(model)
             with self._locked(name) as folder:
-                number = self._with_files(name, files)
-                if number is None:
+                same = self._same_model(name, files)
+                if same is not None:
+                    number = same
+                else:
                     incoming = self._copy_in(model, folder, {**info, "files": files}, check)
                     number = self._next_number(folder)
                     (folder / "versions").mkdir(exist_ok=True)
@@ -120,7 +124,7 @@ class DirectoryRegistry:
                 f"The model {name!r} could not be written to {self.root}: {error.strerror or error}.",
                 "No version was added. Check space and permissions, then upload again.",
             ) from None
-        return self._version(name, number, aliases)
+        return replace(self._version(name, number, aliases), added=same is None)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[Path]:
@@ -147,10 +151,11 @@ class DirectoryRegistry:
             raise
         return incoming
 
-    def _with_files(self, name: str, files: dict[str, str]) -> int | None:
-        """The newest version that has the same files; what a killed upload has completed is not added again."""
-        same = [version.number for version in self.versions(name) if version.info.get("files") == files]
-        return max(same, default=None)
+    def _same_model(self, name: str, files: dict[str, str]) -> int | None:
+        """The newest whole version that is the same model; what a killed upload has completed is not added again."""
+        wanted = model_files(files)
+        same = [v for v in self.versions(name) if model_files(v.info.get("files", {})) == wanted and not v.is_damaged]
+        return same[-1].number if same else None
 
     @staticmethod
     def _next_number(folder: Path) -> int:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.integrity import VERSION, damage, digest_of, model_files
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
+from gpu_pipelines.errors import UserError
+
+__all__ = ["CHALLENGER", "CHAMPION", "VERSION", "Check", "DamagedVersionError", "RegisteredVersion", "Registry"]
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
-#: What was recorded with a version, among its files.
-VERSION = "version.json"
 #: Looks at the files of a version where they were uploaded to, before the version counts; raises `UserError`.
 Check = Callable[[str], None]
+
+
+class DamagedVersionError(UserError):
+    """The files of a version are not those that were uploaded."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +34,11 @@ class RegisteredVersion:
         number: the version, from 1.
         place: where the exported model is: a directory, or `gs://…`.
         aliases: aliases that name this version now.
-        info: what was recorded when it was uploaded: `created` (ISO 8601, UTC), `files` (SHA-256 by path) and what
-            the uploader added.
+        info: what was recorded when it was uploaded: `created` (ISO 8601, UTC), `files` (SHA-256 by path), in object
+            storage `md5` (base64 by path), and what the uploader added.
         resource_name: what the registry's service calls it; of a directory, its name and number.
+        labelled: how the digest of its files begins, by what the registry's service says; empty if it says nothing.
+        added: whether the call of `Registry.add` that returned this made it; False where it was there before.
     """
 
     name: str
@@ -37,15 +47,57 @@ class RegisteredVersion:
     aliases: tuple[str, ...]
     info: dict[str, Any]
     resource_name: str = ""
+    labelled: str = ""
+    added: bool = field(default=False, compare=False)
 
-    @property
+    @cached_property
     def path(self) -> Path:
-        """A directory of this machine with its files; a copy, made once, of what is in object storage.
+        """A directory of this machine with its files, which have been checked; of object storage, a copy, made once.
 
         Raises:
+            DamagedVersionError: a file is not as it was uploaded.
             UserError: they cannot be read.
         """
-        return fetched_folder(self.place) if is_remote(self.place) else Path(self.place)
+        directory = fetched_folder(self.place) if is_remote(self.place) else Path(self.place)
+        self._require_undamaged(str(directory))
+        return directory
+
+    def require_undamaged(self) -> None:
+        """Checks all files where they are, without copying them.
+
+        Raises:
+            DamagedVersionError: names the version and the file that is not as it was uploaded.
+            UserError: they cannot be read.
+        """
+        self._require_undamaged(self.place)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether `require_undamaged` would raise."""
+        return bool(self._damage(self.place))
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of its files as they are now, the damaged ones too: the part of a cache's key that tells them."""
+        if is_remote(self.place):
+            return RemoteFolder(self.place).state()
+        return digest_of(sha256_of_tree(Path(self.place)))
+
+    def _require_undamaged(self, place: str) -> None:
+        if what := self._damage(place):
+            raise DamagedVersionError(
+                f"Version {self.number} of {self.name!r} in {self.place} is damaged: {what}.",
+                "Restore the file from a copy, or let the alias name another version: gpu-pipelines models alias "
+                f"{self.name} {self.aliases[0] if self.aliases else CHAMPION} NUMBER",
+            )
+
+    def _damage(self, place: str) -> str:
+        files = self.info.get("files") or {}
+        # The label was made of all files once, and of the model's own since.
+        digests = (digest_of(files), digest_of(model_files(files)))
+        if self.labelled and not any(digest.startswith(self.labelled) for digest in digests):
+            return f"{VERSION} does not hold the hashes that it was uploaded with"
+        return damage(place, files, self.info.get("md5") or {})
 
 
 class Registry(Protocol):
@@ -85,10 +137,11 @@ class Registry(Protocol):
         champion_seen: int | None,
         check: Check | None = None,
     ) -> RegisteredVersion:
-        """Adds a version, unless one has the same files already; `challenger` names it, and `champion` where it may.
+        """Adds a version, unless one is the same model already; `challenger` names it, and `champion` where it may.
 
-        Aliases move last. What is stopped before leaves no version, or a whole one without aliases, which the next
-        upload of the same model takes up.
+        The same model is one whose files have the same bytes, what its evaluation wrote beside them apart; it stays as
+        it is, and `added` of what is returned is False. Aliases move last. What is stopped before leaves no version, or
+        a whole one without aliases, which the next upload of the same model takes up.
 
         Args:
             name: the model's name.

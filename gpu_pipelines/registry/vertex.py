@@ -5,17 +5,18 @@ API: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.location
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
-from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.artifacts.integrity import digest_of, model_files
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, md5_of_file
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
@@ -123,9 +124,9 @@ class VertexRegistry:
         """Lets an alias name a version; the service's own default goes with `champion`.
 
         Raises:
-            UserError: there is no such version.
+            UserError: there is no such version, or it is damaged.
         """
-        self.version(name, str(number))
+        self.version(name, str(number)).require_undamaged()
         self._move_aliases(name, [alias], number)
 
     def add(
@@ -138,7 +139,7 @@ class VertexRegistry:
         champion_seen: int | None,
         check: Check | None = None,
     ) -> RegisteredVersion:
-        """Adds a version, unless one has the same files already, its evaluation, and moves the aliases.
+        """Adds a version, unless one is the same model already, its evaluation, and moves the aliases.
 
         The files are in Cloud Storage, whole, before the service is told of them, and aliases move last: what is
         stopped before leaves no version, or a whole one that the next upload of the same model completes. See
@@ -148,8 +149,10 @@ class VertexRegistry:
             UserError: files, version, evaluation or aliases could not be written, or the check failed.
         """
         files = sha256_of_tree(model)
-        digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:_DIGEST_CHARACTERS]
-        number = self._with_digest(name, digest)
+        digest = digest_of(model_files(files))[:_DIGEST_CHARACTERS]
+        number = same = self._with_digest(name, digest)
+        if same is not None:
+            self._mend(self.version(name, str(same)), model, {"created": _now(), **info, "files": files})
         if number is None:
             place = self._place_of(name, digest)
             self._copy_files(model, place, {"created": _now(), **info, "files": files})
@@ -163,7 +166,7 @@ class VertexRegistry:
         seen = self.aliases(name).get(CHAMPION)
         moved = [CHALLENGER, CHAMPION] if promote and seen in (champion_seen, number) else [CHALLENGER]
         self._move_aliases(name, moved, number)
-        return self.version(name, str(number))
+        return replace(self.version(name, str(number)), added=same is None)
 
     @cached_property
     def _settings(self) -> ProjectSettings:
@@ -218,8 +221,9 @@ class VertexRegistry:
         created = version.version_create_time.isoformat(timespec="seconds")
         info = {"created": created, "passed": False, "metrics": {}, **self._recorded(version.artifact_uri)}
         aliases = tuple(sorted(set(version.version_aliases) - {_DEFAULT_ALIAS}))
+        labelled = str(version.labels.get(_DIGEST, ""))
         return RegisteredVersion(
-            name, int(version.version_id), version.artifact_uri, aliases, info, _resource_name(version)
+            name, int(version.version_id), version.artifact_uri, aliases, info, _resource_name(version), labelled
         )
 
     @staticmethod
@@ -240,7 +244,16 @@ class VertexRegistry:
         folder = RemoteFolder(place)
         folder.upload(model, sorted(info["files"]))
         folder.require_same(model, sorted(info["files"]))
-        folder.write(VERSION, json.dumps({"format_version": 1, **info}, indent=2).encode() + b"\n")
+        # By these a version is checked without downloading it.
+        md5 = {name: md5_of_file(model / name) for name in sorted(info["files"])}
+        folder.write(VERSION, json.dumps({"format_version": 1, **info, "md5": md5}, indent=2).encode() + b"\n")
+
+    def _mend(self, version: RegisteredVersion, model: Path, info: dict[str, Any]) -> None:
+        """Writes the files of a version again if they are damaged."""
+        if version.is_damaged:
+            print(f"version {version.number} of {version.name} is damaged; its files are written again", flush=True)
+            self._copy_files(model, version.place, info)
+            self.version(version.name, str(version.number)).require_undamaged()
 
     def _upload(self, name: str, place: str, labels: dict[str, str], fields: dict[str, Any]) -> int:
         """Tells the service of a version; if its answer is lost, looks for the version instead of asking twice."""

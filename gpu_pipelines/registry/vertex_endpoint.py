@@ -124,6 +124,7 @@ class EndpointDeployer:
         if problems := request.problems():
             raise UserError.of_all(problems)
         machine = request.machine(self._settings.region)
+        version.require_undamaged()
         endpoint = self._endpoint(request.endpoint)
         before = dict(endpoint.traffic_split)
         split = shared(before, request.traffic_percent)

@@ -73,7 +73,8 @@ def _success(record: RunRecord) -> dict[str, Any]:
         text = f"{outcome.capitalize()}: no model was trained"
         return {"kind": "good", "text": text, "lines": [f"{_sentence(why)} {took}"], "message": ""}
     name = f"{record.model['model_name']} version {int(record.model['version'])}"
-    text = f"{name} is the champion" if record.is_champion else f"{name} was added; {record.instead}"
+    instead = f"{name} was added; {record.instead}" if record.added else f"{name} is the same model; nothing was added"
+    text = f"{name} is the champion" if record.is_champion else instead
     why = record.reason.partition(": ")[2]
     lines = [f"Trained because {why}. {took}" if why else took]
     return {"kind": "good" if record.is_champion else "warn", "text": text, "lines": lines, "message": ""}

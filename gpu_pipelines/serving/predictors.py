@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.integrity import require_undamaged
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.serving.settings import ServerSettings
@@ -54,8 +55,9 @@ def load_predictor(directory: Path, settings: ServerSettings) -> Predictor:
         settings: limits of what it takes.
 
     Raises:
-        UserError: it is not one that this server can serve.
+        UserError: it is not one that this server can serve, or a registered version whose files are damaged.
     """
+    require_undamaged(directory)
     task = task_of(directory)
     if task == "image_classification":
         from gpu_pipelines.serving.image_classifier import ImageClassifier as Kind

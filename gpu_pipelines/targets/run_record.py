@@ -51,7 +51,7 @@ class RunRecord:
         seconds: duration.
         steps: the steps that began, in order.
         artifacts: paths of the pipeline's outputs.
-        model: metadata of the registered version: `model_name`, `version`, `aliases`.
+        model: metadata of the registered version: `model_name`, `version`, `aliases`, and whether it was `added`.
         reason: why there was, or was not, anything to train; empty if the pipeline does not ask.
         versions: of Python and the packages that matter.
     """
@@ -75,21 +75,36 @@ class RunRecord:
     @property
     def is_champion(self) -> bool:
         """Whether the run's model became the champion."""
-        return "champion" in self.model.get("aliases", [])
+        return "champion" in self.model.get("aliases", []) and not self._was_champion
+
+    @property
+    def added(self) -> bool:
+        """Whether the run's model is a new version; False where the registry had the same model already."""
+        return bool(self.model.get("added", True))
+
+    @property
+    def _was_champion(self) -> bool:
+        """Whether the run's model is the version that was the champion before."""
+        return not self.added and self._evaluation.champion_version == int(self.model["version"])
+
+    @property
+    def _evaluation(self) -> Evaluation:
+        return Evaluation.load(Path(self.artifacts["best_checkpoint"]))
 
     @property
     def instead(self) -> str:
         """Who is the champion after a run whose model did not become it, in words."""
-        evaluation = Evaluation.load(Path(self.artifacts["best_checkpoint"]))
-        return "the champion stays" if evaluation.champion else "there is still no champion"
+        return "the champion stays" if self._evaluation.champion else "there is still no champion"
 
     @property
     def outcome(self) -> str:
-        """What came of the run: promoted, not promoted, nothing new, too soon; else its status."""
+        """What came of the run: promoted, not promoted, unchanged, nothing new, too soon; else its status."""
         if self.status != "succeeded":
             return self.status
+        if self.model and not self.is_champion:
+            return "not promoted" if self.added else "unchanged"
         if self.model:
-            return "promoted" if self.is_champion else "not promoted"
+            return "promoted"
         return self.reason.partition(":")[0]
 
     @property

@@ -76,7 +76,7 @@ def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     program = digest_of_program()
     source = arguments["source"]
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
-    seen = f"{champion.place} {champion.info['created']}" if champion else ""
+    seen = f"{champion.place} {champion.digest}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
         seen += digest_of_files(scoring.resolve())
     return {"prepare-data": program, "train-model": program, "evaluate-checkpoints": program + seen}

@@ -102,6 +102,16 @@ def test_weights_and_tokenizer_of_the_champion_are_named(tmp_path: Path, source:
     assert check(tmp_path, source, task="image_classification").tokenizer == "train"
 
 
+def test_a_damaged_champion_is_not_trained_on(tmp_path: Path, source: Path) -> None:
+    register(tmp_path, "of other data")
+    place = tmp_path / "registry/reviews/versions/1"
+    file = next(path for path in sorted(place.iterdir()) if path.name != "version.json")
+    file.write_text("something else")
+    with pytest.raises(UserError, match=rf"Version 1 of 'reviews' .*{file.name} is not as it was uploaded"):
+        check(tmp_path, source, task="causal_lm", model="gpt2-micro", start_from_champion=True)
+    assert check(tmp_path, source).retrain, "another model is trained all the same"
+
+
 def test_a_sample_never_changes(tmp_path: Path) -> None:
     assert source_fingerprint("sample:digits") == source_fingerprint("sample:digits")
     assert source_fingerprint("sample:digits") != source_fingerprint("sample:docstrings")

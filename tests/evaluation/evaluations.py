@@ -21,6 +21,7 @@ from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
 from gpu_pipelines.recipes.building import build_model, load_recipe
 from gpu_pipelines.recipes.checkpoint_state import frozen_weights_sha256, save_state, trained_weights
+from gpu_pipelines.recipes.image_features import ImageGeometry
 from gpu_pipelines.recipes.recipe import Recipe
 
 ROWS = {"train": 8, "val": 30, "test": 40}
@@ -51,6 +52,58 @@ class Regression(Recipe):
     def export(self, model: nn.Module, directory: Path) -> None:
         save_model(model, str(directory / "model.safetensors"))
         (directory / "config.json").write_text("{}")
+
+
+class _OwnClassifier(Recipe):
+    """A user's own recipe for a task of this program; its batches are of a form that no other recipe knows."""
+
+    def __init__(self, labels: list[str], size: int) -> None:
+        self.labels, self.size = labels, size
+
+    def build_model(self, name: str) -> nn.Module:
+        return nn.Linear(self.size, len(self.labels))
+
+    def loss(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch["inputs"]), batch["classes"])
+
+    def predict(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return model(batch["inputs"]).softmax(dim=-1)
+
+    def export(self, model: nn.Module, directory: Path) -> None:
+        save_model(model, str(directory / "model.safetensors"))
+        (directory / "config.json").write_text("{}")
+
+
+class OwnImages(_OwnClassifier):
+    @classmethod
+    def for_dataset(cls, dataset: Dataset) -> OwnImages:
+        return cls(dataset.manifest.labels, int(np.prod(dataset.manifest.features["image"].shape)))
+
+    def batch(self, columns: dict[str, Any], device: torch.device) -> dict[str, torch.Tensor]:
+        images = torch.from_numpy(columns["image"]).to(device).flatten(1).float() / 255
+        return {"inputs": images, "classes": torch.from_numpy(columns["label"]).long()}
+
+
+class OwnTexts(_OwnClassifier):
+    """Counts words."""
+
+    @classmethod
+    def for_dataset(cls, dataset: Dataset) -> OwnTexts:
+        return cls(dataset.manifest.labels, 40)
+
+    def batch(self, columns: dict[str, Any], device: torch.device) -> dict[str, torch.Tensor]:
+        words = [np.bincount(r[:n], minlength=40) for r, n in zip(columns["input_ids"], columns["length"], strict=True)]
+        counts = torch.from_numpy(np.stack(words)).to(device).float()
+        return {"inputs": counts, "classes": torch.from_numpy(columns["label"]).long()}
+
+
+class FailsOnRows(OwnImages):
+    """Reads these rows once; as a champion it is given them again, and fails."""
+
+    def batch(self, columns: dict[str, Any], device: torch.device) -> dict[str, torch.Tensor]:
+        if "FAIL" in os.environ:
+            raise IndexError("channel 3 is out of range")
+        return super().batch(columns, device)
 
 
 class WrongShape(Regression):
@@ -166,17 +219,53 @@ def classes_dataset(directory: Path) -> Dataset:
     return Dataset(directory)
 
 
+def images_dataset(directory: Path, labels: tuple[str, ...] = ("dark", "bright"), shuffled: bool = False) -> Dataset:
+    """Noisy images, dark and bright ones; `shuffled` gives each a class that has nothing to do with it."""
+    generator = np.random.default_rng(0)
+    geometry = ImageGeometry(16, "L")
+    features = {"image": Feature("uint8", geometry.shape), "label": Feature("int32")}
+    with DatasetWriter(
+        directory,
+        task="image_classification",
+        source="photos",
+        features=features,
+        labels=labels,
+        preprocessing=geometry.preprocessing(),
+    ) as writer:
+        for split, rows in {**ROWS, "train": 60, "test": 113}.items():
+            for number in range(rows):
+                image = generator.integers(0, 128, geometry.shape) + 100 * (number % len(labels))
+                label = int(generator.integers(0, len(labels))) if shuffled else number % len(labels)
+                writer.add(split, f"{number}.png", {"image": image.astype(np.uint8), "label": label})
+        writer.finish()
+    return Dataset(directory)
+
+
+def write_brightness(directory: Path, dataset: Dataset, threshold: float = 0.45, recipe: str = "OwnImages") -> None:
+    """The checkpoint of a model that tells bright images from dark ones by their mean."""
+    settings = {"model": "mean", "recipe": f"evaluations:{recipe}", "seed": 0}
+    directory.mkdir()
+    write_configuration(directory, {"task": dataset.manifest.task, "settings": settings, "devices": {}})
+    model = nn.Linear(256, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.stack([torch.zeros(256), torch.full((256,), 20 / 256)]))
+        model.bias.copy_(torch.tensor([20 * threshold, 0.0]))
+    write_checkpoint(directory, 1, model, dataset)
+
+
 def train_classes(directory: Path, dataset: Dataset) -> None:
     """The checkpoint of a classifier that has not been trained."""
     train_checkpoint(directory, dataset, "text_classification", "bert-micro")
 
 
-def train_checkpoint(directory: Path, dataset: Dataset, task: str, model: str) -> None:
+def train_checkpoint(directory: Path, dataset: Dataset, task: str, model: str, recipe: str = "") -> None:
     """The checkpoint of a model that has not been trained."""
-    settings = {"model": model, "seed": 0}
+    settings = {"model": model, "seed": 0, **({"recipe": f"evaluations:{recipe}"} if recipe else {})}
     directory.mkdir()
     write_configuration(directory, {"task": task, "settings": settings, "devices": {}})
-    write_checkpoint(directory, 1, build_model(load_recipe("", task).for_dataset(dataset), settings), dataset)
+    write_checkpoint(
+        directory, 1, build_model(load_recipe(settings.get("recipe", ""), task).for_dataset(dataset), settings), dataset
+    )
 
 
 def write_checkpoint(directory: Path, step: int, model: nn.Module, dataset: Dataset, **info: Any) -> None:

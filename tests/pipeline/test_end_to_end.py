@@ -108,14 +108,20 @@ def test_a_worse_model_is_added_but_the_champion_stays(after_digits: Path) -> No
     done = run_pipeline(after_digits, "--reuse", epochs=1)
     assert done.status == 0, done.err
     assert aliases(after_digits) == {"champion": 1, "challenger": 2}
-    assert "✗ at least as good as the champion" in done.out
+    assert "✗ better than the champion: accuracy is" in done.out
     assert "the champion stays" in done.out
 
 
-def test_an_equally_good_model_becomes_champion_and_unchanged_steps_are_not_run_again(after_digits: Path) -> None:
+def test_the_same_model_again_is_no_version_and_unchanged_steps_are_not_run_again(after_digits: Path) -> None:
     done = run_pipeline(after_digits, "--reuse")
     assert done.status == 0, done.err
-    assert aliases(after_digits) == {"champion": 2, "challenger": 2}
+    assert aliases(after_digits) == {"champion": 1, "challenger": 1}
+    assert "nothing was registered: the same model is digits version 1 as challenger and champion" in done.out
+    assert "digits version 1 is the same model; nothing was added" in newest_run(after_digits)["directory"].joinpath(
+        "report.html"
+    ).read_text(encoding="utf-8")
+    outcome = json.loads((after_digits / f"runs/{PIPELINE}-outcome.json").read_text())
+    assert (outcome["outcome"], outcome["version"]) == ("unchanged", 1)
     statuses = {step["name"]: step["status"] for step in newest_run(after_digits)["steps"]}
     # The champion has changed from none to version 1, so the comparison has to be made again.
     assert statuses == {

@@ -12,6 +12,7 @@ from exported_models import export
 from typer.testing import CliRunner
 
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.cli.main import app
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import Registry, open_registry
@@ -123,6 +124,14 @@ def test_an_endpoint_that_refuses_to_predict_leads_back(
     with pytest.raises(UserError, match="Asking the endpoint for a prediction failed"):
         EndpointDeployer(registry.settings).deploy(version, DeploymentRequest("animals"))
     assert state_of(vertex_api) == ([], {})
+
+
+def test_a_damaged_version_is_not_deployed(registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path) -> None:
+    version = add(registry, model, tmp_path, 1)
+    RemoteFolder(version.place).write("model.safetensors", b"nothing")
+    with pytest.raises(UserError, match=r"Version 1 of 'animals' .*model\.safetensors is not as it was uploaded"):
+        EndpointDeployer(registry.settings).deploy(version, DeploymentRequest("animals"))
+    assert not vertex_api.state.endpoints.endpoints
 
 
 def test_the_command_deploys_what_an_alias_names(

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, open_registry
+from gpu_pipelines.registry.registered import DamagedVersionError
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -305,3 +307,40 @@ def test_an_upload_killed_at_any_stage_leaves_whole_versions_only(
         assert [version.number for version in registry.versions(name)] == [1, 2]
         assert len(evaluations(vertex_api, 2, name)) == 1
     assert calls == 7, "files, their check, version.json, the version, its evaluation, its aliases, and the end"
+
+
+def test_a_file_that_changed_in_the_bucket_is_named_with_its_version(registry: Registry, tmp_path: Path) -> None:
+    model = exported(tmp_path / "1", "a" * 1000)
+    version = add(registry, model)
+    folder = RemoteFolder(version.place)
+    before = version.digest
+    folder.write("model.safetensors", b"b" * 1000)
+    damaged = registry.version("digits", "champion")
+    assert damaged.digest != before
+    for read in (damaged.require_undamaged, lambda: damaged.path, lambda: registry.set_alias("digits", "live", 1)):
+        with pytest.raises(DamagedVersionError, match=r"Version 1 of 'digits' .*model\.safetensors is not as it was"):
+            read()
+    # Nor by its own hashes, where somebody has written those as well: the service has the digest of the first ones.
+    other = registry.add("other", exported(tmp_path / "2", "b" * 1000), INFO, promote=True, champion_seen=None)
+    folder.write("version.json", RemoteFolder(other.place).read("version.json"))
+    with pytest.raises(DamagedVersionError, match=r"version\.json does not hold the hashes"):
+        registry.version("digits", "1").require_undamaged()
+    again = add(registry, model, seen=1)
+    assert (again.number, again.added, again.is_damaged) == (1, False, False)
+    assert (again.path / "model.safetensors").read_text() == "a" * 1000
+
+
+def test_a_bucket_that_keeps_no_md5_is_read(registry: Registry, tmp_path: Path) -> None:
+    version = add(registry, exported(tmp_path / "1", "a" * 1000))
+    without = replace(version, info={key: value for key, value in version.info.items() if key != "md5"})
+    without.require_undamaged()
+    RemoteFolder(version.place).write("model.safetensors", b"b" * 1000)
+    with pytest.raises(DamagedVersionError, match=r"model\.safetensors"):
+        without.require_undamaged()
+
+
+def test_a_model_that_is_evaluated_again_adds_no_version(registry: Registry, tmp_path: Path) -> None:
+    assert add(registry, evaluated(tmp_path / "1", "a")).added
+    again = add(registry, evaluated(tmp_path / "2", "a", dataset_fingerprint="e" * 64), seen=1)
+    assert (again.number, again.added) == (1, False)
+    assert len(registry.versions("digits")) == 1
