@@ -20,7 +20,7 @@ from gpu_pipelines.targets.target import Target
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
 CHECKPOINT_URI = f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/checkpoints/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
 #: What a pipeline fills in itself.
-FILLED_IN = ("checkpoint_uri", "passed", "pipeline_job")
+FILLED_IN = ("checkpoint_uri", "passed", "pipeline_job", "encryption_key")
 
 
 def parameters_of_steps(target: Target) -> dict[str, Parameter]:
@@ -44,15 +44,16 @@ class Steps:
 
     Args:
         target: where they will run.
-        plan: accelerators of the steps that use them; None for those that the target has.
+        plan: accelerators of the training; None for those that the target has.
+        evaluation: those of the evaluation; None for one GPU of the training's.
     """
 
-    def __init__(self, target: Target, plan: AcceleratorPlan | None) -> None:
-        self._pipeline_job = target.pipeline_job
+    def __init__(self, target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None) -> None:
+        self._pipeline_job, self._encryption_key = target.pipeline_job, target.encryption_key
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
         self._prepare: Callable[..., Any] = target.place(prepare_data, None)
         self._train: Callable[..., Any] = target.place(train_model, plan)
-        self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, plan and one_gpu(plan))
+        self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, evaluation or (plan and one_gpu(plan)))
         self._upload: Callable[..., Any] = target.place(upload_model, None)
 
     def joined(self, values: Mapping[str, Any]) -> Tasks:
@@ -76,6 +77,7 @@ class Steps:
             best_checkpoint=evaluated.outputs["best_checkpoint"],
             passed=evaluated.outputs["passed"],
             pipeline_job=self._pipeline_job,
+            encryption_key=self._encryption_key,
             **inputs_from(upload_model, values),
         )
         return Tasks(prepared, trained, evaluated, uploaded)

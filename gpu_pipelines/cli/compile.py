@@ -25,6 +25,7 @@ def compile_pipelines(
     pipeline: Annotated[str | None, typer.Argument(help="Name of the pipeline.")] = None,
     target: Annotated[str, typer.Option(help="Where it will run: local, vertex or kubeflow.")] = "local",
     accelerator: Annotated[str, typer.Option(metavar="SPEC", help="What it trains on, cpu:2 or l4:4, say.")] = "cpu:2",
+    evaluation_accelerator: options.EvaluationAccelerator = None,
     nodes: options.Nodes = 1,
     strategy: options.Strategy = None,
     region: options.Region = None,
@@ -35,6 +36,8 @@ def compile_pipelines(
     image: options.Image = None,
     service_account: options.ServiceAccount = None,
     network: options.Network = None,
+    network_attachment: options.NetworkAttachment = None,
+    persistent_resource: options.PersistentResource = None,
     encryption_key: options.EncryptionKey = None,
     tensorboard: options.Tensorboard = None,
     boot_disk_gb: options.BootDiskGb = options.BOOT_DISK_GB,
@@ -66,22 +69,32 @@ def compile_pipelines(
         "image": image,
         "service_account": service_account,
         "network": network,
+        "network_attachment": network_attachment,
+        "persistent_resource": persistent_resource,
         "encryption_key": encryption_key,
         "tensorboard": tensorboard,
     }
     settings = options.with_labels(load_project_settings(given), label)
     job = options.job_options(max_wait, boot_disk_gb, reduction_server, web_access, env)
     request = PlanRequest(accelerator, nodes, region, strategy, machine_type, reservation, hours)
-    text = _text(pipeline, target, request, settings, job, (data_nodes, data_machine_type or ""))
+    data = (data_nodes, data_machine_type or "")
+    text = _text(pipeline, target, request, settings, job, data, evaluation_accelerator)
     path = output or Path(f"{pipeline}.yaml")
     _write(path, text)
     print(f"wrote {path}")
 
 
 def _text(
-    pipeline: str, target: str, request: PlanRequest, settings: ProjectSettings, job: JobOptions, data: tuple[int, str]
+    pipeline: str,
+    target: str,
+    request: PlanRequest,
+    settings: ProjectSettings,
+    job: JobOptions,
+    data: tuple[int, str],
+    evaluation_accelerator: str | None,
 ) -> str:
     from gpu_pipelines.accelerators import plan_request
+    from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
     from gpu_pipelines.errors import nearest
 
     if target not in TARGETS:
@@ -89,20 +102,23 @@ def _text(
     if target != "vertex" and data != (1, ""):
         raise UserError(f"The target {target} has no --data-nodes and no --data-machine-type.", "Leave them out.")
     if target == "local":
+        if evaluation_accelerator:
+            raise UserError("The target local has no --evaluation-accelerator.", "Leave it out.")
         from gpu_pipelines.targets.local import compiled_for_here
 
         return compiled_for_here(pipeline, plan_request(request))
     planned = plan_request(request)
+    evaluation = named_evaluation_plan(evaluation_accelerator, planned) if evaluation_accelerator else None
     if target == "kubeflow":
         from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 
         options.require_no_vertex_job(job, settings)
-        text = compiled_for_kubeflow(pipeline, planned, settings, job.environment)
+        text = compiled_for_kubeflow(pipeline, planned, settings, job.environment, evaluation)
     else:
         from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
         from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 
-        text = compiled_for_vertex(pipeline, planned, settings, job, DataNodes(*data))
+        text = compiled_for_vertex(pipeline, planned, settings, job, DataNodes(*data), evaluation)
     for caution in planned.warnings:
         print(f"warning: {caution.message}", file=sys.stderr)
     return text

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
 Nodes = Annotated[int, typer.Option(help="Machines to train on.")]
+EvaluationAccelerator = Annotated[
+    str | None,
+    typer.Option(metavar="SPEC", help="What to evaluate on, l4:1 say; chosen by the model if not given."),
+]
 DataNodes = Annotated[int, typer.Option(help="vertex: machines that prepare the data together.")]
 DataMachineType = Annotated[
     str | None, typer.Option(metavar="TYPE", help="vertex: type of these machines; n2-standard-16 if not given.")
@@ -32,6 +36,17 @@ Repository = Annotated[
 Image = Annotated[str | None, typer.Option(help="Image that the steps run in; docs/images.md.")]
 ServiceAccount = Annotated[str | None, typer.Option(metavar="EMAIL", help="What jobs run as.")]
 Network = Annotated[str | None, typer.Option(metavar="NAME", help="projects/NUMBER/global/networks/NAME.")]
+NetworkAttachment = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="vertex: projects/P/regions/R/networkAttachments/N (Private Service Connect)."),
+]
+PersistentResource = Annotated[
+    str | None, typer.Option(metavar="ID", help="vertex: persistent resource whose machines run the steps with GPUs.")
+]
+FailurePolicy = Annotated[
+    str | None,
+    typer.Option(metavar="fast|slow", help="vertex: whether steps that do not depend on a failed one still begin."),
+]
 EncryptionKey = Annotated[str | None, typer.Option(metavar="NAME", help="Cloud KMS key, by its full name.")]
 Tensorboard = Annotated[str | None, typer.Option(metavar="NAME", help="Vertex AI TensorBoard, by its full name.")]
 MaxWait = Annotated[
@@ -68,6 +83,18 @@ KubeflowNamespace = Annotated[str | None, typer.Option(metavar="NAME", help="Nam
 Experiment = Annotated[str | None, typer.Option(metavar="NAME", help="kubeflow: experiment to file the run under.")]
 
 BOOT_DISK_GB = 200
+#: Settings that other targets than Vertex AI have no use for.
+_OF_VERTEX = (
+    "service_account",
+    "network",
+    "network_attachment",
+    "persistent_resource",
+    "failure_policy",
+    "encryption_key",
+    "tensorboard",
+)
+#: Directory of the runs on this machine.
+RUNS = Path("runs")
 #: Seconds between two looks at a run.
 INTERVAL = 10.0
 
@@ -126,7 +153,7 @@ def require_no_vertex_job(options: JobOptions, settings: ProjectSettings) -> Non
         "--web-access": options.web_access,
     }
     flags = [flag for flag, is_given in given.items() if is_given]
-    for name in ("service_account", "network", "encryption_key", "tensorboard"):
+    for name in _OF_VERTEX:
         if settings.origins.get(name) == flag_of(name):
             flags.append(flag_of(name))
     if flags:

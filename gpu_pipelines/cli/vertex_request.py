@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,9 @@ class JobFlags:
     data_nodes: int = 1
     data_machine_type: str | None = None
     tensorboard: str | None = None
+    network_attachment: str | None = None
+    persistent_resource: str | None = None
+    evaluation_accelerator: str | None = None
 
     @property
     def given(self) -> list[str]:
@@ -78,6 +81,19 @@ class JobFlags:
             hours=self.hours,
         )
 
+    def evaluation(self, planned: AcceleratorPlan) -> AcceleratorPlan | None:
+        """The plan of the evaluation; None if no accelerator was named for it.
+
+        Args:
+            planned: the plan of the training.
+
+        Raises:
+            PlanError: it cannot be had.
+        """
+        from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
+
+        return named_evaluation_plan(self.evaluation_accelerator, planned) if self.evaluation_accelerator else None
+
 
 @dataclass(frozen=True)
 class CompiledPipeline:
@@ -98,13 +114,21 @@ class CompiledPipeline:
     template: str | None = None
 
 
-def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> CompiledPipeline:
+def compiled_pipeline(
+    what: str,
+    flags: JobFlags,
+    settings: ProjectSettings,
+    given: Mapping[str, Any] | None = None,
+    training_hours: float | None = None,
+) -> CompiledPipeline:
     """The pipeline that a name, a file or an address stands for.
 
     Args:
         what: name of a pipeline, which is compiled; a compiled file; or the address of an uploaded version.
         flags: accelerators and jobs.
         settings: project, region, image and so on.
+        given: values of the parameters that are known already, which say how large the model is.
+        training_hours: the longest that the training may run where --hours does not say so.
 
     Raises:
         UserError: there is no such pipeline or file, or its machines cannot be had.
@@ -118,20 +142,28 @@ def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
     elif what.endswith(FILE_SUFFIXES):
         text = _file_text(what, flags, settings)
     else:
-        text = _compiled(what, flags, settings)
+        text = _compiled(what, flags, settings, given or {}, training_hours)
     spec = parsed_spec(text, what)
     return CompiledPipeline(text, spec, machines_of(spec, settings.region), settings, template)
 
 
-def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
-    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+def _compiled(
+    name: str, flags: JobFlags, settings: ProjectSettings, given: Mapping[str, Any], training_hours: float | None
+) -> str:
+    from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN, parameters_of_model
+    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, evaluation_for
     from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 
     planned = flags.planned(settings, "Vertex AI")
     settings.require("image")
     job = options.job_options(flags.max_wait, flags.boot_disk_gb, flags.reduction_server, flags.web_access, flags.env)
     data = DataNodes(flags.data_nodes, flags.data_machine_type or "")
-    return compiled_for_vertex(name, planned, settings, job, data)
+    model, recipe = str(given.get("model") or ""), str(given.get("recipe") or "")
+    # The default of the parameter `model` is built from its name.
+    size = parameters_of_model(model, recipe) if model or recipe else LARGEST_BUILT_IN
+    evaluation = flags.evaluation(planned) or evaluation_for(planned, settings, size)
+    planned = replace(planned, hours=planned.hours or training_hours)
+    return compiled_for_vertex(name, planned, settings, job, data, evaluation)
 
 
 def _file_text(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
@@ -183,13 +215,14 @@ def checked_arguments(
         UserError: lists everything that is wrong with them.
     """
     from gpu_pipelines.pipelines import PIPELINES, load_pipeline
-    from gpu_pipelines.targets.vertex.machines import data_nodes_of
+    from gpu_pipelines.targets.vertex.machines import data_nodes_of, not_evaluated
 
     arguments = all_arguments(parameters_of_spec(spec), assignments, file, before)
     name = str(spec["pipelineInfo"]["name"]).replace("-", "_")
     if name in PIPELINES:
         module = load_pipeline(name)
-        if problems := module.problems(arguments) or module.problems_on_vertex(arguments, data_nodes_of(spec)):
+        problems = module.problems(arguments) or module.problems_on_vertex(arguments, data_nodes_of(spec))
+        if problems := problems or not_evaluated(spec, arguments):
             raise UserError.of_all(problems)
     return arguments
 
@@ -213,6 +246,10 @@ def _cost(each: StepMachines, region: str | None) -> str:
 
     plan = each.plan
     what = f"{each.step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
+    if plan.hours:
+        what += f" for {plan.hours:g} h at most"
+    if each.persistent_resource:
+        return f"{what}, of the persistent resource {each.persistent_resource}, which costs as long as it exists"
     cost = estimate_cost(plan)
     price = cost.per_hour(cost.here) if cost and cost.here else None
     if cost is None or cost.here is None or price is None:

@@ -40,11 +40,13 @@ class LocalTarget:
     Attributes:
         registry: a directory where the command is run.
         pipeline_job: the run's name; the local runner knows no resource names.
+        encryption_key: none; the registry takes that of the settings.
         notification: None: the command's exit status and the run's outcome.json tell how it ended.
     """
 
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
+    encryption_key = ""
     notification = None
 
     def __init__(

@@ -25,17 +25,19 @@ _NOTIFY = Parameter(
 )
 
 
-def build(target: Target, plan: AcceleratorPlan | None) -> Any:
+def build(target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None) -> Any:
     """Builds the pipeline.
 
     Args:
         target: where it will run; places each step, and says who is told of the end.
-        plan: accelerators of the steps that use them; None for those that the target has.
+        plan: accelerators of the training; None for those that the target has.
+        evaluation: those of the evaluation; None for one GPU of the training's.
 
     Returns:
         A KFP pipeline (`kfp.dsl.GraphComponent`).
     """
-    check, steps, notification = target.place(check_for_new_data, None), Steps(target, plan), target.notification
+    check, notification = target.place(check_for_new_data, None), target.notification
+    steps = Steps(target, plan, evaluation)
     parameters = {**parameters_of_steps(target), **parameters_of(check_for_new_data, without=_of_steps(target))}
     if notification is not None:
         parameters["notify"] = _NOTIFY

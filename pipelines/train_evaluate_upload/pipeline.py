@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kfp import dsl
-from kfp.dsl import HTML, Model
+from kfp.dsl import HTML, Artifact, Model
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
@@ -29,20 +29,22 @@ class Outputs(NamedTuple):
     training_report: HTML
     evaluation_report: HTML
     best_checkpoint: Model
-    model: Model
+    # On Vertex AI it is a google.VertexModel.
+    model: Artifact
 
 
-def build(target: Target, plan: AcceleratorPlan | None) -> Any:
+def build(target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None) -> Any:
     """Builds the pipeline.
 
     Args:
         target: where it will run; places each step.
-        plan: accelerators of the steps that use them; None for those that the target has.
+        plan: accelerators of the training; None for those that the target has.
+        evaluation: those of the evaluation; None for one GPU of the training's.
 
     Returns:
         A KFP pipeline (`kfp.dsl.GraphComponent`).
     """
-    steps = Steps(target, plan)
+    steps = Steps(target, plan, evaluation)
 
     @dsl.pipeline(name="train-evaluate-upload")
     @with_parameters(parameters_of_steps(target))

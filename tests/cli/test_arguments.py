@@ -51,6 +51,7 @@ class InPlace:
     checkpoint_uri = None
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
+    encryption_key = ""
     notification = None
 
     def place(self, component: Any, plan: Any) -> Any:

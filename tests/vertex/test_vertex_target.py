@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform
@@ -15,10 +16,11 @@ from google.protobuf import json_format
 from kfp import dsl
 
 from gpu_pipelines.accelerators import plan, plan_request
-from gpu_pipelines.accelerators.one_gpu import one_gpu
+from gpu_pipelines.accelerators.one_gpu import evaluation_memory_gb, evaluation_plan, one_gpu
 from gpu_pipelines.components.catalog import load_component
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.vertex.compiled import PUBLISHED, compiled_for_vertex, file_of, require_runnable
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
@@ -72,7 +74,7 @@ def test_every_file_is_what_its_plan_says(files: dict[str, tuple[Any, str]]) -> 
                 "GPU_PIPELINES_ACCELERATOR": planned.spec
             }
         assert job.scheduling.strategy.name == planned.scheduling_strategy, name
-        assert job.scheduling.timeout.days == 7
+        assert job.scheduling.timeout.days == 1
         assert job.scheduling.restart_job_on_worker_restart == (planned.nodes > 1), name
 
 
@@ -85,7 +87,7 @@ def test_machines_that_do_not_start_from_pd_ssd_get_their_disk(files: dict[str, 
 def test_the_evaluation_has_one_machine_with_one_gpu_where_that_is_sold(files: dict[str, tuple[Any, str]]) -> None:
     expected = {
         "l4-4.yaml": ("g2-standard-8", 1),
-        "h100-8-4-nodes.yaml": ("a3-highgpu-8g", 8),  # one H100 alone is sold as spot and flex-start only
+        "h100-8-4-nodes.yaml": ("g2-standard-8", 1),  # one H100 alone is sold as spot and flex-start only
         "h100-2-spot.yaml": ("a3-highgpu-1g", 1),
         "a100-16.yaml": ("a2-highgpu-1g", 1),
     }
@@ -94,6 +96,69 @@ def test_the_evaluation_has_one_machine_with_one_gpu_where_that_is_sold(files: d
         assert len(job.worker_pool_specs) == 1
         assert job.worker_pool_specs[0].machine_spec.machine_type == machine, name
         assert job.worker_pool_specs[0].machine_spec.accelerator_count == count, name
+
+
+@pytest.mark.parametrize(
+    ("spec", "chosen", "billions", "machine"),
+    [
+        ("h100:8", {}, 0.1, "g2-standard-8"),
+        ("h100:8", {"region": "us-central1"}, 2, "g2-standard-8"),
+        ("h100:8", {}, 3, "a2-highgpu-1g"),
+        ("h100:8", {}, 8, "a2-ultragpu-1g"),
+        ("h100:8", {"region": "europe-west9"}, 8, "g4-standard-48"),
+        ("h100:8", {}, 10, "g4-standard-48"),
+        # Twice this model is held by no GPU that is sold alone, the model without a champion is.
+        ("h100:8", {}, 15, "a2-ultragpu-1g"),
+        ("h100:8", {}, None, "a2-highgpu-1g"),
+        ("h100:8", {"strategy": "spot"}, 0.1, "a3-highgpu-1g"),
+        ("b200:8", {"strategy": "flex-start"}, 8, "a2-ultragpu-1g"),
+        ("v100:8", {}, 0.1, "n1-highmem-4"),
+        ("v100:8", {}, 2, "g2-standard-8"),
+        ("a100:16", {"nodes": 4}, 0.1, "a2-highgpu-1g"),
+        ("h100:8", {}, 70, "a3-highgpu-8g"),
+        ("h100:8", {"reservation": "projects/p/zones/us-central1-a/reservations/r"}, 0.1, "a3-highgpu-8g"),
+    ],
+)
+def test_a_model_is_evaluated_on_the_smallest_gpu_that_holds_it(
+    spec: str, chosen: dict[str, Any], billions: float | None, machine: str
+) -> None:
+    training = plan(spec, **chosen)
+    found = evaluation_plan(training, billions and billions * 1e9)
+    assert (found.machine_type, found.nodes) == (machine, 1)
+    assert (found.region, found.strategy) == (training.region, training.strategy)
+    assert found.gpu is not None
+    if found.count == 1 and billions:
+        assert found.gpu.memory_gb >= evaluation_memory_gb(billions * 1e9, models=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("convnext-micro", 1.3),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8),
+        ("Qwen/Qwen2.5-0.5B", 0.5),
+        ("mistralai/Mixtral-8x7B-v0.1", 56),
+        ("facebook/opt-125m", 0.125),
+        ("EleutherAI/pythia-1.4b-deduped", 1.4),
+        ("01-ai/Yi-6B-200K", 6),
+        ("google/vit-base-patch16-224", None),
+        ("microsoft/Phi-3-mini-4k-instruct", None),
+        ("gs://bucket/7b/model/", None),
+    ],
+)
+def test_the_size_of_a_model_is_what_its_name_says(name: str, billions: float | None) -> None:
+    assert parameters_of_model(name) == (billions and pytest.approx(billions * 1e9))
+    assert parameters_of_model(name, "package.module:Mine") is None
+
+
+def test_no_model_that_is_built_from_its_name_is_larger_than_it_is_taken_for() -> None:
+    # The vocabulary is the tokenizer's, and the largest part of the largest model but its layers.
+    from gpu_pipelines.recipes.text_architectures import language_model
+
+    with torch.device("meta"):
+        model = language_model("llama-1b", {"vocab_size": 128_256}, 1024)
+    size = sum(weight.numel() for weight in model.parameters())
+    assert 0.9 * LARGEST_BUILT_IN < size <= LARGEST_BUILT_IN
 
 
 def test_the_evaluation_stays_on_the_machine_type_of_a_reservation() -> None:

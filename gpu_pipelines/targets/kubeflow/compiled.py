@@ -15,6 +15,7 @@ def compiled_for_kubeflow(
     plan: AcceleratorPlan,
     settings: ProjectSettings | None = None,
     environment: Mapping[str, str] | None = None,
+    evaluation: AcceleratorPlan | None = None,
 ) -> str:
     """The text of the file of a pipeline: two YAML documents.
 
@@ -23,10 +24,11 @@ def compiled_for_kubeflow(
         plan: what it trains on.
         settings: image, claim or bucket, node pool, pull secret, queue, service account.
         environment: variables of the steps.
+        evaluation: what it evaluates on; left out, one GPU of the training's kind, or one of its machines.
 
     Raises:
         UserError: there is no such pipeline, or GKE has no such nodes.
     """
     from gpu_pipelines.pipelines import load_pipeline
 
-    return compiled(load_pipeline(name).build(KubeflowTarget(settings, environment), plan))
+    return compiled(load_pipeline(name).build(KubeflowTarget(settings, environment), plan, evaluation))

@@ -14,13 +14,15 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR
 from gpu_pipelines.targets.process_1 import as_process_1
-from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE
+from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE, UPLOADS
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
-from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, require_job
+from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, Container, JobOptions, custom_job, require_job
 
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
 _STEP_SIZES = {PREPARES: ("16", "64G"), "check-for-new-data": ("1", "4G")}
 _OTHER_SIZE = ("4", "16G")
+#: The service fills in the key of the run, or nothing: `ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER` of GCPC.
+ENCRYPTION_KEY = "{{$.pipeline_encryption_key_name}}"
 _TENSORBOARD_OUTPUT = "{root}/tensorboard/{job}"
 
 
@@ -36,11 +38,13 @@ class VertexTarget:
         checkpoint_uri: None: each run has a place of its own.
         registry: Vertex AI Model Registry of the project and region that the run is in.
         pipeline_job: the job's full name.
+        encryption_key: the run's.
     """
 
     checkpoint_uri: str | None = None
     registry = VERTEX
     pipeline_job = "{{$.pipeline_job_resource_name}}"
+    encryption_key = ENCRYPTION_KEY
 
     def __init__(
         self,
@@ -91,9 +95,10 @@ class VertexTarget:
 
     def _plain(self, component: Any) -> Callable[..., Any]:
         cpus, memory = _STEP_SIZES.get(component.name, _OTHER_SIZE)
+        placed = _with_vertex_model(component) if component.name == UPLOADS else component
 
         def task(**arguments: Any) -> Any:
-            made = component(**arguments)
+            made = placed(**arguments)
             made.set_container_image(self._image).set_cpu_limit(cpus).set_memory_limit(memory)
             for name, value in self._options.environment.items():
                 made.set_env_variable(name, value)
@@ -107,12 +112,13 @@ class VertexTarget:
         require_job(plan, self._settings, options)
         options = replace(options, environment={ACCELERATOR: plan.spec, **options.environment})
         container = self._container_of(component)
+        plan = replace(plan, hours=plan.hours or STEP_HOURS)
         fields = _fields_of(custom_job(plan, "", container, self._settings, options))
         return _with_fields(component, {**fields, **self._tensorboard_output()})
 
     def _data_job(self, component: Any) -> Callable[..., Any]:
-        # It has no curves to show.
-        settings = replace(self._settings, tensorboard=None)
+        # It has no curves to show, and needs none of the GPUs that a persistent resource has.
+        settings = replace(self._settings, tensorboard=None, persistent_resource=None)
         return _with_fields(
             component, _fields_of(data_job(self._data, self._container_of(component), settings, self._options))
         )
@@ -139,9 +145,8 @@ def _fields_of(job: Mapping[str, Any]) -> dict[str, Any]:
     fields = {"worker_pool_specs": spec.pop("worker_pool_specs"), **spec.pop("scheduling"), **spec}
     if "labels" in job:
         fields["labels"] = job["labels"]
-    if "encryption_spec" in job:
-        fields["encryption_spec_key_name"] = job["encryption_spec"]["kms_key_name"]
-    return fields
+    key = job.get("encryption_spec", {}).get("kms_key_name")
+    return {**fields, "encryption_spec_key_name": key or ENCRYPTION_KEY}
 
 
 def _with_fields(component: Any, fields: Mapping[str, Any]) -> Callable[..., Any]:
@@ -150,6 +155,16 @@ def _with_fields(component: Any, fields: Mapping[str, Any]) -> Callable[..., Any
     for name, value in fields.items():
         wrapped.component_spec.inputs[name].default = value
     return cast(Callable[..., Any], wrapped)
+
+
+def _with_vertex_model(component: Any) -> Any:
+    """The component with a `google.VertexModel` in the place of its model: the console leads from it to the registry,
+    and GCPC's components take it, such as the one that deploys."""
+    from google_cloud_pipeline_components.types.artifact_types import VertexModel
+
+    changed = copy.deepcopy(component)
+    changed.component_spec.outputs["model"].type = f"{VertexModel.schema_title}@{VertexModel.schema_version}"
+    return changed
 
 
 @cache
