@@ -99,7 +99,8 @@ def _smallest_alone(training: AcceleratorPlan, memory_gb: float) -> AcceleratorP
     kinds = [gpu for gpu in load_catalog().gpus.values() if gpu.ends is None and gpu.memory_gb >= memory_gb]
     if training.precision == "bf16":
         kinds = [gpu for gpu in kinds if gpu.supports_bf16]
-    plans = (_alone(training, gpu.name) for gpu in sorted(kinds, key=lambda gpu: gpu.memory_gb))
+    kinds.sort(key=lambda gpu: (gpu.memory_gb, gpu.memory_bandwidth_gb_s))
+    plans = (_alone(training, gpu.name) for gpu in kinds)
     return next((found for found in plans if found is not None), None)
 
 

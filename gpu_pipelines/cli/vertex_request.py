@@ -246,17 +246,16 @@ def _cost(each: StepMachines, region: str | None) -> str:
 
     plan = each.plan
     what = f"{each.step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
-    if plan.hours:
-        what += f" for {plan.hours:g} h at most"
+    limit = f", {plan.hours:g} h at most" if plan.hours else ""
     if each.persistent_resource:
-        return f"{what}, of the persistent resource {each.persistent_resource}, which costs as long as it exists"
+        return f"{what}, of the persistent resource {each.persistent_resource}, which costs as long as it exists{limit}"
     cost = estimate_cost(plan)
     price = cost.per_hour(cost.here) if cost and cost.here else None
     if cost is None or cost.here is None or price is None:
-        return f"{what}; no price is known for {region}"
+        return f"{what}; no price is known for {region}{limit}"
     kind = "spot" if plan.strategy == "spot" else "on demand"
     unverified = ", unverified" if cost.here.unverified else ""
     return (
         f"{what}, about ${price:,.2f} an hour "
-        f"({kind}, {region}; list prices of {cost.as_of or 'unknown date'}{unverified})"
+        f"({kind}, {region}; list prices of {cost.as_of or 'unknown date'}{unverified}){limit}"
     )

@@ -108,9 +108,9 @@ def started(nodes: list[Node]) -> list[dict[str, float]]:
 
 
 def test_one_machine_trains_though_its_name_does_not_resolve(programs: Path) -> None:
-    renamed = ["unshare", "--user", "--map-root-user", "--uts", "sh", "-c", 'hostname no-such-host.invalid && exec "$@"']
+    renamed = ["sh", "-c", 'hostname no-such-host.invalid && exec "$@"', "sh"]
     done = subprocess.run(
-        [*renamed, "sh", sys.executable, "-u", "node.py", "worker.py", "3"],
+        ["unshare", "--user", "--map-root-user", "--uts", *renamed, sys.executable, "-u", "node.py", "worker.py", "3"],
         env={"PATH": os.environ["PATH"], "PROCESSES": "2", **ONE_THREAD},
         cwd=programs,
         capture_output=True,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from commands import command as command_here
 from conftest import GPU_PIPELINES
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1 as api
@@ -253,6 +254,42 @@ def test_a_refusal_is_told_in_googles_words_with_what_to_do(
     assert remedy in done.err
     assert "http" not in done.err
     assert not jobs(vertex_api)
+
+
+def test_credentials_that_are_not_taken_are_told_with_the_login(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # At Google's own addresses, so that credentials are sent; the client gets new ones and tries twice again.
+    for name, value in vertex_api.proxy_environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    vertex_api.fail_next("GET .*/schedules$", 401, times=9)
+    done = command_here("schedule", "list", "--project", "example-project", "--region", "us-central1")
+    assert done.status == 2
+    assert done.err.startswith("error: Listing schedules failed: Request had invalid authentication credentials.")
+    assert "Sign in again: gcloud auth application-default login." in done.err
+
+
+def test_a_certificate_that_is_not_trusted_is_told_at_once(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Google's own addresses, through a proxy whose authority nobody has given.
+    trusting = {"REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"}
+    for name, value in vertex_api.proxy_environment().items():
+        if name not in trusting:
+            monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    file, at = compiled_sum(tmp_path), ("--project", "example-project", "--region", "us-central1")
+    for words in (
+        ("run", str(file), "--target", "vertex", "-p", "a=2", "--pipeline-root", "gs://example-bucket/runs", *at),
+        ("job", "submit", "--accelerator", "l4:1", "--image", "i", *at),
+        ("schedule", "list", *at),
+    ):
+        done = command_here(*words)
+        assert done.status == 2
+        assert "certificate is not trusted (unable to get local issuer certificate)" in done.err
+        assert "export REQUESTS_CA_BUNDLE=FILE" in done.err
+        assert "trying again" not in done.err
 
 
 def test_a_run_is_followed_to_its_end(vertex_api: VertexApi, tmp_path: Path) -> None:

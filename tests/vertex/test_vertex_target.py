@@ -105,7 +105,7 @@ def test_the_evaluation_has_one_machine_with_one_gpu_where_that_is_sold(files: d
         ("h100:8", {"region": "us-central1"}, 2, "g2-standard-8"),
         ("h100:8", {}, 3, "a2-highgpu-1g"),
         ("h100:8", {}, 8, "a2-ultragpu-1g"),
-        ("h100:8", {"region": "europe-west9"}, 8, "g4-standard-48"),
+        ("h100:8", {"region": "us-west4"}, 8, "g4-standard-48"),
         ("h100:8", {}, 10, "g4-standard-48"),
         # Twice this model is held by no GPU that is sold alone, the model without a champion is.
         ("h100:8", {}, 15, "a2-ultragpu-1g"),
