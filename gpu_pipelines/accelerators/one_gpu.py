@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.memory_estimate import RUNTIME_GB, USABLE
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
+from gpu_pipelines.accelerators.request import require_gpu
 from gpu_pipelines.errors import UserError
 
 #: Models are evaluated in fp32, and two at most are in memory: that of the training, and the champion.
@@ -85,6 +86,7 @@ def named_evaluation_plan(spec: str, training: AcceleratorPlan) -> AcceleratorPl
     Raises:
         UserError: it cannot be had in the region of the training.
     """
+    require_gpu(spec, "The evaluation")
     for strategy in dict.fromkeys((training.strategy, "standard")):
         if strategy == "reservation":
             continue

@@ -95,6 +95,7 @@ def _text(
 ) -> str:
     from gpu_pipelines.accelerators import plan_request
     from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
+    from gpu_pipelines.accelerators.request import require_gpu
     from gpu_pipelines.errors import nearest
 
     if target not in TARGETS:
@@ -107,6 +108,7 @@ def _text(
         from gpu_pipelines.targets.local import compiled_for_here
 
         return compiled_for_here(pipeline, plan_request(request))
+    require_gpu(request.spec, {"vertex": "Vertex AI", "kubeflow": "GKE"}[target])
     planned = plan_request(request)
     evaluation = named_evaluation_plan(evaluation_accelerator, planned) if evaluation_accelerator else None
     if target == "kubeflow":

@@ -253,7 +253,7 @@ def _prepared(given: dict[str, Any]) -> tuple[PreparedJob, ProjectSettings]:
         max_wait_hours=given["max_wait"],
         command=command,
         arguments=given["arguments"] or [],
-        environment=options.pairs("--env", given["env"]),
+        environment=options.variables(given["env"]),
         output_directory=given["output_dir"],
     )
     names = ("project", "region", "image", "service_account", "network", "encryption_key", "tensorboard")

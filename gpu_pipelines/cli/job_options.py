@@ -109,7 +109,7 @@ def job_options(
     """
     from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
-    return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, pairs("--env", env))
+    return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, variables(env))
 
 
 def is_kubeflow(target: str) -> bool:
@@ -174,6 +174,20 @@ def with_labels(settings: ProjectSettings, labels: Sequence[str] | None) -> Proj
     if problems := problems_of_labels(given, "--label"):
         raise UserError.of_all(problems)
     return replace(settings, labels={**settings.labels, **given})
+
+
+def variables(texts: Sequence[str] | None) -> dict[str, str]:
+    """The variables of containers, by name, from texts of the form NAME=VALUE.
+
+    Raises:
+        UserError: a text is not of that form, or a name is none.
+    """
+    from gpu_pipelines.targets.environment import problems_of_variables
+
+    found = pairs("--env", texts)
+    if problems := problems_of_variables(found):
+        raise UserError.of_all(problems)
+    return found
 
 
 def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:

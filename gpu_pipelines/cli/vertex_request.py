@@ -65,12 +65,14 @@ class JobFlags:
             UserError: no accelerator was given, or the plan does not hold.
         """
         from gpu_pipelines.accelerators import plan
+        from gpu_pipelines.accelerators.request import require_gpu
 
         if not self.accelerator:
             raise UserError(
                 f"{target} needs to know what to train on.",
                 "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them all.",
             )
+        require_gpu(self.accelerator, target)
         return plan(
             self.accelerator,
             nodes=self.nodes,

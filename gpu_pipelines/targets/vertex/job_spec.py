@@ -13,6 +13,7 @@ from typing import Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.environment import problems_of_variables
 
 #: Vertex AI ends a job after this many hours unless it is told otherwise (`Scheduling.timeout`: seven days).
 DEFAULT_HOURS = 168.0
@@ -93,6 +94,7 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
         problems.append("A job that writes to Vertex AI TensorBoard needs a service account of its own. Give one.")
     if len(options.environment) > MAX_VARIABLES:
         problems.append(f"A container takes {MAX_VARIABLES} variables, not {len(options.environment)}.")
+    problems += problems_of_variables(options.environment)
     problems += [f"The variable {name} is empty, which Vertex AI refuses." for name in _empty(options.environment)]
     if options.reduction_server and (reason := no_reduction_server(plan)):
         problems.append(f"A reduction server cannot be used: {reason}")
@@ -131,7 +133,9 @@ def no_reduction_server(plan: AcceleratorPlan) -> str | None:
     if machine is None or machine.name.startswith(_GPUDIRECT_FAMILIES):
         return f"{plan.machine_type} exchanges gradients past the processor (GPUDirect), faster than any server could."
     if not _network_gbps(plan):
-        return f"the network bandwidth of {machine.name}, by which the pool is sized, is not known."
+        known = [name for name, gpu, count in _N1_GBPS if plan.gpu and (gpu, count) == (plan.gpu.name, plan.count)]
+        other = f"Give --machine-type {known[0]}" if known else "Leave it out, or train on other GPUs, a100:8 say"
+        return f"the network bandwidth of {machine.name}, by which the pool is sized, is not known. {other}."
     return None
 
 
