@@ -86,7 +86,8 @@ def require_gpu(spec: str, where: str) -> None:
     if parts is not None and canonical(parts[0]) == CPU:
         raise UserError(
             f"{shown(spec)} is for CPU processes of this machine. {where} runs on GPUs.",
-            "Give one, l4:1 say; gpu-pipelines accelerators list shows them all. On this machine: --target local.",
+            "Give one, l4:1 say; gpu-pipelines accelerators list shows them all. On this machine a "
+            "pipeline runs with --target local.",
         )
 
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.cli.arguments import given_values
 from gpu_pipelines.cli.job_options import RUNS
 from gpu_pipelines.cli.trial_record import FILE, hours_by_trial
-from gpu_pipelines.cli.vertex_request import JobFlags, checked_arguments, compiled_pipeline, of_the_project, show_cost
+from gpu_pipelines.cli.vertex_request import (
+    JobFlags,
+    checked_arguments,
+    compiled_pipeline,
+    of_the_project,
+    require_settings,
+    show_cost,
+)
 from gpu_pipelines.targets.target import TRAINS
 
 if TYPE_CHECKING:
@@ -53,7 +60,7 @@ def run_on_vertex(
     """
     from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, name_of, new_job_id, pipeline_job, submit
 
-    settings.require("project", "region", "pipeline_root")
+    require_settings(pipeline, flags, settings, "project", "region", "pipeline_root")
     given = given_values(assignments, file)
     compiled = compiled_pipeline(pipeline, flags, settings, given)
     arguments = checked_arguments(compiled.spec, assignments, file, of_the_project(compiled.spec, settings))

@@ -118,11 +118,11 @@ def _upload_to_kubeflow(
 def _upload_to_repository(
     pipeline: str, flags: JobFlags, settings: ProjectSettings, tag: list[str] | None, as_json: bool
 ) -> None:
-    from gpu_pipelines.cli.vertex_request import compiled_pipeline
+    from gpu_pipelines.cli.vertex_request import compiled_pipeline, require_settings
     from gpu_pipelines.targets.vertex.console import repositories_page
     from gpu_pipelines.targets.vertex.repository import DEFAULT_TAG, PipelineRepository
 
-    settings.require("repository")
+    require_settings(pipeline, flags, settings, "repository")
     compiled = compiled_pipeline(pipeline, flags, settings)
     uploaded = PipelineRepository(str(settings.repository)).upload(compiled.text, tag or [DEFAULT_TAG])
     if as_json:

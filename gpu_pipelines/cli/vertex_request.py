@@ -68,10 +68,7 @@ class JobFlags:
         from gpu_pipelines.accelerators.request import require_gpu
 
         if not self.accelerator:
-            raise UserError(
-                f"{target} needs to know what to train on.",
-                "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them all.",
-            )
+            raise UserError(no_accelerator(target))
         require_gpu(self.accelerator, target)
         return plan(
             self.accelerator,
@@ -116,6 +113,37 @@ class CompiledPipeline:
     template: str | None = None
 
 
+def no_accelerator(target: str) -> str:
+    """That no accelerator was given, and how to give one; `target` begins the sentence."""
+    return (
+        f"{target} needs to know what to train on. Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows "
+        "them all."
+    )
+
+
+def require_settings(what: str, flags: JobFlags, settings: ProjectSettings, *names: str) -> None:
+    """Checks that all is given that a command needs, so that nobody is sent from one missing setting to the next.
+
+    Args:
+        what: name of a pipeline, which is compiled and needs an image and an accelerator; a file; or an address.
+        flags: the accelerator.
+        settings: those of the project.
+        names: of the settings that the command itself needs.
+
+    Raises:
+        UserError: lists all that is missing.
+    """
+    from gpu_pipelines.project_settings import how_to_give
+
+    is_name = "://" not in what and not what.endswith(FILE_SUFFIXES)
+    needed = [*names, "image"] if is_name else names
+    missing = [how_to_give(name) for name in needed if not getattr(settings, name)]
+    if is_name and not flags.accelerator:
+        missing.append(no_accelerator("Vertex AI"))
+    if missing:
+        raise UserError.of_all(missing)
+
+
 def compiled_pipeline(
     what: str,
     flags: JobFlags,
@@ -135,7 +163,7 @@ def compiled_pipeline(
     Raises:
         UserError: there is no such pipeline or file, or its machines cannot be had.
     """
-    from gpu_pipelines.targets.vertex.machines import machines_of
+    from gpu_pipelines.targets.vertex.machines import machines_of, trainings_without_gpus
     from gpu_pipelines.targets.vertex.pipelines import parsed_spec
 
     template = None
@@ -146,6 +174,12 @@ def compiled_pipeline(
     else:
         text = _compiled(what, flags, settings, given or {}, training_hours)
     spec = parsed_spec(text, what)
+    if steps := trainings_without_gpus(spec):
+        raise UserError(
+            f"{what} has no GPU for {', '.join(steps)}: Vertex AI would train on the CPUs of a small machine.",
+            "Compile it for Vertex AI: gpu-pipelines compile PIPELINE --target vertex --accelerator l4:1, say. In a "
+            "pipeline of your own, place the step: VertexTarget().place(train_model, plan('l4:1')).",
+        )
     return CompiledPipeline(text, spec, machines_of(spec, settings.region), settings, template)
 
 

@@ -13,8 +13,8 @@ _HUB_SCHEME = "hf://"
 READ_ANYWHERE = (SAMPLE, "gs://", TABLE_SCHEME, _HUB_SCHEME)
 # https://cloud.google.com/bigquery/docs/tables#table_naming and …/datasets#dataset-naming; old projects have a domain.
 _TABLE = re.compile(r"([a-z0-9.-]+:)?[a-z0-9-]+\.\w+\.[^./:*$@`]+")
-# https://cloud.google.com/storage/docs/buckets#naming; those of S3 are of the same form.
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+# https://cloud.google.com/storage/docs/buckets#naming, without the length, which is left to the service.
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _HUB_ID = re.compile(
     r"(?P<id>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^?@]+))?(\?(?P<options>(config|split)=[\w.-]+(&(config|split)=[\w.-]+)?))?"
 )

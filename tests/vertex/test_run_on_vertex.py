@@ -21,7 +21,9 @@ from google.cloud import aiplatform_v1 as api
 from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
 
+from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.local import compiled_for_here
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 REGISTRY = "registry=vertex://"
 CREATE = "POST .*/pipelineJobs$"
+ATTACHMENT = "projects/p/regions/us-central1/networkAttachments/a"
 LINE = "error: the images are not there"
 
 
@@ -140,12 +143,42 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
     ("arguments", "messages"),
     [
         (["train_evaluate_upload"], ["Give --accelerator"]),
+        (["train_evaluate_upload", "--accelerator", "cpu:2"], ["'cpu:2' is for CPU processes of this machine."]),
+        (
+            ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "source=gs://", "-p", "model=gs:///m"],
+            ["source is 'gs://', in which there is no bucket's name", "model is 'gs:///m'"],
+        ),
+        (["train_evaluate_upload", "--accelerator", "l4:1", "--env", "A B=c"], ["'A B' is no name of a variable"]),
+        (
+            ["train_evaluate_upload", "--accelerator", "v100:8", "--nodes", "4", "--reduction-server"],
+            ["Give --machine-type n1-highmem-96."],
+        ),
+        (
+            ["train_evaluate_upload", "--accelerator", "h100:8", "--evaluation-accelerator", "l4:3"],
+            ["--evaluation-accelerator l4:3: No machine has 3 × l4"],
+        ),
+        (
+            [
+                *("train_evaluate_upload", "--accelerator", "h100:8", "-p", REGISTRY, "-p", "source=gs://b/texts"),
+                *("-p", "task=causal_lm", "-p", "model=meta-llama/Llama-3.1-70B"),
+            ],
+            ["has 70 billion parameters, by its name", "Name another with --evaluation-accelerator."],
+        ),
+        (
+            ["train_evaluate_upload", "--accelerator", "l4:4", "--persistent-resource", "r", "--strategy", "spot"],
+            ["A job on a persistent resource runs on machines that are there"],
+        ),
+        (
+            ["sum.yaml", "-p", "a=1", "--network", "projects/1/global/networks/n", "--network-attachment", ATTACHMENT],
+            ["two ways into a network"],
+        ),
+        (["sum.yaml", "-p", "a=1", "--persistent-resource", "r"], ["--persistent-resource cannot change it"]),
+        (["here.yaml", "-p", REGISTRY], ["here.yaml has no GPU for train-model"]),
         (["train_evaluate_upload", "--accelerator", "l4:3"], ["No machine has 3 × l4"]),
         (
             ["train_evaluate_upload", "--accelerator", "b200:8", "--region", "europe-west9"],
             ["europe-west9 has no b200"],
         ),
-        (["train_evaluate_upload", "--accelerator", "cpu:2"], ["cpu:2"]),
         (["train_evaluate_upload", "--accelerator", "l4:1", "-p", "epoch=1"], ["Did you mean 'epochs'?"]),
         (["train_evaluate_upload", "--accelerator", "l4:1", "-p", "epochs=x"], ["epochs takes a number; got 'x'"]),
         (["train_evaluate_upload", "--accelerator", "l4:1", "-p", REGISTRY, "-p", "model=x"], ["no model 'x'"]),
@@ -182,12 +215,27 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
 def test_a_wrong_request_is_refused_before_anything_is_sent(
     vertex_api: VertexApi, tmp_path: Path, arguments: list[str], messages: list[str]
 ) -> None:
+    (tmp_path / "here.yaml").write_text(compiled_for_here("train_evaluate_upload", plan("cpu:2")))
     (tmp_path / "two.yaml").write_text(compiled_sum(tmp_path).read_text() + "---\nplatforms: {}\n")
     done = command(vertex_api, tmp_path, "run", "--target", "vertex", *arguments)
     assert done.status == 2
     for message in messages:
         assert message in done.err
     assert not jobs(vertex_api)
+
+
+def test_all_settings_that_are_missing_are_told_at_once(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text("region: us-central1\n")
+    for words, names in (
+        (("run", "--target", "vertex"), ("pipeline_root", "image", "accelerator")),
+        (("upload",), ("repository", "image", "accelerator")),
+    ):
+        done = command(vertex_api, tmp_path, *words, "train_evaluate_upload")
+        assert done.status == 2
+        assert "3 things are wrong" in done.err
+        assert all(f"Give --{name.replace('_', '-')}" in done.err for name in names)
 
 
 def test_an_uploaded_version_runs_by_its_address(vertex_api: VertexApi, tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.recipes.model_sizes import parameters_of_model
-from gpu_pipelines.targets.compiled import steps_of
+from gpu_pipelines.targets.compiled import step_components, steps_of
 from gpu_pipelines.targets.target import EVALUATES, PREPARES, STEPS_IMAGE
 from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 
+#: What a step that trains imports.
+_TRAINING = "gpu_pipelines.components.training"
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
@@ -79,6 +81,18 @@ def not_evaluated(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list
         f"the whole of it: about {needed:.0f} GB. It has {plan.spec}, with {plan.gpu.memory_gb} GB. Name another with "
         "--evaluation-accelerator."
     ]
+
+
+def trainings_without_gpus(spec: Mapping[str, Any]) -> list[str]:
+    """The steps of a compiled pipeline that train with this project's components, as plain tasks without a GPU."""
+    executors = spec["deploymentSpec"]["executors"]
+    found = []
+    for step, component in step_components(spec).items():
+        container = executors[component["executorLabel"]].get("container", {})
+        program = " ".join([*container.get("command", []), *container.get("args", [])])
+        if _TRAINING in program and "accelerator" not in container.get("resources", {}):
+            found.append(step)
+    return found
 
 
 def data_nodes_of(spec: Mapping[str, Any]) -> int:
