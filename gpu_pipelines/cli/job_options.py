@@ -38,10 +38,10 @@ ServiceAccount = Annotated[str | None, typer.Option(metavar="EMAIL", help="What 
 Network = Annotated[str | None, typer.Option(metavar="NAME", help="projects/NUMBER/global/networks/NAME.")]
 NetworkAttachment = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="vertex: projects/P/regions/R/networkAttachments/N (Private Service Connect)."),
+    typer.Option(metavar="NAME", help="Vertex AI: projects/P/regions/R/networkAttachments/N."),
 ]
 PersistentResource = Annotated[
-    str | None, typer.Option(metavar="ID", help="vertex: persistent resource whose machines run the steps with GPUs.")
+    str | None, typer.Option(metavar="ID", help="Vertex AI: persistent resource whose machines run what has GPUs.")
 ]
 FailurePolicy = Annotated[
     str | None,

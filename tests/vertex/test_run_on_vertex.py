@@ -93,6 +93,39 @@ def test_a_pipeline_is_compiled_checked_priced_and_submitted(vertex_api: VertexA
     assert not dict(tasks["train-model"]["cachingOptions"]).get("enableCache")
 
 
+def test_the_evaluation_is_where_it_was_asked_for_at_its_own_price(vertex_api: VertexApi, tmp_path: Path) -> None:
+    where = ("run", "train_evaluate_upload", "--target", "vertex", "--accelerator", "h100:8", "-p", REGISTRY)
+    smallest = command(vertex_api, tmp_path, *where, "--dry-run")
+    assert "evaluate-checkpoints: 1 × g2-standard-8 with 1 × NVIDIA_L4, about $0.85 an hour" in smallest.err
+    llama = ("-p", "task=causal_lm", "-p", "source=gs://b/texts", "-p", "model=meta-llama/Llama-3.1-8B")
+    larger = command(vertex_api, tmp_path, *where, *llama, "--dry-run")
+    assert "evaluate-checkpoints: 1 × a2-ultragpu-1g with 1 × NVIDIA_A100_80GB, about $5.07 an hour" in larger.err
+    given = ("--evaluation-accelerator", "a100:2", "--hours", "6")
+    done = command(vertex_api, tmp_path, *where, *given)
+    assert done.status == 0, done.err
+    assert "evaluate-checkpoints: 1 × a2-highgpu-2g with 2 × NVIDIA_TESLA_A100, about $7.35 an hour" in done.err
+    assert done.err.count(", 6 h at most") == 2
+    [job] = jobs(vertex_api)
+    components = job.pipeline_spec["components"]
+    pools = components["comp-evaluate-checkpoints"]["inputDefinitions"]["parameters"]["worker_pool_specs"]
+    assert pools["defaultValue"][0]["machine_spec"]["machine_type"] == "a2-highgpu-2g"
+
+
+def test_a_run_fails_as_it_is_told_in_the_network_it_is_told(vertex_api: VertexApi, tmp_path: Path) -> None:
+    given = ("--accelerator", "l4:4", "-p", REGISTRY, "--failure-policy", "fast", "--network-attachment", ATTACHMENT)
+    resource = ("--persistent-resource", "pool-1")
+    done = command(vertex_api, tmp_path, "run", "train_evaluate_upload", "--target", "vertex", *given, *resource)
+    assert done.status == 0, done.err
+    told = "4 × NVIDIA_L4, of the persistent resource pool-1, which costs as long as it exists, 24 h at most"
+    assert done.err.count(told) == 2, "the evaluation has a machine of the resource as well"
+    [job] = jobs(vertex_api)
+    assert job.runtime_config.failure_policy.name == "PIPELINE_FAILURE_POLICY_FAIL_FAST"
+    assert job.psc_interface_config.network_attachment == ATTACHMENT
+    inputs = job.pipeline_spec["components"]["comp-train-model"]["inputDefinitions"]["parameters"]
+    assert dict(inputs["psc_interface_config"]["defaultValue"]) == {"network_attachment": ATTACHMENT}
+    assert inputs["persistent_resource_id"]["defaultValue"] == "pool-1"
+
+
 def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(vertex_api: VertexApi, tmp_path: Path) -> None:
     file = compiled_sum(tmp_path)
     given = ("--dry-run", "-p", "a=2", "--no-cache", "--service-account", "runner@example.com")
@@ -118,7 +151,12 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
 
     file, key = compiled_sum(tmp_path), "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     settings = ProjectSettings(
-        "example-project", "us-central1", "gs://b/root", encryption_key=key, labels={"team": "vision"}
+        "example-project",
+        "us-central1",
+        "gs://b/root",
+        encryption_key=key,
+        failure_policy="fast",
+        labels={"team": "vision"},
     )
     of_sdk = aiplatform.PipelineJob(
         "sum",
@@ -127,6 +165,7 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
         parameter_values={"a": 2, "note": "x"},
         enable_caching=cache,
         encryption_spec_key_name=key,
+        failure_policy="fast",
         labels={"team": "vision"},
         project="example-project",
         location="us-central1",
@@ -215,7 +254,8 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
 def test_a_wrong_request_is_refused_before_anything_is_sent(
     vertex_api: VertexApi, tmp_path: Path, arguments: list[str], messages: list[str]
 ) -> None:
-    (tmp_path / "here.yaml").write_text(compiled_for_here("train_evaluate_upload", plan("cpu:2")))
+    if "here.yaml" in arguments:
+        (tmp_path / "here.yaml").write_text(compiled_for_here("train_evaluate_upload", plan("cpu:2")))
     (tmp_path / "two.yaml").write_text(compiled_sum(tmp_path).read_text() + "---\nplatforms: {}\n")
     done = command(vertex_api, tmp_path, "run", "--target", "vertex", *arguments)
     assert done.status == 2

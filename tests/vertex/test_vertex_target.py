@@ -7,22 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 from google.protobuf import json_format
 from kfp import dsl
+from small_pipelines import tell_name
 
 from gpu_pipelines.accelerators import plan, plan_request
 from gpu_pipelines.accelerators.one_gpu import evaluation_memory_gb, evaluation_plan, one_gpu
 from gpu_pipelines.components.catalog import load_component
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.pipelines import PIPELINES, load_pipeline
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.vertex.compiled import PUBLISHED, compiled_for_vertex, file_of, require_runnable
+from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
@@ -153,6 +155,8 @@ def test_the_size_of_a_model_is_what_its_name_says(name: str, billions: float | 
 
 def test_no_model_that_is_built_from_its_name_is_larger_than_it_is_taken_for() -> None:
     # The vocabulary is the tokenizer's, and the largest part of the largest model but its layers.
+    import torch
+
     from gpu_pipelines.recipes.text_architectures import language_model
 
     with torch.device("meta"):
@@ -216,6 +220,7 @@ def test_settings_and_options_come_to_the_jobs() -> None:
         image="europe-docker.pkg.dev/p/r/steps:1",
         service_account="runner@p.iam.gserviceaccount.com",
         network="projects/1/global/networks/n",
+        persistent_resource="pool-1",
         encryption_key="projects/p/locations/l/keyRings/r/cryptoKeys/k",
         tensorboard="projects/p/locations/l/tensorboards/1",
         labels={"team": "vision"},
@@ -229,6 +234,7 @@ def test_settings_and_options_come_to_the_jobs() -> None:
         assert {v.name: v.value for v in pool.container_spec.env}["NCCL_DEBUG"] == "INFO"
         assert field(spec, step, "service_account") == settings.service_account
         assert field(spec, step, "network") == settings.network
+        assert field(spec, step, "persistent_resource_id") == "pool-1"
         assert field(spec, step, "encryption_spec_key_name") == settings.encryption_key
         assert field(spec, step, "tensorboard") == settings.tensorboard
         assert field(spec, step, "labels") == {"team": "vision"}
@@ -238,6 +244,46 @@ def test_settings_and_options_come_to_the_jobs() -> None:
     container = spec["deploymentSpec"]["executors"]["exec-prepare-data"]["container"]
     assert container["image"] == settings.image
     assert container["env"] == [{"name": "NCCL_DEBUG", "value": "INFO"}]
+
+
+def test_the_key_of_the_run_reaches_every_job_and_the_registered_model() -> None:
+    from google_cloud_pipeline_components._placeholders import ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER
+
+    spec = parsed(compiled_for_vertex(PIPELINE, plan("l4:4"), data=DataNodes(2)))
+    for step in ("prepare-data", *GPU_STEPS):
+        assert field(spec, step, "encryption_spec_key_name") == ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER
+    given = spec["root"]["dag"]["tasks"]["upload-model"]["inputs"]["parameters"]["encryption_key"]
+    assert given == {"runtimeValue": {"constant": ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER}}
+    assert "encryption_key" not in spec["root"]["inputDefinitions"]["parameters"], "it is no field of the form"
+
+
+def test_steps_end_after_a_day_or_the_hours_that_are_given() -> None:
+    for hours, timeout in ((None, "86400s"), (5, "18000s")):
+        spec = parsed(compiled_for_vertex(PIPELINE, plan("l4:4", hours=hours), data=DataNodes(2)))
+        assert {field(spec, step, "timeout") for step in GPU_STEPS} == {timeout}
+        assert field(spec, "prepare-data", "timeout") == "86400s"
+
+
+def test_the_registered_model_is_of_the_type_that_the_console_and_gcpc_know() -> None:
+    from google_cloud_pipeline_components.types.artifact_types import VertexModel
+    from google_cloud_pipeline_components.v1.endpoint import EndpointCreateOp, ModelDeployOp
+
+    planned, target = plan("l4:1"), VertexTarget(ProjectSettings(image="i"))
+    for name in PIPELINES:
+        spec = parsed(compiled(load_pipeline(name).build(target, planned)))
+        model = spec["components"]["comp-upload-model"]["outputDefinitions"]["artifacts"]["model"]["artifactType"]
+        assert model == {"schemaTitle": VertexModel.schema_title, "schemaVersion": VertexModel.schema_version}
+
+    # What a user puts behind it: a component of GCPC, which takes no other type, and one for artifacts of any type.
+    @dsl.pipeline(name="mine")
+    def mine():  # type: ignore[no-untyped-def]
+        best = dsl.importer("gs://b/best", dsl.Model, reimport=False)
+        uploaded = target.place(load_component("upload_model"), None)(best_checkpoint=best.output)
+        endpoint = EndpointCreateOp(display_name="mine")
+        ModelDeployOp(model=uploaded.outputs["model"], endpoint=endpoint.outputs["endpoint"])
+        tell_name(model=uploaded.outputs["model"])
+
+    assert "comp-model-deploy" in parsed(compiled(mine))["components"]
 
 
 def test_flex_start_waits_as_long_as_it_is_told() -> None:
