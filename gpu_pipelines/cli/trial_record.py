@@ -35,7 +35,7 @@ def save_trial(runs: Path, arguments: Mapping[str, Any], advice: Advice) -> None
         for option in advice.options
         if option.plan.nodes == 1 and option.time is not None
     }
-    content = {"format_version": _FORMAT, "parameters": _shaping(arguments), "hours": hours}
+    content = {"format_version": _FORMAT, "parameters": shaping_parameters(arguments), "hours": hours}
     runs.mkdir(parents=True, exist_ok=True)
     (runs / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -58,7 +58,7 @@ def hours_by_trial(runs: Path, arguments: Mapping[str, Any], plan: AcceleratorPl
         before, hours = dict(content["parameters"]), dict(content["hours"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    now = _shaping(arguments)
+    now = shaping_parameters(arguments)
     if now.get("max_steps"):
         # As many steps, whatever the data.
         before, now = ({**given, "source": ""} for given in (before, now))
@@ -67,7 +67,7 @@ def hours_by_trial(runs: Path, arguments: Mapping[str, Any], plan: AcceleratorPl
     return min(_MOST_HOURS, max(_LEAST_HOURS, float(math.ceil(_TIMES * hours[plan.spec] + _START_HOURS))))
 
 
-def _shaping(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def shaping_parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that say how much is trained."""
     from gpu_pipelines.components.data_prep.settings import PrepareSettings
     from gpu_pipelines.components.training.settings import TrainingSettings

@@ -22,6 +22,7 @@ from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
 
 from gpu_pipelines.accelerators import plan
+from gpu_pipelines.cli.trial_record import shaping_parameters
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local import compiled_for_here
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
@@ -109,6 +110,24 @@ def test_the_evaluation_is_where_it_was_asked_for_at_its_own_price(vertex_api: V
     components = job.pipeline_spec["components"]
     pools = components["comp-evaluate-checkpoints"]["inputDefinitions"]["parameters"]["worker_pool_specs"]
     assert pools["defaultValue"][0]["machine_spec"]["machine_type"] == "a2-highgpu-2g"
+
+
+def test_a_trial_of_the_same_training_limits_its_time(vertex_api: VertexApi, tmp_path: Path) -> None:
+    given = ("-p", REGISTRY, "-p", "epochs=2", "--accelerator", "l4:4")
+    where = ("run", "train_evaluate_upload", "--target", "vertex", "--dry-run", *given)
+    first = command(vertex_api, tmp_path, *where)
+    arguments = json.loads(first.out)["body"]["runtimeConfig"]["parameterValues"]
+    hours = {"l4:4": 2.5}
+    (tmp_path / "runs").mkdir()
+    kept = {"format_version": 1, "parameters": shaping_parameters(arguments), "hours": hours}
+    (tmp_path / "runs" / "trial.json").write_text(json.dumps(kept))
+    done = command(vertex_api, tmp_path, *where)
+    assert "the trial in runs/trial.json limits train-model to 9 h; --hours gives another" in done.err
+    train, evaluate = (line for line in done.err.splitlines() if " at most" in line)
+    assert train.endswith(", 9 h at most")
+    assert evaluate.endswith(", 24 h at most")
+    for other in (("--hours", "30"), ("-p", "epochs=3")):
+        assert "trial.json" not in command(vertex_api, tmp_path, *where, *other).err
 
 
 def test_a_run_fails_as_it_is_told_in_the_network_it_is_told(vertex_api: VertexApi, tmp_path: Path) -> None:
