@@ -41,6 +41,15 @@ _FORMS = {
         r"projects/[0-9]+/global/networks/[a-z0-9-]+",
         "the full name of a network, projects/NUMBER/global/networks/NAME",
     ),
+    "network_attachment": (
+        r"projects/[^/\s]+/regions/[a-z]+-[a-z]+[0-9]+/networkAttachments/[a-z]([-a-z0-9]{0,61}[a-z0-9])?",
+        "the full name of a network attachment, projects/P/regions/REGION/networkAttachments/NAME",
+    ),
+    "persistent_resource": (r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", "the id of a persistent resource of Vertex AI"),
+    "failure_policy": (
+        "fast|slow",
+        "fast (steps that have not begun never do once one has failed) or slow (those that do not depend on it run)",
+    ),
     "encryption_key": (
         r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+",
         "the full name of a key, projects/P/locations/L/keyRings/R/cryptoKeys/K",
@@ -80,6 +89,10 @@ class ProjectSettings:
         repository: Artifact Registry repository of pipelines, `https://LOCATION-kfp.pkg.dev/PROJECT/REPOSITORY`.
         service_account: what jobs and pipelines run as.
         network: VPC network that jobs are peered with, by its full name.
+        network_attachment: network attachment through which jobs reach a VPC network (Private Service Connect), by its
+            full name.
+        persistent_resource: persistent resource of Vertex AI whose machines run the steps with GPUs, by its id.
+        failure_policy: what a run on Vertex AI does once a step has failed, `fast` or `slow`.
         encryption_key: Cloud KMS key for what jobs and pipelines leave, by its full name.
         tensorboard: Vertex AI TensorBoard that training is shown in, by its full name.
         kubeflow_host: address of Kubeflow Pipelines.
@@ -104,6 +117,9 @@ class ProjectSettings:
     repository: str | None = None
     service_account: str | None = None
     network: str | None = None
+    network_attachment: str | None = None
+    persistent_resource: str | None = None
+    failure_policy: str | None = None
     encryption_key: str | None = None
     tensorboard: str | None = None
     kubeflow_host: str | None = None
@@ -164,6 +180,11 @@ def load_project_settings(flags: Mapping[str, str | None] | None = None, directo
         values.update(found)
         origins.update(dict.fromkeys(found, origin))
     problems = [problem for name, value in values.items() for problem in _problems(name, value, origins[name])]
+    if "network" in values and "network_attachment" in values:
+        problems.append(
+            f"network (from {origins['network']}) and network_attachment (from {origins['network_attachment']}) are "
+            "two ways into a network; a job of Vertex AI takes one of them. Leave the other out."
+        )
     if problems:
         raise UserError.of_all(problems)
     return ProjectSettings(**values, origins=origins)

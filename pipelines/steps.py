@@ -73,12 +73,15 @@ class Steps:
 
     Args:
         target: where they will run.
-        plan: accelerators of the steps that use them; None for those that the target has.
+        plan: accelerators of the training; None for those that the target has.
+        evaluation: those of the evaluation; None for one GPU of the training's.
         task: the one that the pipeline is for; empty where that is a parameter.
     """
 
-    def __init__(self, target: Target, plan: AcceleratorPlan | None, task: str = "") -> None:
-        self._pipeline_job = target.pipeline_job
+    def __init__(
+        self, target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
+    ) -> None:
+        self._pipeline_job, self._encryption_key = target.pipeline_job, target.encryption_key
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
         self._given = {"task": task} if task else {}
         self._seen = {
@@ -90,7 +93,7 @@ class Steps:
         self._check: Callable[..., Any] = target.place(check_request, None)
         self._prepare: Callable[..., Any] = target.place(prepare_data, None)
         self._train: Callable[..., Any] = target.place(train_model, plan)
-        self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, plan and one_gpu(plan))
+        self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, evaluation or (plan and one_gpu(plan)))
         self._upload: Callable[..., Any] = target.place(upload_model, None)
 
     def checked(self, pipeline: str, values: Mapping[str, Any]) -> Any:
@@ -137,6 +140,7 @@ class Steps:
             best_checkpoint=evaluated.outputs["best_checkpoint"],
             passed=evaluated.outputs["passed"],
             pipeline_job=self._pipeline_job,
+            encryption_key=self._encryption_key,
             advanced=checked.outputs["upload"],
             **inputs_from(upload_model, values),
         )

@@ -15,7 +15,14 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import task_problems
 from gpu_pipelines.sources.listing import class_folders
-from gpu_pipelines.sources.names import SAMPLE, TABLE_SCHEME, is_bigquery, is_hub_id, problems_of_name
+from gpu_pipelines.sources.names import (
+    SAMPLE,
+    TABLE_SCHEME,
+    is_bigquery,
+    is_hub_id,
+    problems_of_name,
+    problems_of_place,
+)
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Feature
@@ -143,6 +150,7 @@ class PrepareSettings:
         found = []
         if not self.tokenizer:
             found.append("tokenizer is empty. Give a local directory, a hub id, or train.")
+        found += problems_of_place("tokenizer", self.tokenizer)
         if self.vocabulary_size and not MIN_VOCABULARY_SIZE <= self.vocabulary_size <= MAX_VOCABULARY_SIZE:
             found.append(
                 f"vocabulary_size is {self.vocabulary_size}; give {MIN_VOCABULARY_SIZE} to {MAX_VOCABULARY_SIZE:,} "

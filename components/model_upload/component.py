@@ -15,6 +15,7 @@ def upload_model(
     model_name: str = "",
     serving_image: str = "",
     pipeline_job: str = "",
+    encryption_key: str = "",
     smoke_test: bool = True,
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
@@ -30,6 +31,8 @@ def upload_model(
         serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for Hugging Face's inference
             container, and for vLLM if it is a language model of 1 GiB or more.
         pipeline_job: Name of the pipeline job that this is a step of, to be recorded with the version.
+        encryption_key: Cloud KMS key that Vertex AI encrypts its copy of the model with, by its full name. Empty for
+            that of the project's settings, if there is one.
         smoke_test: Whether to start this project's prediction server on the uploaded files and compare its predictions
             with the evaluated ones, before any alias moves.
         advanced: Parameters by name that win over those above, as check_request hands them on.

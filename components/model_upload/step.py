@@ -25,6 +25,8 @@ def run(arguments: Mapping[str, Any]) -> None:
         place_of(model, version.place)
         model.metadata.update(
             resource_name=version.resource_name,
+            # As the schema google.VertexModel calls it, which is the artifact's type on Vertex AI.
+            resourceName=version.resource_name,
             model_name=version.name,
             version=version.number,
             aliases=list(version.aliases),

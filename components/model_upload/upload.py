@@ -24,6 +24,7 @@ class UploadSettings:
     model_name: str = ""
     serving_image: str = ""
     pipeline_job: str = ""
+    encryption_key: str = ""
     smoke_test: bool = True
 
     def problems(self) -> list[str]:
@@ -57,7 +58,7 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
             f"The registry {settings.registry} would be a directory of this container, lost with it.",
             "Give registry=vertex:// for Vertex AI Model Registry.",
         )
-    registry = open_registry(settings.registry, near, settings.serving_image)
+    registry = open_registry(settings.registry, near, settings.serving_image, settings.encryption_key)
     name = settings.model_name or evaluation.model_name
     version = registry.add(
         name,

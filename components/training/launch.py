@@ -34,6 +34,7 @@ from gpu_pipelines.components.training.worker import USER_ERROR
 from gpu_pipelines.errors import INTERRUPTED, NOT_HEARD_OF, Interrupted, UserError
 
 _RUN = "train_model"
+_LOOPBACK = "127.0.0.1"
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_WITHOUT_PROCESSES = 2.0
 _LAST_LINES = 8
@@ -86,8 +87,8 @@ def run_program(
 def _watch_over(workers: _Workers, processes: int, cluster: Cluster, timing: Timing) -> None:
     with _signals() as told, tempfile.TemporaryDirectory(prefix="launch-") as logs:
         peers = None
+        _prepare_network(cluster)
         if cluster.nodes > 1:
-            _prepare_network(cluster)
             peers = join(cluster, processes, timing, told.check)
         workers.start(Path(logs))
         try:
@@ -129,9 +130,13 @@ def _signals() -> Iterator[_Told]:
 
 
 def _prepare_network(cluster: Cluster) -> None:
-    """Lets Gloo use the interface that leads to the other nodes: by itself it takes the one of the host's name."""
-    interface = interface_of(address_towards(cluster))
-    if interface and (interface != "lo" or cluster.chief_address.startswith("127.")):
+    """Lets Gloo use the interface that leads to the other nodes, or the loopback where there are none.
+
+    By itself it takes the one of the host's name, which need not resolve, or not to this machine.
+    """
+    alone = cluster.nodes == 1
+    interface = interface_of(_LOOPBACK if alone else address_towards(cluster))
+    if interface and (alone or interface != "lo" or cluster.chief_address.startswith("127.")):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
@@ -223,7 +228,9 @@ class _Torchrun(_Workers):
             max_nodes=self._cluster.nodes,
             nproc_per_node=self._processes,
             rdzv_backend="static" if several else "c10d",
-            rdzv_endpoint=f"{host}:{self._cluster.chief_port}" if several else "localhost:0",
+            rdzv_endpoint=f"{host}:{self._cluster.chief_port}" if several else f"{_LOOPBACK}:0",
+            # Without it the processes would meet at the host's name, and try for minutes to resolve it.
+            local_addr=None if several else _LOOPBACK,
             rdzv_configs={"timeout": 60, **({"rank": self._cluster.node_rank} if several else {})},
             run_id=_RUN,
             role="rank",

@@ -13,6 +13,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote, listed
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.sources.names import problems_of_place
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
 CHOICES = {
@@ -116,6 +117,8 @@ class TrainingSettings:
             if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
                 return []
             return [f"recipe is {self.recipe!r}; give the class as package.module:ClassName, or leave it empty."]
+        if found := problems_of_place("model", self.model):
+            return found
         models = TASKS[task].models if task in TASKS else ()
         if models and self.model not in models and not _may_be_pretrained(self.model):
             return [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpu_pipelines.accelerators.catalog import Catalog, ElsewhereGpu, Gpu
+from gpu_pipelines.errors import UserError
 
 STRATEGIES = ("standard", "spot", "flex-start", "reservation")
 CPU = "cpu"
@@ -69,6 +70,25 @@ def split_spec(spec: str) -> tuple[str, int] | None:
     """`NAME:COUNT` as name and number; None if it does not have that form."""
     match = _SPEC.fullmatch(spec)
     return (match[1], int(match[2])) if match else None
+
+
+def require_gpu(spec: str, where: str) -> None:
+    """Checks that a specification is not for CPU processes of this machine.
+
+    Args:
+        spec: `NAME:COUNT`.
+        where: where it is to run, as the beginning of a sentence: "Vertex AI".
+
+    Raises:
+        UserError: it is `cpu:N`.
+    """
+    parts = split_spec(spec)
+    if parts is not None and canonical(parts[0]) == CPU:
+        raise UserError(
+            f"{shown(spec)} is for CPU processes of this machine. {where} runs on GPUs.",
+            "Give one, l4:1 say; gpu-pipelines accelerators list shows them all. On this machine a "
+            "pipeline runs with --target local.",
+        )
 
 
 def canonical(text: str) -> str:

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import io
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, untrusted_certificate
 
 #: Packages that bring a scheme, for whoever lacks one.
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
 #: Bytes that are asked for at once of a file that is read from its beginning to its end.
 _READ_AHEAD = 8 << 20
+#: Statuses that say nothing of the request: too many of them, or a fault of the service.
+_UNAVAILABLE = (408, 429, 500, 502, 503, 504)
 
 
 def is_remote(uri: str) -> bool:
@@ -32,6 +36,8 @@ def _connected(uri: str) -> tuple[Any, str]:
     import fsspec
 
     scheme = uri.partition("://")[0]
+    # It writes a traceback for what is told as an error here.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     # gcsfs asks each bucket's type over gRPC first, which an emulator does not answer: 60 s for each file system.
     if scheme in ("gs", "gcs") and os.environ.get("STORAGE_EMULATOR_HOST"):
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -50,10 +56,32 @@ def _as_user_errors(uri: str, done: str) -> Iterator[None]:
     except (FileNotFoundError, UserError):
         raise
     except Exception as error:  # Credentials, permissions, network: each client library has exceptions of its own.
-        raise UserError(
-            f"{uri} cannot be {done}: {type(error).__name__}: {error}",
-            "Check the bucket's name and the account's permissions (gcloud auth application-default login).",
-        ) from None
+        why, remedy = _explained(error)
+        raise UserError(f"{uri} cannot be {done}: {why}", remedy) from None
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """What an error of a storage means, and what to do about it; the libraries try again by themselves."""
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    if reason := untrusted_certificate(error):
+        return f"its certificate is not trusted ({reason}).", TRUST_REMEDY
+    status = _status_of(error)
+    if status in _UNAVAILABLE:
+        return f"the storage is not available ({told}), and was asked several times.", "Try again later."
+    if status == 401 or type(error).__module__.startswith("google.auth"):
+        return told, LOGIN_REMEDY
+    if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.startswith("aiohttp"):
+        return f"the storage cannot be reached ({told}), though it was tried several times.", "Look at your network."
+    return told, "Check the bucket's name and the account's permissions (gcloud auth application-default login)."
+
+
+def _status_of(error: Exception) -> int:
+    """The HTTP status that an error is about; 0 where it is about none."""
+    if type(error).__name__ == "ProxyError":
+        # So gcsfs has 502.
+        return 502
+    given = getattr(error, "code", None) or getattr(error, "status", None)
+    return int(given) if str(given).isdecimal() else 0
 
 
 def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:

@@ -209,6 +209,23 @@ def _opened(texts: Sequence[tuple[str, Any]], problems: list[str]) -> Iterator[t
             yield field, held if isinstance(held, (str, list, dict)) else json.dumps(held)
 
 
+def given_values(assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
+    """The values that a command line names, as they are written; what is wrong with them is left to `all_arguments`.
+
+    Args:
+        assignments: texts of the form `key=value`; they win over the file.
+        file: a YAML mapping of parameters.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    found = dict(_from_file(file)) if file else {}
+    for assignment in assignments:
+        name, _, text = assignment.partition("=")
+        found[name.strip()] = text
+    return found
+
+
 def _is_text(given: str) -> bool:
     """Whether it can be written as UTF-8; bytes of a command line that cannot come as lone surrogates."""
     try:

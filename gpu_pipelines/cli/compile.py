@@ -26,6 +26,7 @@ def compile_pipelines(
     target: Annotated[str, typer.Option(help="Where it will run: local, vertex or kubeflow.")] = "local",
     task: Annotated[str, typer.Option(help="The task that it is for; left out, the file has all of them.")] = "",
     accelerator: Annotated[str, typer.Option(metavar="SPEC", help="What it trains on, cpu:2 or l4:4, say.")] = "cpu:2",
+    evaluation_accelerator: options.EvaluationAccelerator = None,
     nodes: options.Nodes = 1,
     strategy: options.Strategy = None,
     region: options.Region = None,
@@ -36,6 +37,8 @@ def compile_pipelines(
     image: options.Image = None,
     service_account: options.ServiceAccount = None,
     network: options.Network = None,
+    network_attachment: options.NetworkAttachment = None,
+    persistent_resource: options.PersistentResource = None,
     encryption_key: options.EncryptionKey = None,
     tensorboard: options.Tensorboard = None,
     boot_disk_gb: options.BootDiskGb = options.BOOT_DISK_GB,
@@ -70,13 +73,16 @@ def compile_pipelines(
         "image": image,
         "service_account": service_account,
         "network": network,
+        "network_attachment": network_attachment,
+        "persistent_resource": persistent_resource,
         "encryption_key": encryption_key,
         "tensorboard": tensorboard,
     }
     settings = options.with_labels(load_project_settings(given), label)
     job = options.job_options(max_wait, boot_disk_gb, reduction_server, web_access, env)
     request = PlanRequest(accelerator, nodes, region, strategy, machine_type, reservation, hours)
-    text = _text(pipeline, target, request, settings, job, (data_nodes, data_machine_type or ""), task)
+    data = (data_nodes, data_machine_type or "")
+    text = _text(pipeline, target, request, settings, job, data, evaluation_accelerator, task)
     path = output or Path(f"{pipeline}.yaml")
     _write(path, text)
     print(f"wrote {path}")
@@ -103,9 +109,12 @@ def _text(
     settings: ProjectSettings,
     job: JobOptions,
     data: tuple[int, str],
+    evaluation_accelerator: str | None,
     task: str,
 ) -> str:
     from gpu_pipelines.accelerators import plan_request
+    from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
+    from gpu_pipelines.accelerators.request import require_gpu
     from gpu_pipelines.errors import nearest
     from gpu_pipelines.recipes.tasks import task_problems
 
@@ -116,20 +125,24 @@ def _text(
     if task and (problems := task_problems(task)):
         raise UserError.of_all(problems)
     if target == "local":
+        if evaluation_accelerator:
+            raise UserError("The target local has no --evaluation-accelerator.", "Leave it out.")
         from gpu_pipelines.targets.local import compiled_for_here
 
         return compiled_for_here(pipeline, plan_request(request), task)
+    require_gpu(request.spec, {"vertex": "Vertex AI", "kubeflow": "GKE"}[target])
     planned = plan_request(request)
+    evaluation = named_evaluation_plan(evaluation_accelerator, planned) if evaluation_accelerator else None
     if target == "kubeflow":
         from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 
         options.require_no_vertex_job(job, settings)
-        text = compiled_for_kubeflow(pipeline, planned, settings, job.environment, task=task)
+        text = compiled_for_kubeflow(pipeline, planned, settings, job.environment, evaluation, task=task)
     else:
         from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
         from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 
-        text = compiled_for_vertex(pipeline, planned, settings, job, DataNodes(*data), task=task)
+        text = compiled_for_vertex(pipeline, planned, settings, job, DataNodes(*data), evaluation, task=task)
     for caution in planned.warnings:
         print(f"warning: {caution.message}", file=sys.stderr)
     return text

@@ -20,6 +20,7 @@ def doctor(
     accelerator: Annotated[
         str | None, typer.Option(metavar="SPEC", help="What is to be trained on, NAME:COUNT; its quota is looked at.")
     ] = None,
+    evaluation_accelerator: options.EvaluationAccelerator = None,
     nodes: options.Nodes = 1,
     strategy: options.Strategy = None,
     project: options.Project = None,
@@ -51,7 +52,7 @@ def doctor(
     request = None
     if accelerator is not None:
         request = PlanRequest(accelerator, nodes, settings.region, strategy)
-    checks = examine(settings, request, offline=offline)
+    checks = examine(settings, request, evaluation_accelerator, offline=offline)
     found = list(checks) if as_json else _shown(checks)
     missing = [check for check in found if check.state == MISSING]
     if as_json:

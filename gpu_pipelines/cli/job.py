@@ -70,6 +70,8 @@ def config(
     project: options.Project = None,
     service_account: options.ServiceAccount = None,
     network: options.Network = None,
+    network_attachment: options.NetworkAttachment = None,
+    persistent_resource: options.PersistentResource = None,
     encryption_key: options.EncryptionKey = None,
     tensorboard: options.Tensorboard = None,
     label: options.Label = None,
@@ -119,6 +121,8 @@ def submit(
     project: options.Project = None,
     service_account: options.ServiceAccount = None,
     network: options.Network = None,
+    network_attachment: options.NetworkAttachment = None,
+    persistent_resource: options.PersistentResource = None,
     encryption_key: options.EncryptionKey = None,
     tensorboard: options.Tensorboard = None,
     label: options.Label = None,
@@ -253,11 +257,18 @@ def _prepared(given: dict[str, Any]) -> tuple[PreparedJob, ProjectSettings]:
         max_wait_hours=given["max_wait"],
         command=command,
         arguments=given["arguments"] or [],
-        environment=options.pairs("--env", given["env"]),
+        environment=options.variables(given["env"]),
         output_directory=given["output_dir"],
     )
-    names = ("project", "region", "image", "service_account", "network", "encryption_key", "tensorboard")
-    settings = load_project_settings({name: given[name] for name in names})
+    of_jobs = (
+        "service_account",
+        "network",
+        "network_attachment",
+        "persistent_resource",
+        "encryption_key",
+        "tensorboard",
+    )
+    settings = load_project_settings({name: given[name] for name in ("project", "region", "image", *of_jobs)})
     settings = options.with_labels(settings, given["label"])
     return prepare_job(flags, settings, given["config"]), settings
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
 Nodes = Annotated[int, typer.Option(help="Machines to train on.")]
+EvaluationAccelerator = Annotated[
+    str | None,
+    typer.Option(metavar="SPEC", help="What to evaluate on, l4:1 say; chosen by the model if not given."),
+]
 DataNodes = Annotated[int, typer.Option(help="vertex: machines that prepare the data together.")]
 DataMachineType = Annotated[
     str | None, typer.Option(metavar="TYPE", help="vertex: type of these machines; n2-standard-16 if not given.")
@@ -32,6 +36,17 @@ Repository = Annotated[
 Image = Annotated[str | None, typer.Option(help="Image that the steps run in; docs/images.md.")]
 ServiceAccount = Annotated[str | None, typer.Option(metavar="EMAIL", help="What jobs run as.")]
 Network = Annotated[str | None, typer.Option(metavar="NAME", help="projects/NUMBER/global/networks/NAME.")]
+NetworkAttachment = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Vertex AI: projects/P/regions/R/networkAttachments/N."),
+]
+PersistentResource = Annotated[
+    str | None, typer.Option(metavar="ID", help="Vertex AI: persistent resource whose machines run what has GPUs.")
+]
+FailurePolicy = Annotated[
+    str | None,
+    typer.Option(metavar="fast|slow", help="vertex: whether steps that do not depend on a failed one still begin."),
+]
 EncryptionKey = Annotated[str | None, typer.Option(metavar="NAME", help="Cloud KMS key, by its full name.")]
 Tensorboard = Annotated[str | None, typer.Option(metavar="NAME", help="Vertex AI TensorBoard, by its full name.")]
 MaxWait = Annotated[
@@ -68,6 +83,18 @@ KubeflowNamespace = Annotated[str | None, typer.Option(metavar="NAME", help="Nam
 Experiment = Annotated[str | None, typer.Option(metavar="NAME", help="kubeflow: experiment to file the run under.")]
 
 BOOT_DISK_GB = 200
+#: Settings that other targets than Vertex AI have no use for.
+_OF_VERTEX = (
+    "service_account",
+    "network",
+    "network_attachment",
+    "persistent_resource",
+    "failure_policy",
+    "encryption_key",
+    "tensorboard",
+)
+#: Directory of the runs on this machine.
+RUNS = Path("runs")
 #: Seconds between two looks at a run.
 INTERVAL = 10.0
 
@@ -82,7 +109,7 @@ def job_options(
     """
     from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
-    return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, pairs("--env", env))
+    return JobOptions(boot_disk_gb, max_wait, reduction_server, web_access, variables(env))
 
 
 def is_kubeflow(target: str) -> bool:
@@ -126,7 +153,7 @@ def require_no_vertex_job(options: JobOptions, settings: ProjectSettings) -> Non
         "--web-access": options.web_access,
     }
     flags = [flag for flag, is_given in given.items() if is_given]
-    for name in ("service_account", "network", "encryption_key", "tensorboard"):
+    for name in _OF_VERTEX:
         if settings.origins.get(name) == flag_of(name):
             flags.append(flag_of(name))
     if flags:
@@ -147,6 +174,20 @@ def with_labels(settings: ProjectSettings, labels: Sequence[str] | None) -> Proj
     if problems := problems_of_labels(given, "--label"):
         raise UserError.of_all(problems)
     return replace(settings, labels={**settings.labels, **given})
+
+
+def variables(texts: Sequence[str] | None) -> dict[str, str]:
+    """The variables of containers, by name, from texts of the form NAME=VALUE.
+
+    Raises:
+        UserError: a text is not of that form, or a name is none.
+    """
+    from gpu_pipelines.targets.environment import problems_of_variables
+
+    found = pairs("--env", texts)
+    if problems := problems_of_variables(found):
+        raise UserError.of_all(problems)
+    return found
 
 
 def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:

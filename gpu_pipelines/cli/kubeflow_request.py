@@ -45,6 +45,7 @@ def kubeflow_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
 
 
 def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
+    from gpu_pipelines.accelerators.one_gpu import one_gpu
     from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 
     planned = flags.planned(settings, "Kubeflow")
@@ -53,11 +54,11 @@ def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
         raise UserError("The target kubeflow has no --data-nodes and no --data-machine-type.", "Leave them out.")
     job = options.job_options(flags.max_wait, flags.boot_disk_gb, flags.reduction_server, flags.web_access, flags.env)
     options.require_no_vertex_job(job, settings)
-    text = compiled_for_kubeflow(name, planned, settings, job.environment)
-    print(
-        f"training: {planned.nodes} × {planned.machine_type} with {planned.count} × {planned.accelerator_type}",
-        file=sys.stderr,
-    )
+    evaluation = flags.evaluation(planned) or one_gpu(planned)
+    text = compiled_for_kubeflow(name, planned, settings, job.environment, evaluation)
+    for what, plan in (("training", planned), ("evaluation", evaluation)):
+        machines = f"{plan.nodes} × {plan.machine_type}"
+        print(f"{what}: {machines} with {plan.count} × {plan.accelerator_type}", file=sys.stderr)
     for caution in planned.warnings:
         print(f"warning: {caution.message}", file=sys.stderr)
     return text

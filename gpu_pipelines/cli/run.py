@@ -37,7 +37,8 @@ def run(
         bool,
         typer.Option("--trial", help="local: train a few dozen steps, and project time and cost on each accelerator."),
     ] = False,
-    runs: Annotated[Path, typer.Option(metavar="DIR", help="local: gets a directory for each run.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="local: gets a directory for each run.")] = options.RUNS,
+    evaluation_accelerator: options.EvaluationAccelerator = None,
     nodes: options.Nodes = 1,
     strategy: options.Strategy = None,
     machine_type: options.MachineType = None,
@@ -56,6 +57,9 @@ def run(
     image: options.Image = None,
     service_account: options.ServiceAccount = None,
     network: options.Network = None,
+    network_attachment: options.NetworkAttachment = None,
+    persistent_resource: options.PersistentResource = None,
+    failure_policy: options.FailurePolicy = None,
     encryption_key: options.EncryptionKey = None,
     tensorboard: options.Tensorboard = None,
     label: options.Label = None,
@@ -73,6 +77,7 @@ def run(
     """
     for_here: dict[str, Any] = {"reuse": reuse, "resume": resume, "trial": trial}
     for_vertex: dict[str, Any] = {
+        "evaluation_accelerator": evaluation_accelerator,
         "nodes": nodes != 1,
         "strategy": strategy,
         "machine_type": machine_type,
@@ -91,6 +96,9 @@ def run(
         "image": image,
         "service_account": service_account,
         "network": network,
+        "network_attachment": network_attachment,
+        "persistent_resource": persistent_resource,
+        "failure_policy": failure_policy,
         "encryption_key": encryption_key,
         "tensorboard": tensorboard,
         "label": label,
@@ -132,6 +140,9 @@ def run(
         data_nodes=data_nodes,
         data_machine_type=data_machine_type,
         tensorboard=tensorboard,
+        network_attachment=network_attachment,
+        persistent_resource=persistent_resource,
+        evaluation_accelerator=evaluation_accelerator,
     )
     given = {
         "project": project,
@@ -140,6 +151,9 @@ def run(
         "image": image,
         "service_account": service_account,
         "network": network,
+        "network_attachment": network_attachment,
+        "persistent_resource": persistent_resource,
+        "failure_policy": failure_policy,
         "encryption_key": encryption_key,
         "tensorboard": tensorboard,
         "kubeflow_host": kubeflow_host,

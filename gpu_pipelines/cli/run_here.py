@@ -66,8 +66,9 @@ def run_here(
         return
     if trial:
         from gpu_pipelines.cli.trial import show_trial, try_training
+        from gpu_pipelines.cli.trial_record import save_trial
 
-        show_trial(console, try_training(request))
+        save_trial(runs, request.arguments, show_trial(console, try_training(request)))
         return
     from gpu_pipelines.cli.progress import progress_on
 

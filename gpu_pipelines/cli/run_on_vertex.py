@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.cli.vertex_request import JobFlags, checked_arguments, compiled_pipeline, of_the_project, show_cost
+from gpu_pipelines.cli.arguments import given_values
+from gpu_pipelines.cli.job_options import RUNS
+from gpu_pipelines.cli.trial_record import FILE, hours_by_trial
+from gpu_pipelines.cli.vertex_request import (
+    JobFlags,
+    checked_arguments,
+    compiled_pipeline,
+    of_the_project,
+    require_settings,
+    show_cost,
+)
+from gpu_pipelines.targets.target import TRAINS
 
 if TYPE_CHECKING:
+    from gpu_pipelines.cli.vertex_request import CompiledPipeline
     from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.vertex.pipelines import PipelineRequest
 
@@ -48,9 +60,12 @@ def run_on_vertex(
     """
     from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, name_of, new_job_id, pipeline_job, submit
 
-    settings.require("project", "region", "pipeline_root")
-    compiled = compiled_pipeline(pipeline, flags, settings)
+    require_settings(pipeline, flags, settings, "project", "region", "pipeline_root")
+    given = given_values(assignments, file)
+    compiled = compiled_pipeline(pipeline, flags, settings, given)
     arguments = checked_arguments(compiled.spec, assignments, file, of_the_project(compiled.spec, settings))
+    if flags.accelerator and (hours := _hours_by_trial(compiled, flags, arguments)):
+        compiled = compiled_pipeline(pipeline, flags, settings, given, hours)
     request = PipelineRequest(
         new_job_id(name_of(compiled.spec)),
         pipeline_job(compiled.spec, arguments, settings, cache=cache, template=compiled.template),
@@ -66,6 +81,17 @@ def run_on_vertex(
         from gpu_pipelines.cli.follow import follow_run
 
         follow_run(name, settings, every, as_json)
+
+
+def _hours_by_trial(compiled: CompiledPipeline, flags: JobFlags, arguments: Mapping[str, Any]) -> float | None:
+    """The time limit of the training by the newest trial in this directory, which is said; None where it says none."""
+    training = next((each for each in compiled.machines if each.step == TRAINS), None)
+    if flags.hours is not None or training is None:
+        return None
+    hours = hours_by_trial(RUNS, arguments, training.plan)
+    if hours is not None:
+        print(f"the trial in {RUNS / FILE} limits {TRAINS} to {hours:g} h; --hours gives another", file=sys.stderr)
+    return hours
 
 
 def _as_sent(request: PipelineRequest, settings: ProjectSettings) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def create(
     pipeline_root: options.PipelineRoot = None,
     service_account: options.ServiceAccount = None,
     network: options.Network = None,
+    network_attachment: options.NetworkAttachment = None,
+    failure_policy: options.FailurePolicy = None,
     encryption_key: options.EncryptionKey = None,
     label: options.Label = None,
     target: options.Cloud = "vertex",
@@ -75,6 +77,8 @@ def create(
             "--repository": repository,
             "--service-account": service_account,
             "--network": network,
+            "--network-attachment": network_attachment,
+            "--failure-policy": failure_policy,
             "--encryption-key": encryption_key,
             "--label": label,
         }
@@ -94,6 +98,8 @@ def create(
         "pipeline_root": pipeline_root,
         "service_account": service_account,
         "network": network,
+        "network_attachment": network_attachment,
+        "failure_policy": failure_policy,
         "encryption_key": encryption_key,
     }
     settings = options.with_labels(load_project_settings(given), label)

@@ -120,8 +120,12 @@ def _spec_of(devices: Mapping[str, Any]) -> str | None:
     return None
 
 
-def show_trial(console: Console, trial: Trial) -> None:
-    """Prints what was measured, what it means for the whole training here, and on each accelerator that fits."""
+def show_trial(console: Console, trial: Trial) -> Advice:
+    """Prints what was measured, what it means for the whole training here, and on each accelerator that fits.
+
+    Returns:
+        The advice that was printed.
+    """
     from gpu_pipelines.accelerators.advice import Wishes, advise
     from gpu_pipelines.reports.durations import format_seconds
 
@@ -152,6 +156,7 @@ def show_trial(console: Console, trial: Trial) -> None:
     notes = [f"{option.plan.spec} does not fit: {'; '.join(option.reasons)}." for option in advice.rejected]
     for line in ["", *notes, *advice.assumptions, *assumptions(trial)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return advice
 
 
 def _table(trial: Trial, advice: Advice) -> Any:

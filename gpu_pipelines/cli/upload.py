@@ -23,6 +23,7 @@ def upload(
     ] = None,
     repository: options.Repository = None,
     accelerator: Annotated[str, typer.Option(metavar="SPEC", help="What it trains on, l4:4, say.")] = "",
+    evaluation_accelerator: options.EvaluationAccelerator = None,
     nodes: options.Nodes = 1,
     strategy: options.Strategy = None,
     machine_type: options.MachineType = None,
@@ -39,6 +40,8 @@ def upload(
     image: options.Image = None,
     service_account: options.ServiceAccount = None,
     network: options.Network = None,
+    network_attachment: options.NetworkAttachment = None,
+    persistent_resource: options.PersistentResource = None,
     encryption_key: options.EncryptionKey = None,
     tensorboard: options.Tensorboard = None,
     label: options.Label = None,
@@ -59,6 +62,8 @@ def upload(
         "image": image,
         "service_account": service_account,
         "network": network,
+        "network_attachment": network_attachment,
+        "persistent_resource": persistent_resource,
         "encryption_key": encryption_key,
         "tensorboard": tensorboard,
         "kubeflow_host": kubeflow_host,
@@ -80,6 +85,9 @@ def upload(
         data_nodes=data_nodes,
         data_machine_type=data_machine_type,
         tensorboard=tensorboard,
+        network_attachment=network_attachment,
+        persistent_resource=persistent_resource,
+        evaluation_accelerator=evaluation_accelerator,
     )
     if options.is_kubeflow(target):
         _upload_to_kubeflow(pipeline, flags, settings, tag or [], as_json)
@@ -110,11 +118,11 @@ def _upload_to_kubeflow(
 def _upload_to_repository(
     pipeline: str, flags: JobFlags, settings: ProjectSettings, tag: list[str] | None, as_json: bool
 ) -> None:
-    from gpu_pipelines.cli.vertex_request import compiled_pipeline
+    from gpu_pipelines.cli.vertex_request import compiled_pipeline, require_settings
     from gpu_pipelines.targets.vertex.console import repositories_page
     from gpu_pipelines.targets.vertex.repository import DEFAULT_TAG, PipelineRepository
 
-    settings.require("repository")
+    require_settings(pipeline, flags, settings, "repository")
     compiled = compiled_pipeline(pipeline, flags, settings)
     uploaded = PipelineRepository(str(settings.repository)).upload(compiled.text, tag or [DEFAULT_TAG])
     if as_json:

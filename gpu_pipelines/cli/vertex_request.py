@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,9 @@ class JobFlags:
     data_nodes: int = 1
     data_machine_type: str | None = None
     tensorboard: str | None = None
+    network_attachment: str | None = None
+    persistent_resource: str | None = None
+    evaluation_accelerator: str | None = None
 
     @property
     def given(self) -> list[str]:
@@ -62,12 +65,11 @@ class JobFlags:
             UserError: no accelerator was given, or the plan does not hold.
         """
         from gpu_pipelines.accelerators import plan
+        from gpu_pipelines.accelerators.request import require_gpu
 
         if not self.accelerator:
-            raise UserError(
-                f"{target} needs to know what to train on.",
-                "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them all.",
-            )
+            raise UserError(no_accelerator(target))
+        require_gpu(self.accelerator, target)
         return plan(
             self.accelerator,
             nodes=self.nodes,
@@ -77,6 +79,19 @@ class JobFlags:
             reservation=self.reservation,
             hours=self.hours,
         )
+
+    def evaluation(self, planned: AcceleratorPlan) -> AcceleratorPlan | None:
+        """The plan of the evaluation; None if no accelerator was named for it.
+
+        Args:
+            planned: the plan of the training.
+
+        Raises:
+            PlanError: it cannot be had.
+        """
+        from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
+
+        return named_evaluation_plan(self.evaluation_accelerator, planned) if self.evaluation_accelerator else None
 
 
 @dataclass(frozen=True)
@@ -98,18 +113,57 @@ class CompiledPipeline:
     template: str | None = None
 
 
-def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> CompiledPipeline:
+def no_accelerator(target: str) -> str:
+    """That no accelerator was given, and how to give one; `target` begins the sentence."""
+    return (
+        f"{target} needs to know what to train on. Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows "
+        "them all."
+    )
+
+
+def require_settings(what: str, flags: JobFlags, settings: ProjectSettings, *names: str) -> None:
+    """Checks that all is given that a command needs, so that nobody is sent from one missing setting to the next.
+
+    Args:
+        what: name of a pipeline, which is compiled and needs an image and an accelerator; a file; or an address.
+        flags: the accelerator.
+        settings: those of the project.
+        names: of the settings that the command itself needs.
+
+    Raises:
+        UserError: lists all that is missing.
+    """
+    from gpu_pipelines.project_settings import how_to_give
+
+    is_name = "://" not in what and not what.endswith(FILE_SUFFIXES)
+    needed = [*names, "image"] if is_name else names
+    missing = [how_to_give(name) for name in needed if not getattr(settings, name)]
+    if is_name and not flags.accelerator:
+        missing.append(no_accelerator("Vertex AI"))
+    if missing:
+        raise UserError.of_all(missing)
+
+
+def compiled_pipeline(
+    what: str,
+    flags: JobFlags,
+    settings: ProjectSettings,
+    given: Mapping[str, Any] | None = None,
+    training_hours: float | None = None,
+) -> CompiledPipeline:
     """The pipeline that a name, a file or an address stands for.
 
     Args:
         what: name of a pipeline, which is compiled; a compiled file; or the address of an uploaded version.
         flags: accelerators and jobs.
         settings: project, region, image and so on.
+        given: values of the parameters that are known already, which say how large the model is.
+        training_hours: the longest that the training may run where --hours does not say so.
 
     Raises:
         UserError: there is no such pipeline or file, or its machines cannot be had.
     """
-    from gpu_pipelines.targets.vertex.machines import machines_of
+    from gpu_pipelines.targets.vertex.machines import machines_of, trainings_without_gpus
     from gpu_pipelines.targets.vertex.pipelines import parsed_spec
 
     template = None
@@ -118,20 +172,34 @@ def compiled_pipeline(what: str, flags: JobFlags, settings: ProjectSettings) -> 
     elif what.endswith(FILE_SUFFIXES):
         text = _file_text(what, flags, settings)
     else:
-        text = _compiled(what, flags, settings)
+        text = _compiled(what, flags, settings, given or {}, training_hours)
     spec = parsed_spec(text, what)
+    if steps := trainings_without_gpus(spec):
+        raise UserError(
+            f"{what} has no GPU for {', '.join(steps)}: Vertex AI would train on the CPUs of a small machine.",
+            "Compile it for Vertex AI: gpu-pipelines compile PIPELINE --target vertex --accelerator l4:1, say. In a "
+            "pipeline of your own, place the step: VertexTarget().place(train_model, plan('l4:1')).",
+        )
     return CompiledPipeline(text, spec, machines_of(spec, settings.region), settings, template)
 
 
-def _compiled(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
-    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+def _compiled(
+    name: str, flags: JobFlags, settings: ProjectSettings, given: Mapping[str, Any], training_hours: float | None
+) -> str:
+    from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN, parameters_of_model
+    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, evaluation_for
     from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 
     planned = flags.planned(settings, "Vertex AI")
     settings.require("image")
     job = options.job_options(flags.max_wait, flags.boot_disk_gb, flags.reduction_server, flags.web_access, flags.env)
     data = DataNodes(flags.data_nodes, flags.data_machine_type or "")
-    return compiled_for_vertex(name, planned, settings, job, data)
+    model, recipe = str(given.get("model") or ""), str(given.get("recipe") or "")
+    # The default of the parameter `model` is built from its name.
+    size = parameters_of_model(model, recipe) if model or recipe else LARGEST_BUILT_IN
+    evaluation = flags.evaluation(planned) or evaluation_for(planned, settings, size)
+    planned = replace(planned, hours=planned.hours or training_hours)
+    return compiled_for_vertex(name, planned, settings, job, data, evaluation)
 
 
 def _file_text(name: str, flags: JobFlags, settings: ProjectSettings) -> str:
@@ -183,14 +251,15 @@ def checked_arguments(
         UserError: lists everything that is wrong with them.
     """
     from gpu_pipelines.pipelines import PIPELINES, load_pipeline
-    from gpu_pipelines.targets.vertex.machines import data_nodes_of
+    from gpu_pipelines.targets.vertex.machines import data_nodes_of, not_evaluated
 
     known, name = parameters_of_spec(spec), str(spec["pipelineInfo"]["name"]).replace("-", "_")
     fields = fields_of(name, known)
     arguments = all_arguments(known, assignments, file, before, fields)
     if name in PIPELINES:
         module, checked = load_pipeline(name), {**compiled_in(spec), **arguments}
-        if problems := module.problems(checked) or module.problems_on_vertex(checked, data_nodes_of(spec)):
+        problems = module.problems(checked) or module.problems_on_vertex(checked, data_nodes_of(spec))
+        if problems := problems or not_evaluated(spec, checked):
             raise UserError.of_all(problems)
     return as_taken(arguments, known, fields)
 
@@ -218,13 +287,16 @@ def _cost(each: StepMachines, region: str | None) -> str:
 
     plan = each.plan
     what = f"{each.step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
+    limit = f", {plan.hours:g} h at most" if plan.hours else ""
+    if each.persistent_resource:
+        return f"{what}, of the persistent resource {each.persistent_resource}, which costs as long as it exists{limit}"
     cost = estimate_cost(plan)
     price = cost.per_hour(cost.here) if cost and cost.here else None
     if cost is None or cost.here is None or price is None:
-        return f"{what}; no price is known for {region}"
+        return f"{what}; no price is known for {region}{limit}"
     kind = "spot" if plan.strategy == "spot" else "on demand"
     unverified = ", unverified" if cost.here.unverified else ""
     return (
         f"{what}, about ${price:,.2f} an hour "
-        f"({kind}, {region}; list prices of {cost.as_of or 'unknown date'}{unverified})"
+        f"({kind}, {region}; list prices of {cost.as_of or 'unknown date'}{unverified}){limit}"
     )

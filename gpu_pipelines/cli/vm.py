@@ -164,6 +164,7 @@ def create(
 def _requested(given: dict[str, Any]) -> tuple[VirtualMachine, AcceleratorPlan]:
     """The VM and the plan of a command's parameters, by their names."""
     from gpu_pipelines.accelerators import plan as planned
+    from gpu_pipelines.accelerators.request import require_gpu
     from gpu_pipelines.project_settings import load_project_settings
     from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
     from gpu_pipelines.targets.compute_engine.zones import region_to_plan
@@ -171,6 +172,7 @@ def _requested(given: dict[str, Any]) -> tuple[VirtualMachine, AcceleratorPlan]:
 
     if not given["accelerator"]:
         raise UserError("A VM needs GPUs.", "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them.")
+    require_gpu(given["accelerator"], "A VM of this command")
     settings = load_project_settings({name: given[name] for name in ("project", "region", "image", "service_account")})
     settings = options.with_labels(settings, given["label"])
     settings.require("project", "image")
@@ -188,7 +190,7 @@ def _requested(given: dict[str, Any]) -> tuple[VirtualMachine, AcceleratorPlan]:
     wanted = VmOptions(
         **{name: given[name] for name in (*same, "image_project")},
         max_wait_hours=given["max_wait"],
-        environment=options.pairs("--env", given["env"]),
+        environment=options.variables(given["env"]),
         output_directory=given["output_dir"],
         sync_directory=given["sync_dir"],
     )

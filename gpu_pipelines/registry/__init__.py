@@ -24,7 +24,7 @@ VERTEX = "vertex://"
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-def open_registry(uri: str, near: str = "", serving_image: str = "") -> Registry:
+def open_registry(uri: str, near: str = "", serving_image: str = "", encryption_key: str = "") -> Registry:
     """Opens the registry that a URI names, without reading it.
 
     Args:
@@ -32,6 +32,7 @@ def open_registry(uri: str, near: str = "", serving_image: str = "") -> Registry
             job's own project and region.
         near: `gs://…`, in whose bucket the files of Vertex AI's models are kept; empty for that of the settings.
         serving_image: container that serves the models on Vertex AI; empty for the default.
+        encryption_key: Cloud KMS key of models on Vertex AI; empty for that of the settings, if there is one.
 
     Raises:
         UserError: there is no such kind of registry.
@@ -39,7 +40,7 @@ def open_registry(uri: str, near: str = "", serving_image: str = "") -> Registry
     if uri.startswith(VERTEX):
         from gpu_pipelines.registry.vertex import VertexRegistry
 
-        return VertexRegistry(uri.removeprefix(VERTEX), near, serving_image)
+        return VertexRegistry(uri.removeprefix(VERTEX), near, serving_image, encryption_key)
     if not is_local(uri):
         raise UserError(
             f"The registry {uri!r} is of a kind that is not supported.",

@@ -46,12 +46,13 @@ class VertexRegistry:
         address: `PROJECT/REGION`; empty for those of the job that this runs in, or of the settings.
         near: `gs://…`, in whose bucket the files of models are kept; empty for that of the settings.
         serving_image: container that serves the models; empty for that of the settings, else one that fits the model.
+        encryption_key: Cloud KMS key of the models, by its full name; empty for that of the settings, if there is one.
 
     Raises:
         UserError: the address is not of that form.
     """
 
-    def __init__(self, address: str, near: str = "", serving_image: str = "") -> None:
+    def __init__(self, address: str, near: str = "", serving_image: str = "", encryption_key: str = "") -> None:
         if address and not re.fullmatch(r"[a-z0-9][a-z0-9:.-]*/[a-z]+-[a-z]+[0-9]+/?", address):
             raise UserError(
                 f"The registry vertex://{address} is not of the form vertex://PROJECT/REGION.",
@@ -60,6 +61,7 @@ class VertexRegistry:
         self._address = address.rstrip("/")
         self._near = near
         self._serving_image = serving_image
+        self._encryption_key = encryption_key
 
     @property
     def settings(self) -> ProjectSettings:
@@ -268,6 +270,8 @@ class VertexRegistry:
                 **fields,
             },
         }
+        if key := self._encryption_key or load_project_settings().encryption_key:
+            request["model"]["encryption_spec"] = {"kms_key_name": key}
         if parent_model is not None:
             request["parent_model"] = parent_model.name
         else:

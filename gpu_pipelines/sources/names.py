@@ -13,6 +13,8 @@ _HUB_SCHEME = "hf://"
 READ_ANYWHERE = (SAMPLE, "gs://", TABLE_SCHEME, _HUB_SCHEME)
 # https://cloud.google.com/bigquery/docs/tables#table_naming and …/datasets#dataset-naming; old projects have a domain.
 _TABLE = re.compile(r"([a-z0-9.-]+:)?[a-z0-9-]+\.\w+\.[^./:*$@`]+")
+# https://cloud.google.com/storage/docs/buckets#naming, without the length, which is left to the service.
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _HUB_ID = re.compile(
     r"(?P<id>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^?@]+))?(\?(?P<options>(config|split)=[\w.-]+(&(config|split)=[\w.-]+)?))?"
 )
@@ -33,8 +35,23 @@ def is_hub_id(source: str) -> bool:
     return source.startswith(_HUB_SCHEME) and source.removeprefix(_HUB_SCHEME).count("/") <= 1
 
 
+def problems_of_place(name: str, uri: str) -> list[str]:
+    """What is wrong with a place in object storage: `gs://` and `s3://` alone name no bucket.
+
+    Args:
+        name: what messages call it.
+        uri: any URI or path; those of other schemes are not looked at.
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme not in ("gs", "gcs", "s3") or "://" not in uri or _BUCKET.fullmatch(rest.partition("/")[0]):
+        return []
+    return [f"{name} is {uri[:200]!r}, in which there is no bucket's name. Give {scheme}://BUCKET/FOLDER."]
+
+
 def problems_of_name(source: str) -> list[str]:
-    """What is wrong with the name of a table or of a data set of the hub."""
+    """What is wrong with the name of a bucket, of a table or of a data set of the hub."""
+    if found := problems_of_place("source", source):
+        return found
     if source.startswith(TABLE_SCHEME) and not _TABLE.fullmatch(source.removeprefix(TABLE_SCHEME)):
         return [
             f"source is {source[:200]!r}; a table is bq://PROJECT.DATASET.TABLE. For a partition give row_filter, for "

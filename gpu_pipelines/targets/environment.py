@@ -1,5 +1,10 @@
 """Environment variables that a target sets on a step, and what each tells it. Never read at import."""
 
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
 # Which accelerators the step is placed on, such as cpu:2. Unset: all GPUs of the machine, else two CPU processes.
 ACCELERATOR = "GPU_PIPELINES_ACCELERATOR"
 
@@ -21,3 +26,15 @@ RUN = "GPU_PIPELINES_RUN"
 # moves artifacts from and to object storage, before and after the step: their local paths are to be used then, whatever
 # their URIs are. Unset: a step reads and writes artifacts in Cloud Storage itself.
 STORAGE = "GPU_PIPELINES_STORAGE"
+
+# `EnvVar.name` of Vertex AI and of Kubernetes; a shell knows no others either.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def problems_of_variables(names: Iterable[str]) -> list[str]:
+    """What is wrong with the names of a container's variables."""
+    return [
+        f"{name[:80]!r} is no name of a variable: it has letters, digits and underscores, and no digit first."
+        for name in names
+        if not _NAME.fullmatch(name)
+    ]

@@ -44,6 +44,7 @@ class LocalTarget:
     Attributes:
         registry: a directory where the command is run.
         pipeline_job: the run's name; the local runner knows no resource names.
+        encryption_key: none; the registry takes that of the settings.
         notification: None: the command's exit status and the run's outcome.json tell how it ended.
         parameters: none.
         note: nothing.
@@ -52,6 +53,7 @@ class LocalTarget:
 
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
+    encryption_key = ""
     notification = None
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     note = ""

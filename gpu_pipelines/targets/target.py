@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 STEPS_IMAGE = f"gpu-pipelines/steps:{__version__}"
 #: The step that prepares the data, which continues what an earlier run left unfinished.
 PREPARES = "prepare-data"
+#: The step that trains.
+TRAINS = "train-model"
+#: The step that scores the checkpoints, each GPU with a whole model.
+EVALUATES = "evaluate-checkpoints"
+#: The step whose output `model` is the version in the registry.
+UPLOADS = "upload-model"
 #: The steps whose results a service may keep: a new version of a model is what the others are run for.
 CACHED_STEPS = (PREPARES,)
 #: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.
@@ -28,6 +34,7 @@ class Target(Protocol):
         checkpoint_uri: where checkpoints go; None for a place of each run's own.
         registry: the model registry that a pipeline takes if it is told no other.
         pipeline_job: KFP's placeholder for the name of a run, by which it is found again.
+        encryption_key: Cloud KMS key of what a run leaves in Vertex AI, or KFP's placeholder for it; empty for none.
         notification: KFP component that tells its `recipients` how a run ended, for an exit handler; None where
             whoever starts a run sees that.
         parameters: those that pipelines have there besides the parameters of their steps, by name.
@@ -38,6 +45,7 @@ class Target(Protocol):
     checkpoint_uri: str | None
     registry: str
     pipeline_job: str
+    encryption_key: str
     parameters: Mapping[str, Parameter]
     note: str
     for_check: Mapping[str, Any]

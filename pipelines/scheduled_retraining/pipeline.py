@@ -32,18 +32,22 @@ _NOTIFY = Parameter(
 STEPS = {**TRAINING_STEPS, "watch": check_for_new_data}
 
 
-def build(target: Target, plan: AcceleratorPlan | None, *, task: str = "") -> Any:
+def build(
+    target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
+) -> Any:
     """Builds the pipeline.
 
     Args:
         target: where it will run; places each step, and says who is told of the end.
-        plan: accelerators of the steps that use them; None for those that the target has.
+        plan: accelerators of the training; None for those that the target has.
+        evaluation: those of the evaluation; None for one GPU of the training's.
         task: the one that the pipeline is for; empty to leave that a parameter.
 
     Returns:
         A KFP pipeline (`kfp.dsl.GraphComponent`).
     """
-    look, steps, notification = target.place(check_for_new_data, None), Steps(target, plan, task), target.notification
+    look, notification = target.place(check_for_new_data, None), target.notification
+    steps = Steps(target, plan, evaluation, task=task)
     parameters = pipeline_parameters(target, STEPS, task)
     if notification is not None:
         parameters["notify"] = _NOTIFY

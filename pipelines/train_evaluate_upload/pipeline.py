@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kfp import dsl
-from kfp.dsl import HTML, Model
+from kfp.dsl import HTML, Artifact, Model
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.components.evaluation.settings import EvaluationSettings
@@ -31,21 +31,25 @@ class Outputs(NamedTuple):
     training_report: HTML
     evaluation_report: HTML
     best_checkpoint: Model
-    model: Model
+    # On Vertex AI it is a google.VertexModel.
+    model: Artifact
 
 
-def build(target: Target, plan: AcceleratorPlan | None, *, task: str = "") -> Any:
+def build(
+    target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
+) -> Any:
     """Builds the pipeline.
 
     Args:
         target: where it will run; places each step.
-        plan: accelerators of the steps that use them; None for those that the target has.
+        plan: accelerators of the training; None for those that the target has.
+        evaluation: those of the evaluation; None for one GPU of the training's.
         task: the one that the pipeline is for; empty to leave that a parameter.
 
     Returns:
         A KFP pipeline (`kfp.dsl.GraphComponent`).
     """
-    steps = Steps(target, plan, task)
+    steps = Steps(target, plan, evaluation, task=task)
 
     @dsl.pipeline(name="train-evaluate-upload")
     @with_parameters(pipeline_parameters(target, STEPS, task), target.note)

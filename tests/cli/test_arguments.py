@@ -53,6 +53,7 @@ class InPlace:
     checkpoint_uri = None
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
+    encryption_key = ""
     notification = None
     parameters: Mapping[str, Any] = MappingProxyType({})
     note = ""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import gpu_pipelines, write_photos
 
-from gpu_pipelines.accelerators import load_catalog
+from gpu_pipelines.accelerators import load_catalog, plan
 from gpu_pipelines.accelerators.advice import Wishes, advise
 from gpu_pipelines.cli.trial import TRIAL_STEPS, Trial, assumptions, is_too_small
+from gpu_pipelines.cli.trial_record import FILE, hours_by_trial, save_trial
 
 FIGURES = {"steps": 40, "samples_per_second": 100.0, "memory_gb": 2.0, "data_loading_share": 0.01, "processes": 2}
 MODEL = {
@@ -38,7 +40,7 @@ def test_a_trial_measures_here_and_projects_to_every_accelerator_that_fits(tmp_p
     assert "too small for a gain to mean anything" in done.out
     assert "no GPU of the catalog, so times on GPUs follow from the operations counted here" in done.out
     assert not list(tmp_path.rglob("*.arrow")), "no data is left behind"
-    assert not (tmp_path / "runs").exists()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [FILE], "but what limits the training's time"
     assert max(len(line) for line in done.out.splitlines() if " – " in line and ":" in line[:16]) <= 80
 
 
@@ -78,3 +80,25 @@ def test_what_keeps_a_gpu_from_paying_is_said() -> None:
     assert not any("reading data takes" in line.lower() for line in assumptions(trial("l4:1")))
     assert any("reading data takes" in line.lower() for line in assumptions(trial("l4:1", data_loading_share=0.4)))
     assert any("hardly pay" in line for line in assumptions(trial("l4:1", samples_per_second=10_000.0)))
+
+
+def test_a_training_on_vertex_ai_may_take_three_times_what_its_trial_says_and_an_hour(tmp_path: Path) -> None:
+    arguments = {"source": "photos", "epochs": 15.0, "max_steps": 0, "registry": "./registry"}
+    # 1,000 times as many rows as of the trial above: 0.64 billion.
+    long = Trial(FIGURES, MODEL, 10_000_000, 640_000_000, 32, "fp32", "l4:1")
+    advice = advise(long.workload(), Wishes(max_nodes=1))
+    save_trial(tmp_path, arguments, advice)
+    by_spec = {option.plan.spec: option.time.hours for option in advice.options if option.time is not None}
+    l4, h100 = plan("l4:8"), plan("h100:8")
+    assert hours_by_trial(tmp_path, arguments, h100) == math.ceil(3 * by_spec["h100:8"] + 1)
+    assert hours_by_trial(tmp_path, arguments, plan("h100:8", nodes=2)) == math.ceil(3 * by_spec["h100:8"] + 1)
+    assert by_spec["l4:8"] * 3 > 168
+    assert hours_by_trial(tmp_path, arguments, l4) == 168
+    assert hours_by_trial(tmp_path, {**arguments, "registry": "vertex://"}, h100), "the registry is no matter"
+    for changed in ({"epochs": 16.0}, {"source": "gs://bucket/photos"}):
+        assert hours_by_trial(tmp_path, {**arguments, **changed}, h100) is None
+    save_trial(tmp_path, {**arguments, "max_steps": 100}, advise(trial("l4:1").workload(), Wishes(max_nodes=1)))
+    elsewhere = {**arguments, "max_steps": 100, "source": "gs://bucket/photos"}
+    assert hours_by_trial(tmp_path, elsewhere, h100) == 4.0, "as many steps, whatever the data"
+    (tmp_path / FILE).write_text("{}")
+    assert hours_by_trial(tmp_path, elsewhere, h100) is None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import gcsfs.retry
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,7 @@ from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.rows import rows_of
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.source_files import find_source
+from gpu_pipelines.errors import UserError
 
 ROWS = [{"text": f"text {number} " + "x" * 500, "label": "ab"[number % 2]} for number in range(2000)]
 
@@ -108,6 +110,25 @@ def test_no_row_is_lost_or_read_twice(
     rows = [row for _, (_, row) in rows_of(source, ["text", "label"], "", Meter(source))]
     assert rows == ROWS
     assert handler.done == orders
+
+
+def test_a_storage_that_stays_unavailable_is_told_as_that(
+    faulty: tuple[str, type[_Faults]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, handler = faulty
+    handler.orders[:], handler.done[:] = ["503"] * 50, []
+
+    async def at_once(_: float) -> None:
+        """The pauses between gcsfs's tries grow to 16 s."""
+
+    monkeypatch.setattr(gcsfs.retry.asyncio, "sleep", at_once)
+    with pytest.raises(UserError) as caught:
+        RemoteFolder(f"{uri}/rows").names()
+    assert "cannot be listed: the storage is not available (HttpError: Service Unavailable, 503)" in str(caught.value)
+    assert "permission" not in str(caught.value)
+    assert len(handler.done) == 6, "it was tried again"
+    assert "Traceback" not in capfd.readouterr().err
+    handler.orders.clear()
 
 
 def test_images_are_all_there(faulty: tuple[str, type[_Faults]], tmp_path: Path) -> None:

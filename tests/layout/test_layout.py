@@ -180,7 +180,7 @@ def test_a_parameter_means_the_same_in_the_pipeline_as_in_its_component() -> Non
 
 
 def test_the_first_step_takes_what_stands_in_the_forms_of_all_pipelines() -> None:
-    of_the_place = {"advanced", "notify", "pipeline", "place", "data_nodes", "storage", "run_name"}
+    of_the_place = {"advanced", "notify", "pipeline", "place", "data_nodes", "processes", "storage", "run_name"}
     assert set(load_component("check_request").component_spec.inputs) == {*COMMON, *of_the_place}
     outputs = load_component("check_request").component_spec.outputs
     steps = {step for name in PIPELINES for step in load_request(name).SETTINGS}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from network import ADDRESSES, Network, Node, two_machines
+from network import ADDRESSES, ONE_THREAD, Network, Node, two_machines
 
 NODE = """
 import os, sys
@@ -105,6 +105,22 @@ def started(nodes: list[Node]) -> list[dict[str, float]]:
     for node in nodes:
         node.await_line('"total"')
     return [json.loads(next(line for line in node.output.splitlines() if '"total"' in line)) for node in nodes]
+
+
+def test_one_machine_trains_though_its_name_does_not_resolve(programs: Path) -> None:
+    renamed = ["sh", "-c", 'hostname no-such-host.invalid && exec "$@"', "sh"]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--uts", *renamed, sys.executable, "-u", "node.py", "worker.py", "3"],
+        env={"PATH": os.environ["PATH"], "PROCESSES": "2", **ONE_THREAD},
+        cwd=programs,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [json.loads(line) for line in done.stdout.splitlines() if '"total"' in line]
+    assert sorted((entry["rank"], entry["of"], entry["total"]) for entry in said) == [(0, 2, 1.0), (1, 2, 1.0)]
 
 
 def test_two_nodes_train_together_and_rank_0_is_on_the_chief(network: Network) -> None:

@@ -10,6 +10,11 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def tell_name(model: dsl.Input[dsl.Artifact]):
+    print(model.metadata["resourceName"])
+
+
 @dsl.pipeline(name="sum")
 def sum_of_three(a: int, note: str = "none"):
     first = add(a=a)

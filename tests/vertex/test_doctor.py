@@ -187,6 +187,12 @@ def test_the_quota_of_the_accelerator(api: VertexApi) -> None:
     assert checks["quota"]["state"] == "missing"
     assert "8 needed; us-central1 4" in checks["quota"]["message"]
     assert "--preferred-value=8 --dimensions=region=us-central1" in checks["quota"]["remedy"]
+    _, checks = doctor("--accelerator", "h100:8")
+    assert "nvidia_l4_gpus: 1 needed; us-central1 4" in checks["quota of evaluation"]["message"]
+    api.state.project.limits[METRIC.replace("l4", "a100")] = {"us-central1": 1}
+    _, checks = doctor("--accelerator", "h100:8", "--evaluation-accelerator", "a100:2")
+    assert checks["quota of evaluation"]["state"] == "missing"
+    assert "nvidia_a100_gpus: 2 needed" in checks["quota of evaluation"]["message"]
     _, checks = doctor("--accelerator", "l4:3")
     assert "accelerator" in missing(checks)
     assert checks["accelerator"]["remedy"].startswith("gpu-pipelines accelerators plan l4:")

@@ -17,10 +17,13 @@ import yaml
 from conftest import write_photos
 from small_pipelines import compiled_wait
 
+from gpu_pipelines.accelerators import plan
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.placement import usable_regions
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
 
 if TYPE_CHECKING:
     from vertex_api.payload import PipelineRun
@@ -136,6 +139,32 @@ def test_the_service_takes_every_compiled_job(vertex_api: VertexApi, tmp_path: P
         job = recursive_remove_empty(json.loads(payload_of(file, task, run, inputs)))
         create_custom_job_with_client(client, f"projects/{run.project}/locations/{run.location}", job)
     assert len(vertex_api.state.custom_jobs.jobs) == len(GPU_STEPS)
+
+
+def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: VertexApi, tmp_path: Path) -> None:
+    from vertex_api.payload import PipelineRun, executor_input_of
+
+    settings = ProjectSettings(
+        service_account="runner@example-project.iam.gserviceaccount.com",
+        network_attachment="projects/p/regions/us-central1/networkAttachments/a",
+        persistent_resource="pool-1",
+        tensorboard="projects/p/locations/us-central1/tensorboards/1",
+    )
+    file, key = tmp_path / "all.yaml", "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
+    file.write_text(compiled_for_vertex("train_evaluate_upload", plan("l4:4"), settings))
+    run = PipelineRun("gs://example-bucket/root", tmp_path / "files", {}, encryption_key=key)
+    inputs = executor_input_of(file, "train-model", run, {"dataset": "gs://b/d"})
+    with launcher_of(vertex_api, file, "train-model", run, inputs) as launcher:
+        until = time.monotonic() + 120
+        while not vertex_api.state.custom_jobs.jobs:
+            assert launcher.poll() is None, launcher.communicate()[0]
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    (job,) = vertex_api.state.custom_jobs.jobs.values()
+    assert job.encryption_spec.kms_key_name == key
+    assert job.job_spec.psc_interface_config.network_attachment == settings.network_attachment
+    assert job.job_spec.persistent_resource_id == "pool-1"
+    assert job.job_spec.scheduling.timeout.days == 1
 
 
 def region_of(file: Path, task: str) -> str:

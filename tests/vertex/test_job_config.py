@@ -17,6 +17,7 @@ from commands import command
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
+ATTACHMENT = "projects/p/regions/us-central1/networkAttachments/a"
 IMAGE = "us-docker.pkg.dev/p/r/trainer:1"
 L4 = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
 
@@ -59,6 +60,7 @@ def refusal(*arguments: str) -> str:
         ("--accelerator", "h200:8", "--nodes", "4", "--strategy", "flex-start", "--max-wait", "0"),
         ("--accelerator", "a100:8", "--nodes", "4", "--reduction-server"),
         ("--accelerator", "b200:8", "--reservation", "projects/p/zones/us-central1-b/reservations/r"),
+        ("--accelerator", "l4:2", "--persistent-resource", "pool-1", "--network-attachment", ATTACHMENT),
     ],
     ids=lambda options: " ".join(options[1:]),
 )
@@ -83,7 +85,22 @@ def test_gcloud_takes_the_file_and_sends_what_the_plan_says(
     (request,) = vertex_api.state.requests_of("CreateCustomJob")
     wanted = json_format.ParseDict(yaml.safe_load(file.read_text()), CustomJobSpec.pb()())
     assert CustomJobSpec.pb(request.custom_job.job_spec) == wanted
+    on_a_resource = "--persistent-resource" in options
+    assert request.custom_job.job_spec.persistent_resource_id == ("pool-1" if on_a_resource else "")
+    attachment = request.custom_job.job_spec.psc_interface_config.network_attachment
+    assert attachment == (ATTACHMENT if on_a_resource else "")
     assert dict(request.custom_job.labels) == {"team": "a"}
+
+
+def test_a_network_and_a_resource_of_the_file_win_over_those_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text(f"network_attachment: {ATTACHMENT}\npersistent_resource: pool-1\n")
+    of_project = config("--config", written(tmp_path / "job.yaml", pool()), "--region", "us-central1")
+    assert of_project["pscInterfaceConfig"] == {"networkAttachment": ATTACHMENT}
+    assert of_project["persistentResourceId"] == "pool-1"
+    own = {"network": "projects/1/global/networks/n", "persistentResourceId": "mine"}
+    of_file = config("--config", written(tmp_path / "job.yaml", pool(), **own), "--region", "us-central1")
+    assert "pscInterfaceConfig" not in of_file
+    assert of_file["persistentResourceId"] == "mine"
 
 
 def test_the_file_says_what_it_costs_and_how_it_is_submitted() -> None:

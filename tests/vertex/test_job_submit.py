@@ -67,6 +67,15 @@ def test_what_is_sent_is_what_the_config_says(api: VertexApi, tmp_path: Path) ->
     assert job.encryption_spec.kms_key_name.endswith("/cryptoKeys/k")
 
 
+def test_a_job_reaches_a_network_attachment_and_a_persistent_resource(api: VertexApi) -> None:
+    attachment = "projects/p/regions/us-central1/networkAttachments/a"
+    done = command("job", "submit", *JOB, "--network-attachment", attachment, "--persistent-resource", "pool-1")
+    assert done.status == 0, done.err
+    (sent,) = api.state.requests_of("CreateCustomJob")
+    assert sent.custom_job.job_spec.psc_interface_config.network_attachment == attachment
+    assert sent.custom_job.job_spec.persistent_resource_id == "pool-1"
+
+
 def test_a_dry_run_prints_the_request_and_sends_nothing(api: VertexApi) -> None:
     done = command("job", "submit", *JOB, "--dry-run")
     request = json.loads(done.out)

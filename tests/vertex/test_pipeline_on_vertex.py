@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
 COMPILED = Path(__file__).parents[2] / "compiled"
+KEY = "projects/example-project/locations/us-central1/keyRings/r/cryptoKeys/k"
+OF_THE_JOB = {"encryption_spec_key_name": KEY, "failure_policy": "fast"}
 FEW_STEPS = {"image_size": 16, "max_steps": 6, "checkpoint_every_steps": 3, "global_batch_size": 16}
 Run = Callable[..., Any]
 
@@ -38,7 +40,9 @@ def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def submit(pipeline: str = "train_evaluate_upload", **parameters: Any) -> Any:
         file = COMPILED / pipeline / "vertex" / "l4-1.yaml"
-        job = sdk.PipelineJob("train", str(file), parameter_values=parameters, job_id=f"train-{next(runs)}")
+        job = sdk.PipelineJob(
+            "train", str(file), parameter_values=parameters, job_id=f"train-{next(runs)}", **OF_THE_JOB
+        )
         job.submit()
         backend.run(job.resource_name)
         return vertex_api.state.pipeline_jobs.job(job.resource_name), backend.mails
@@ -52,8 +56,10 @@ def test_a_compiled_file_runs_from_data_to_the_model_registry(vertex_api: Vertex
     job, _ = run(source=photos, **FEW_STEPS, model_name="photos", gates=["accuracy>=0"])
     assert job.state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(vertex_api.state.logs.messages()[-60:])
     assert len(vertex_api.state.custom_jobs.jobs) == 2
+    assert {made.encryption_spec.kms_key_name for made in vertex_api.state.custom_jobs.jobs.values()} == {KEY}
     ((version,),) = vertex_api.state.models.versions.values()
     assert version.display_name == "photos"
+    assert version.encryption_spec.kms_key_name == KEY
     assert version.artifact_uri.startswith("gs://example-bucket/models/photos/")
     assert {"champion", "challenger"} <= set(version.version_aliases)
     assert version.pipeline_job == "projects/example-project/locations/us-central1/pipelineJobs/train-1"

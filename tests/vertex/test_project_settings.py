@@ -18,6 +18,8 @@ ALL = {
     "repository": "https://us-central1-kfp.pkg.dev/my-project/pipelines",
     "service_account": "me@my-project.iam.gserviceaccount.com",
     "network": "projects/123/global/networks/default",
+    "persistent_resource": "pool-1",
+    "failure_policy": "fast",
     "encryption_key": "projects/p/locations/l/keyRings/r/cryptoKeys/k",
     "tensorboard": "projects/p/locations/l/tensorboards/1",
 }
@@ -121,6 +123,9 @@ def test_a_configuration_of_gcloud_that_cannot_be_read_is_passed_over(text: str,
         ("repository", "us-central1-kfp.pkg.dev/p/r"),
         ("service_account", "me"),
         ("network", "default"),
+        ("network_attachment", "default"),
+        ("persistent_resource", "Pool 1"),
+        ("failure_policy", "never"),
         ("encryption_key", "k"),
         ("tensorboard", "1"),
         ("labels", "team"),
@@ -153,6 +158,15 @@ def test_a_file_that_is_wrong_is_told(text: str, said: str, tmp_path: Path) -> N
     with pytest.raises(UserError, match=r".") as caught:
         load_project_settings()
     assert said in str(caught.value)
+
+
+def test_one_way_into_a_network_is_taken_from_whatever_source(tmp_path: Path) -> None:
+    attachment = "projects/p/regions/us-central1/networkAttachments/a"
+    (tmp_path / FILE).write_text(f"network_attachment: {attachment}\n")
+    assert load_project_settings().network_attachment == attachment
+    with pytest.raises(UserError) as caught:
+        load_project_settings({"network": "projects/1/global/networks/n"})
+    assert "network (from --network) and network_attachment (from gpu-pipelines.yaml)" in str(caught.value)
 
 
 def test_an_empty_file_and_empty_values_count_for_nothing(tmp_path: Path) -> None:

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from commands import command as command_here
 from conftest import GPU_PIPELINES
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1 as api
 from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
 
+from gpu_pipelines.accelerators import plan
+from gpu_pipelines.cli.trial_record import shaping_parameters
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.local import compiled_for_here
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 REGISTRY = "registry=vertex://"
 CREATE = "POST .*/pipelineJobs$"
+ATTACHMENT = "projects/p/regions/us-central1/networkAttachments/a"
 LINE = "error: the images are not there"
 
 
@@ -89,6 +94,57 @@ def test_a_pipeline_is_compiled_checked_priced_and_submitted(vertex_api: VertexA
     assert not dict(tasks["train-model"]["cachingOptions"]).get("enableCache")
 
 
+def test_the_evaluation_is_where_it_was_asked_for_at_its_own_price(vertex_api: VertexApi, tmp_path: Path) -> None:
+    where = ("run", "train_evaluate_upload", "--target", "vertex", "--accelerator", "h100:8", "-p", REGISTRY)
+    smallest = command(vertex_api, tmp_path, *where, "--dry-run")
+    assert "evaluate-checkpoints: 1 × g2-standard-8 with 1 × NVIDIA_L4, about $0.85 an hour" in smallest.err
+    llama = ("-p", "task=causal_lm", "-p", "source=gs://b/texts", "-p", "model=meta-llama/Llama-3.1-8B")
+    larger = command(vertex_api, tmp_path, *where, *llama, "--dry-run")
+    assert "evaluate-checkpoints: 1 × a2-ultragpu-1g with 1 × NVIDIA_A100_80GB, about $5.07 an hour" in larger.err
+    given = ("--evaluation-accelerator", "a100:2", "--hours", "6")
+    done = command(vertex_api, tmp_path, *where, *given)
+    assert done.status == 0, done.err
+    assert "evaluate-checkpoints: 1 × a2-highgpu-2g with 2 × NVIDIA_TESLA_A100, about $7.35 an hour" in done.err
+    assert done.err.count(", 6 h at most") == 2
+    [job] = jobs(vertex_api)
+    components = job.pipeline_spec["components"]
+    pools = components["comp-evaluate-checkpoints"]["inputDefinitions"]["parameters"]["worker_pool_specs"]
+    assert pools["defaultValue"][0]["machine_spec"]["machine_type"] == "a2-highgpu-2g"
+
+
+def test_a_trial_of_the_same_training_limits_its_time(vertex_api: VertexApi, tmp_path: Path) -> None:
+    given = ("-p", REGISTRY, "-p", "epochs=2", "--accelerator", "l4:4")
+    where = ("run", "train_evaluate_upload", "--target", "vertex", "--dry-run", *given)
+    first = command(vertex_api, tmp_path, *where)
+    arguments = json.loads(first.out)["body"]["runtimeConfig"]["parameterValues"]
+    hours = {"l4:4": 2.5}
+    (tmp_path / "runs").mkdir()
+    kept = {"format_version": 1, "parameters": shaping_parameters(arguments), "hours": hours}
+    (tmp_path / "runs" / "trial.json").write_text(json.dumps(kept))
+    done = command(vertex_api, tmp_path, *where)
+    assert "the trial in runs/trial.json limits train-model to 9 h; --hours gives another" in done.err
+    train, evaluate = (line for line in done.err.splitlines() if " at most" in line)
+    assert train.endswith(", 9 h at most")
+    assert evaluate.endswith(", 24 h at most")
+    for other in (("--hours", "30"), ("-p", "epochs=3")):
+        assert "trial.json" not in command(vertex_api, tmp_path, *where, *other).err
+
+
+def test_a_run_fails_as_it_is_told_in_the_network_it_is_told(vertex_api: VertexApi, tmp_path: Path) -> None:
+    given = ("--accelerator", "l4:4", "-p", REGISTRY, "--failure-policy", "fast", "--network-attachment", ATTACHMENT)
+    resource = ("--persistent-resource", "pool-1")
+    done = command(vertex_api, tmp_path, "run", "train_evaluate_upload", "--target", "vertex", *given, *resource)
+    assert done.status == 0, done.err
+    told = "4 × NVIDIA_L4, of the persistent resource pool-1, which costs as long as it exists, 24 h at most"
+    assert done.err.count(told) == 2, "the evaluation has a machine of the resource as well"
+    [job] = jobs(vertex_api)
+    assert job.runtime_config.failure_policy.name == "PIPELINE_FAILURE_POLICY_FAIL_FAST"
+    assert job.psc_interface_config.network_attachment == ATTACHMENT
+    inputs = job.pipeline_spec["components"]["comp-train-model"]["inputDefinitions"]["parameters"]
+    assert dict(inputs["psc_interface_config"]["defaultValue"]) == {"network_attachment": ATTACHMENT}
+    assert inputs["persistent_resource_id"]["defaultValue"] == "pool-1"
+
+
 def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(vertex_api: VertexApi, tmp_path: Path) -> None:
     file = compiled_sum(tmp_path)
     given = ("--dry-run", "-p", "a=2", "--no-cache", "--service-account", "runner@example.com")
@@ -114,7 +170,12 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
 
     file, key = compiled_sum(tmp_path), "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     settings = ProjectSettings(
-        "example-project", "us-central1", "gs://b/root", encryption_key=key, labels={"team": "vision"}
+        "example-project",
+        "us-central1",
+        "gs://b/root",
+        encryption_key=key,
+        failure_policy="fast",
+        labels={"team": "vision"},
     )
     of_sdk = aiplatform.PipelineJob(
         "sum",
@@ -123,6 +184,7 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
         parameter_values={"a": 2, "note": "x"},
         enable_caching=cache,
         encryption_spec_key_name=key,
+        failure_policy="fast",
         labels={"team": "vision"},
         project="example-project",
         location="us-central1",
@@ -139,12 +201,42 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
     ("arguments", "messages"),
     [
         (["train_evaluate_upload"], ["Give --accelerator"]),
+        (["train_evaluate_upload", "--accelerator", "cpu:2"], ["'cpu:2' is for CPU processes of this machine."]),
+        (
+            ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "source=gs://", "-p", "model=gs:///m"],
+            ["source is 'gs://', in which there is no bucket's name", "model is 'gs:///m'"],
+        ),
+        (["train_evaluate_upload", "--accelerator", "l4:1", "--env", "A B=c"], ["'A B' is no name of a variable"]),
+        (
+            ["train_evaluate_upload", "--accelerator", "v100:8", "--nodes", "4", "--reduction-server"],
+            ["Give --machine-type n1-highmem-96."],
+        ),
+        (
+            ["train_evaluate_upload", "--accelerator", "h100:8", "--evaluation-accelerator", "l4:3"],
+            ["--evaluation-accelerator l4:3: No machine has 3 × l4"],
+        ),
+        (
+            [
+                *("train_evaluate_upload", "--accelerator", "h100:8", "-p", REGISTRY, "-p", "source=gs://b/texts"),
+                *("-p", "task=causal_lm", "-p", "model=meta-llama/Llama-3.1-70B"),
+            ],
+            ["has 70 billion parameters, by its name", "Name another with --evaluation-accelerator."],
+        ),
+        (
+            ["train_evaluate_upload", "--accelerator", "l4:4", "--persistent-resource", "r", "--strategy", "spot"],
+            ["A job on a persistent resource runs on machines that are there"],
+        ),
+        (
+            ["sum.yaml", "-p", "a=1", "--network", "projects/1/global/networks/n", "--network-attachment", ATTACHMENT],
+            ["two ways into a network"],
+        ),
+        (["sum.yaml", "-p", "a=1", "--persistent-resource", "r"], ["--persistent-resource cannot change it"]),
+        (["here.yaml", "-p", REGISTRY], ["here.yaml has no GPU for train-model"]),
         (["train_evaluate_upload", "--accelerator", "l4:3"], ["No machine has 3 × l4"]),
         (
             ["train_evaluate_upload", "--accelerator", "b200:8", "--region", "europe-west9"],
             ["europe-west9 has no b200"],
         ),
-        (["train_evaluate_upload", "--accelerator", "cpu:2"], ["cpu:2"]),
         (["train_evaluate_upload", "--accelerator", "l4:1", "-p", "epoch=1"], ["Did you mean 'epochs'?"]),
         (["train_evaluate_upload", "--accelerator", "l4:1", "-p", "epochs=x"], ["epochs takes a number; got 'x'"]),
         (["train_evaluate_upload", "--accelerator", "l4:1", "-p", REGISTRY, "-p", "model=x"], ["no model 'x'"]),
@@ -185,12 +277,28 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
 def test_a_wrong_request_is_refused_before_anything_is_sent(
     vertex_api: VertexApi, tmp_path: Path, arguments: list[str], messages: list[str]
 ) -> None:
+    if "here.yaml" in arguments:
+        (tmp_path / "here.yaml").write_text(compiled_for_here("train_evaluate_upload", plan("cpu:2")))
     (tmp_path / "two.yaml").write_text(compiled_sum(tmp_path).read_text() + "---\nplatforms: {}\n")
     done = command(vertex_api, tmp_path, "run", "--target", "vertex", *arguments)
     assert done.status == 2
     for message in messages:
         assert message in done.err
     assert not jobs(vertex_api)
+
+
+def test_all_settings_that_are_missing_are_told_at_once(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text("region: us-central1\n")
+    for words, names in (
+        (("run", "--target", "vertex"), ("pipeline_root", "image", "accelerator")),
+        (("upload",), ("repository", "image", "accelerator")),
+    ):
+        done = command(vertex_api, tmp_path, *words, "train_evaluate_upload")
+        assert done.status == 2
+        assert "3 things are wrong" in done.err
+        assert all(f"Give --{name.replace('_', '-')}" in done.err for name in names)
 
 
 def test_an_uploaded_version_runs_by_its_address(vertex_api: VertexApi, tmp_path: Path) -> None:
@@ -257,6 +365,42 @@ def test_a_refusal_is_told_in_googles_words_with_what_to_do(
     assert remedy in done.err
     assert "http" not in done.err
     assert not jobs(vertex_api)
+
+
+def test_credentials_that_are_not_taken_are_told_with_the_login(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # At Google's own addresses, so that credentials are sent; the client gets new ones and tries twice again.
+    for name, value in vertex_api.proxy_environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    vertex_api.fail_next("GET .*/schedules$", 401, times=9)
+    done = command_here("schedule", "list", "--project", "example-project", "--region", "us-central1")
+    assert done.status == 2
+    assert done.err.startswith("error: Listing schedules failed: Request had invalid authentication credentials.")
+    assert "Sign in again: gcloud auth application-default login." in done.err
+
+
+def test_a_certificate_that_is_not_trusted_is_told_at_once(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Google's own addresses, through a proxy whose authority nobody has given.
+    trusting = {"REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"}
+    for name, value in vertex_api.proxy_environment().items():
+        if name not in trusting:
+            monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    file, at = compiled_sum(tmp_path), ("--project", "example-project", "--region", "us-central1")
+    for words in (
+        ("run", str(file), "--target", "vertex", "-p", "a=2", "--pipeline-root", "gs://example-bucket/runs", *at),
+        ("job", "submit", "--accelerator", "l4:1", "--image", "i", *at),
+        ("schedule", "list", *at),
+    ):
+        done = command_here(*words)
+        assert done.status == 2
+        assert "certificate is not trusted (unable to get local issuer certificate)" in done.err
+        assert "export REQUESTS_CA_BUNDLE=FILE" in done.err
+        assert "trying again" not in done.err
 
 
 def test_a_run_is_followed_to_its_end(vertex_api: VertexApi, tmp_path: Path) -> None:

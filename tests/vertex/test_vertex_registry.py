@@ -97,6 +97,20 @@ def test_versions_aliases_and_files(registry: Registry, tmp_path: Path) -> None:
     assert registry.aliases("digits") == {"champion": 2, "challenger": 2, "default": 2}
 
 
+def test_a_model_is_encrypted_with_the_key_of_the_run_or_of_the_project(
+    vertex_api: VertexApi, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/{}"
+    of_run = open_registry("vertex://", f"{BUCKET}/pipeline-root/run", "", key.format("of-run"))
+    of_run.add("digits", exported(tmp_path / "1", "a"), INFO, promote=True, champion_seen=None)
+    (tmp_path / "gpu-pipelines.yaml").write_text(f"encryption_key: {key.format('of-project')}\n")
+    monkeypatch.chdir(tmp_path)
+    registry.add("digits", exported(tmp_path / "2", "b"), INFO, promote=False, champion_seen=1)
+    (versions,) = vertex_api.state.models.versions.values()
+    keys = [version.encryption_spec.kms_key_name for version in versions]
+    assert keys == [key.format("of-run"), key.format("of-project")]
+
+
 def test_the_same_model_twice_adds_nothing(registry: Registry, tmp_path: Path) -> None:
     for folder in ("1", "2"):
         added = registry.add("digits", exported(tmp_path / folder, "a"), INFO, promote=True, champion_seen=None)

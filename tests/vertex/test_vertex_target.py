@@ -13,14 +13,18 @@ from google.cloud import aiplatform
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 from google.protobuf import json_format
 from kfp import dsl
+from small_pipelines import tell_name
 
 from gpu_pipelines.accelerators import plan, plan_request
-from gpu_pipelines.accelerators.one_gpu import one_gpu
+from gpu_pipelines.accelerators.one_gpu import evaluation_memory_gb, evaluation_plan, one_gpu
 from gpu_pipelines.components.catalog import load_component
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.pipelines import PIPELINES, load_pipeline
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.vertex.compiled import PUBLISHED, compiled_for_vertex, file_of, require_runnable
+from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
@@ -72,7 +76,7 @@ def test_every_file_is_what_its_plan_says(files: dict[str, tuple[Any, str]]) -> 
                 "GPU_PIPELINES_ACCELERATOR": planned.spec
             }
         assert job.scheduling.strategy.name == planned.scheduling_strategy, name
-        assert job.scheduling.timeout.days == 7
+        assert job.scheduling.timeout.days == 1
         assert job.scheduling.restart_job_on_worker_restart == (planned.nodes > 1), name
 
 
@@ -85,7 +89,7 @@ def test_machines_that_do_not_start_from_pd_ssd_get_their_disk(files: dict[str, 
 def test_the_evaluation_has_one_machine_with_one_gpu_where_that_is_sold(files: dict[str, tuple[Any, str]]) -> None:
     expected = {
         "l4-4.yaml": ("g2-standard-8", 1),
-        "h100-8-4-nodes.yaml": ("a3-highgpu-8g", 8),  # one H100 alone is sold as spot and flex-start only
+        "h100-8-4-nodes.yaml": ("g2-standard-8", 1),  # one H100 alone is sold as spot and flex-start only
         "h100-2-spot.yaml": ("a3-highgpu-1g", 1),
         "a100-16.yaml": ("a2-highgpu-1g", 1),
     }
@@ -94,6 +98,71 @@ def test_the_evaluation_has_one_machine_with_one_gpu_where_that_is_sold(files: d
         assert len(job.worker_pool_specs) == 1
         assert job.worker_pool_specs[0].machine_spec.machine_type == machine, name
         assert job.worker_pool_specs[0].machine_spec.accelerator_count == count, name
+
+
+@pytest.mark.parametrize(
+    ("spec", "chosen", "billions", "machine"),
+    [
+        ("h100:8", {}, 0.1, "g2-standard-8"),
+        ("h100:8", {"region": "us-central1"}, 2, "g2-standard-8"),
+        ("h100:8", {}, 3, "a2-highgpu-1g"),
+        ("h100:8", {}, 8, "a2-ultragpu-1g"),
+        ("h100:8", {"region": "us-west4"}, 8, "g4-standard-48"),
+        ("h100:8", {}, 10, "g4-standard-48"),
+        # Twice this model is held by no GPU that is sold alone, the model without a champion is.
+        ("h100:8", {}, 15, "a2-ultragpu-1g"),
+        ("h100:8", {}, None, "a2-highgpu-1g"),
+        ("h100:8", {"strategy": "spot"}, 0.1, "a3-highgpu-1g"),
+        ("b200:8", {"strategy": "flex-start"}, 8, "a2-ultragpu-1g"),
+        ("v100:8", {}, 0.1, "n1-highmem-4"),
+        ("v100:8", {}, 2, "g2-standard-8"),
+        ("a100:16", {"nodes": 4}, 0.1, "a2-highgpu-1g"),
+        ("h100:8", {}, 70, "a3-highgpu-8g"),
+        ("h100:8", {"reservation": "projects/p/zones/us-central1-a/reservations/r"}, 0.1, "a3-highgpu-8g"),
+    ],
+)
+def test_a_model_is_evaluated_on_the_smallest_gpu_that_holds_it(
+    spec: str, chosen: dict[str, Any], billions: float | None, machine: str
+) -> None:
+    training = plan(spec, **chosen)
+    found = evaluation_plan(training, billions and billions * 1e9)
+    assert (found.machine_type, found.nodes) == (machine, 1)
+    assert (found.region, found.strategy) == (training.region, training.strategy)
+    assert found.gpu is not None
+    if found.count == 1 and billions:
+        assert found.gpu.memory_gb >= evaluation_memory_gb(billions * 1e9, models=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("convnext-micro", 1.3),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8),
+        ("Qwen/Qwen2.5-0.5B", 0.5),
+        ("mistralai/Mixtral-8x7B-v0.1", 56),
+        ("facebook/opt-125m", 0.125),
+        ("EleutherAI/pythia-1.4b-deduped", 1.4),
+        ("01-ai/Yi-6B-200K", 6),
+        ("google/vit-base-patch16-224", None),
+        ("microsoft/Phi-3-mini-4k-instruct", None),
+        ("gs://bucket/7b/model/", None),
+    ],
+)
+def test_the_size_of_a_model_is_what_its_name_says(name: str, billions: float | None) -> None:
+    assert parameters_of_model(name) == (billions and pytest.approx(billions * 1e9))
+    assert parameters_of_model(name, "package.module:Mine") is None
+
+
+def test_no_model_that_is_built_from_its_name_is_larger_than_it_is_taken_for() -> None:
+    # The vocabulary is the tokenizer's, and the largest part of the largest model but its layers.
+    import torch
+
+    from gpu_pipelines.recipes.text_architectures import language_model
+
+    with torch.device("meta"):
+        model = language_model("llama-1b", {"vocab_size": 128_256}, 1024)
+    size = sum(weight.numel() for weight in model.parameters())
+    assert 0.9 * LARGEST_BUILT_IN < size <= LARGEST_BUILT_IN
 
 
 def test_the_evaluation_stays_on_the_machine_type_of_a_reservation() -> None:
@@ -152,6 +221,7 @@ def test_settings_and_options_come_to_the_jobs() -> None:
         image="europe-docker.pkg.dev/p/r/steps:1",
         service_account="runner@p.iam.gserviceaccount.com",
         network="projects/1/global/networks/n",
+        persistent_resource="pool-1",
         encryption_key="projects/p/locations/l/keyRings/r/cryptoKeys/k",
         tensorboard="projects/p/locations/l/tensorboards/1",
         labels={"team": "vision"},
@@ -165,6 +235,7 @@ def test_settings_and_options_come_to_the_jobs() -> None:
         assert {v.name: v.value for v in pool.container_spec.env}["NCCL_DEBUG"] == "INFO"
         assert field(spec, step, "service_account") == settings.service_account
         assert field(spec, step, "network") == settings.network
+        assert field(spec, step, "persistent_resource_id") == "pool-1"
         assert field(spec, step, "encryption_spec_key_name") == settings.encryption_key
         assert field(spec, step, "tensorboard") == settings.tensorboard
         assert field(spec, step, "labels") == {"team": "vision"}
@@ -174,6 +245,46 @@ def test_settings_and_options_come_to_the_jobs() -> None:
     container = spec["deploymentSpec"]["executors"]["exec-prepare-data"]["container"]
     assert container["image"] == settings.image
     assert container["env"] == [{"name": "NCCL_DEBUG", "value": "INFO"}]
+
+
+def test_the_key_of_the_run_reaches_every_job_and_the_registered_model() -> None:
+    from google_cloud_pipeline_components._placeholders import ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER
+
+    spec = parsed(compiled_for_vertex(PIPELINE, plan("l4:4"), data=DataNodes(2)))
+    for step in ("prepare-data", *GPU_STEPS):
+        assert field(spec, step, "encryption_spec_key_name") == ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER
+    given = spec["root"]["dag"]["tasks"]["upload-model"]["inputs"]["parameters"]["encryption_key"]
+    assert given == {"runtimeValue": {"constant": ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER}}
+    assert "encryption_key" not in spec["root"]["inputDefinitions"]["parameters"], "it is no field of the form"
+
+
+def test_steps_end_after_a_day_or_the_hours_that_are_given() -> None:
+    for hours, timeout in ((None, "86400s"), (5, "18000s")):
+        spec = parsed(compiled_for_vertex(PIPELINE, plan("l4:4", hours=hours), data=DataNodes(2)))
+        assert {field(spec, step, "timeout") for step in GPU_STEPS} == {timeout}
+        assert field(spec, "prepare-data", "timeout") == "86400s"
+
+
+def test_the_registered_model_is_of_the_type_that_the_console_and_gcpc_know() -> None:
+    from google_cloud_pipeline_components.types.artifact_types import VertexModel
+    from google_cloud_pipeline_components.v1.endpoint import EndpointCreateOp, ModelDeployOp
+
+    planned, target = plan("l4:1"), VertexTarget(ProjectSettings(image="i"))
+    for name in PIPELINES:
+        spec = parsed(compiled(load_pipeline(name).build(target, planned)))
+        model = spec["components"]["comp-upload-model"]["outputDefinitions"]["artifacts"]["model"]["artifactType"]
+        assert model == {"schemaTitle": VertexModel.schema_title, "schemaVersion": VertexModel.schema_version}
+
+    # What a user puts behind it: a component of GCPC, which takes no other type, and one for artifacts of any type.
+    @dsl.pipeline(name="mine")
+    def mine():  # type: ignore[no-untyped-def]
+        best = dsl.importer("gs://b/best", dsl.Model, reimport=False)
+        uploaded = target.place(load_component("upload_model"), None)(best_checkpoint=best.output)
+        endpoint = EndpointCreateOp(display_name="mine")
+        ModelDeployOp(model=uploaded.outputs["model"], endpoint=endpoint.outputs["endpoint"])
+        tell_name(model=uploaded.outputs["model"])
+
+    assert "comp-model-deploy" in parsed(compiled(mine))["components"]
 
 
 def test_flex_start_waits_as_long_as_it_is_told() -> None:

@@ -36,6 +36,7 @@ class PipelineRun:
         job_id: id of the pipeline job.
         project: id of the project.
         location: region.
+        encryption_key: Cloud KMS key of the run; empty for none.
     """
 
     root: str
@@ -44,6 +45,7 @@ class PipelineRun:
     job_id: str = "train-20260101"
     project: str = "example-project"
     location: str = "us-central1"
+    encryption_key: str = ""
 
     def placeholders(self, task: str) -> dict[str, str]:
         """Values of the placeholders that are the same for all containers of a task."""
@@ -58,6 +60,7 @@ class PipelineRun:
             "{{$.pipeline_google_cloud_project_id}}": self.project,
             "{{$.pipeline_google_cloud_location}}": self.location,
             "{{$.pipeline_persistent_resource_id}}": "",
+            "{{$.pipeline_encryption_key_name}}": self.encryption_key,
         }
 
 

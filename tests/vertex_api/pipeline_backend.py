@@ -66,6 +66,7 @@ class PipelineBackend:
             root=root,
             files=_MOUNT / root.removeprefix("gs://") / job_id,
             parameters=runtime.get("parameterValues", {}),
+            encryption_key=job.get("encryptionSpec", {}).get("kmsKeyName", ""),
             job_id=job_id,
         )
         self._jobs.begin(name)

@@ -54,6 +54,10 @@ def raise_found(found: list[tuple[str, str]]) -> None:
         raise ApiError(400, f"List of found errors:\t{listed}\t")
 
 
+#: `EnvVar.name`: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/EnvVar.
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 def check_name_and_labels(resource: Any) -> Found:
     """What is wrong with a resource's display name and labels."""
     if not resource.display_name:
@@ -68,6 +72,8 @@ def check_name_and_labels(resource: Any) -> Found:
 def _check_job(job: Any) -> Found:
     yield from check_name_and_labels(job)
     spec = job.job_spec
+    if spec.network and spec.psc_interface_config.network_attachment:
+        yield "job_spec.network", "Network and psc_interface_config cannot be set together."
     if spec.network and not _NETWORK.fullmatch(spec.network):
         yield "job_spec.network", "Network must have the form projects/{project number}/global/networks/{network}."
     if spec.tensorboard and not spec.service_account:
@@ -114,8 +120,8 @@ def _check_variables(where: str, variables: Any) -> Found:
     if len(variables) > MOST_VARIABLES:
         yield where, f"At most {MOST_VARIABLES} environment variables can be specified."
     for number, variable in enumerate(variables):
-        if not variable.name:
-            yield f"{where}[{number}].name", "Name is required."
+        if not _VARIABLE.fullmatch(variable.name):
+            yield f"{where}[{number}].name", "Name is required, and must be a valid C identifier."
         if not variable.value:
             yield f"{where}[{number}].value", "Value is required."
 

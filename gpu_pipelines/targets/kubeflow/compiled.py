@@ -15,6 +15,8 @@ def compiled_for_kubeflow(
     plan: AcceleratorPlan,
     settings: ProjectSettings | None = None,
     environment: Mapping[str, str] | None = None,
+    evaluation: AcceleratorPlan | None = None,
+    *,
     task: str = "",
 ) -> str:
     """The text of the file of a pipeline: two YAML documents.
@@ -24,6 +26,7 @@ def compiled_for_kubeflow(
         plan: what it trains on.
         settings: image, claim or bucket, node pool, pull secret, queue, service account.
         environment: variables of the steps.
+        evaluation: what it evaluates on; left out, one GPU of the training's kind, or one of its machines.
         task: the one that the file is for; empty where that is a parameter.
 
     Raises:
@@ -31,4 +34,5 @@ def compiled_for_kubeflow(
     """
     from gpu_pipelines.pipelines import load_pipeline
 
-    return compiled(load_pipeline(name).build(KubeflowTarget(settings, environment), plan, task=task))
+    target = KubeflowTarget(settings, environment)
+    return compiled(load_pipeline(name).build(target, plan, evaluation, task=task))

@@ -47,6 +47,7 @@ class KubeflowTarget:
             ends.
         registry: a directory of the claim; without one Vertex AI Model Registry.
         pipeline_job: the run's name; Vertex AI's registry takes names of its own pipeline jobs alone.
+        encryption_key: that of the settings, for models in Vertex AI Model Registry.
         notification: None: Kubeflow Pipelines comes with no component that sends mail.
         parameters: none.
         note: the image of the steps, or how to give one.
@@ -62,6 +63,7 @@ class KubeflowTarget:
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})
         self.note = note_of_image(self._settings)
+        self.encryption_key = self._settings.encryption_key or ""
         self._claim = claim_of(self._settings)
         self._storage = storage_of_runs(self._settings)
         self.checkpoint_uri: str | None = f"{self._storage}/checkpoints/{THIS_RUN}"

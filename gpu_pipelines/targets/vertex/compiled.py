@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN
 from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions, require_job
@@ -51,6 +54,8 @@ def compiled_for_vertex(
     settings: ProjectSettings | None = None,
     options: JobOptions | None = None,
     data: DataNodes | None = None,
+    evaluation: AcceleratorPlan | None = None,
+    *,
     task: str = "",
 ) -> str:
     """The text of the file of a pipeline.
@@ -61,6 +66,8 @@ def compiled_for_vertex(
         settings: image, service account, network, key, TensorBoard and labels of the steps.
         options: disk, waiting, reduction servers and variables of the jobs.
         data: the machines of data preparation; left out, one of the service's choice.
+        evaluation: what it evaluates on; left out, what `evaluation_plan` chooses for the models that the project
+            builds by their names.
         task: the one that the file is for; empty where that is a parameter.
 
     Raises:
@@ -71,9 +78,23 @@ def compiled_for_vertex(
     settings, options = settings or ProjectSettings(), options or JobOptions()
     module = load_pipeline(name)
     require_job(plan, settings, options)
-    text = compiled(module.build(VertexTarget(settings, options, data), plan, task=task))
+    if evaluation is None:
+        # The default of the parameter `model` is such a one.
+        evaluation = evaluation_for(plan, settings, LARGEST_BUILT_IN)
+    text = compiled(module.build(VertexTarget(settings, options, data), plan, evaluation, task=task))
     require_runnable(text)
     return text
+
+
+def evaluation_for(plan: AcceleratorPlan, settings: ProjectSettings, parameters: float | None) -> AcceleratorPlan:
+    """What a pipeline evaluates on where no accelerator is named for it: `evaluation_plan`, as far as that is free.
+
+    Args:
+        plan: what it trains on.
+        settings: the persistent resource, whose machines are paid for.
+        parameters: of the model; None where its size is not known.
+    """
+    return replace(plan, nodes=1) if settings.persistent_resource else evaluation_plan(plan, parameters)
 
 
 def file_of(plan: AcceleratorPlan) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, untrusted_certificate
 from gpu_pipelines.project_settings import ProjectSettings
 
 #: gcloud's own variables that put another endpoint in the place of a service's.
@@ -183,6 +184,9 @@ def answer_was_lost(error: Exception) -> bool:
     import google.auth.exceptions as auth
     import requests
 
+    if untrusted_certificate(error):
+        # Nothing is sent over a connection that is not trusted, and it will not be at the next try.
+        return False
     return isinstance(error, (api.ServerError, api.RetryError, requests.RequestException, auth.TransportError))
 
 
@@ -213,13 +217,14 @@ def service_errors(what: str, if_lost: str = "") -> Iterator[None]:
     try:
         yield
     except auth.RefreshError as error:
-        raise UserError(
-            f"{what} failed: the credentials are not valid any more.", "Run gcloud auth application-default login."
-        ) from error
+        raise UserError(f"{what} failed: the credentials are not valid any more.", LOGIN_REMEDY) from error
     except requests.HTTPError as error:
         told = api.from_http_response(error.response)
         raise UserError(f"{what} failed: {_message(told)}", _remedy(told, if_lost)) from error
     except (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException) as error:
+        if reason := untrusted_certificate(error):
+            told = f"{what} failed: the service's certificate is not trusted ({reason})."
+            raise UserError(told, TRUST_REMEDY) from error
         raise UserError(f"{what} failed: {_message(error)}", _remedy(error, if_lost)) from error
 
 
@@ -249,6 +254,7 @@ _REMEDIES = (
 
 def _remedy(error: Exception, if_lost: str) -> str:
     import google.api_core.exceptions as api
+    import google.auth.exceptions as auth
 
     text = str(error).lower()
     for phrase, remedy in _REMEDIES:
@@ -256,10 +262,12 @@ def _remedy(error: Exception, if_lost: str) -> str:
             return remedy
     if isinstance(error, api.TooManyRequests):
         return "Wait a minute, then try again."
-    if isinstance(error, (api.Forbidden, api.Unauthorized)):
+    if answer_was_lost(error):
+        return if_lost or "Nothing is known of what the service has done: look at the console before you try again."
+    if isinstance(error, (api.Unauthorized, auth.GoogleAuthError)):
+        return LOGIN_REMEDY
+    if isinstance(error, api.Forbidden):
         return "gpu-pipelines doctor names the role or API that is missing."
     if isinstance(error, api.NotFound):
         return "Look at its name, the project and the region."
-    if answer_was_lost(error):
-        return if_lost or "Nothing is known of what the service has done: look at the console before you try again."
     return ""

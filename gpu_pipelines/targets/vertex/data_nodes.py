@@ -9,7 +9,14 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, job_around, worker_pools
+from gpu_pipelines.targets.vertex.job_spec import (
+    STEP_HOURS,
+    Container,
+    JobOptions,
+    job_around,
+    seconds_of,
+    worker_pools,
+)
 
 #: The machine of each replica where none is named: CPUs and memory as those of the plain task.
 DATA_MACHINE = "n2-standard-16"
@@ -17,7 +24,6 @@ _MOST_NODES = 256
 #: Families without GPUs that custom training takes (page on configuring compute resources); their sizes are left to it.
 _MACHINE = re.compile(r"((e2|n1|n2)-(standard|highmem|highcpu)|c2-standard|m1-(ultramem|megamem))-[0-9]{1,3}")
 _BOOT_DISK = "pd-ssd"
-_TIMEOUT = "604800s"
 
 
 @dataclass(frozen=True)
@@ -75,4 +81,5 @@ def data_job(
     )
     # A replica that is restarted cannot join the others in the middle; what is done is kept.
     restart = {"restart_job_on_worker_restart": True} if data.nodes > 1 else {}
-    return job_around(pools, {"strategy": "STANDARD", "timeout": _TIMEOUT, **restart}, "", settings, options)
+    scheduling = {"strategy": "STANDARD", "timeout": seconds_of(STEP_HOURS), **restart}
+    return job_around(pools, scheduling, "", settings, options)

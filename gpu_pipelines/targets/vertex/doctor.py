@@ -11,9 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
 from gpu_pipelines.accelerators.plan import PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN
+from gpu_pipelines.targets.vertex.compiled import evaluation_for
 from gpu_pipelines.targets.vertex.doctor_access import (
     AccessCheck,
     find_credentials,
@@ -40,12 +43,15 @@ _REMOTE: Sequence[tuple[str, Callable[[AccessCheck], list[Check]]]] = (
 )
 
 
-def examine(settings: ProjectSettings, request: PlanRequest | None, *, offline: bool) -> Iterator[Check]:
+def examine(
+    settings: ProjectSettings, request: PlanRequest | None, evaluation: str | None = None, *, offline: bool
+) -> Iterator[Check]:
     """Makes the checks.
 
     Args:
         settings: of the project.
         request: the accelerator that is meant to be used; None if there is none yet.
+        evaluation: the accelerator that models are evaluated on, `NAME:COUNT`; None for the one that is chosen.
         offline: ask no service.
 
     Yields:
@@ -56,6 +62,7 @@ def examine(settings: ProjectSettings, request: PlanRequest | None, *, offline: 
     yield from look_at_settings(settings)
     plan, check = _planned(request)
     yield check
+    evaluated_on = _evaluation(settings, plan, evaluation)
     credentials = find_credentials(offline=offline)
     yield credentials.check
     if settings.project is None:
@@ -67,7 +74,7 @@ def examine(settings: ProjectSettings, request: PlanRequest | None, *, offline: 
     if credentials.check.state == MISSING:
         yield from _not_made(settings, "there are no credentials")
         return
-    yield from _remote(AccessCheck(settings, plan, Rest(credentials.found), credentials.member))
+    yield from _remote(AccessCheck(settings, plan, Rest(credentials.found), credentials.member, evaluated_on))
 
 
 def _remote(access: AccessCheck) -> Iterator[Check]:
@@ -99,6 +106,12 @@ def _not_made(settings: ProjectSettings, why: str, begin: int = 0) -> Iterator[C
     for subject in ["project exists", *(subject for subject, _ in _REMOTE)][begin:]:
         if subject not in not_set:
             yield Check(subject, NOT_KNOWN, f"not looked at: {why}")
+
+
+def _evaluation(settings: ProjectSettings, plan: AcceleratorPlan | None, spec: str | None) -> AcceleratorPlan | None:
+    if plan is None or plan.is_local:
+        return None
+    return named_evaluation_plan(spec, plan) if spec else evaluation_for(plan, settings, LARGEST_BUILT_IN)
 
 
 def _planned(request: PlanRequest | None) -> tuple[AcceleratorPlan | None, Check]:

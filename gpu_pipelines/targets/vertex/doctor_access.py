@@ -71,6 +71,7 @@ class AccessCheck:
         plan: the accelerator that is meant to be used; None if there is none.
         rest: sends requests.
         member: who asks, as policies name it.
+        evaluation: the accelerator that models are evaluated on; None if there is none.
         number: number of the project; empty if it could not be read.
     """
 
@@ -78,6 +79,7 @@ class AccessCheck:
     plan: AcceleratorPlan | None
     rest: Rest
     member: str
+    evaluation: AcceleratorPlan | None = None
     number: str = ""
 
     def of_number(self, number: str) -> AccessCheck:

@@ -69,7 +69,7 @@ def look_at_settings(settings: ProjectSettings) -> Iterator[Check]:
             yield Check(name, MISSING, f"{value} has no Vertex AI training", "gpu-pipelines accelerators list --json")
         else:
             yield Check(name, OK, f"{value}, from {settings.origins.get(name, 'the command line')}")
-    for name in ("network", "encryption_key", "tensorboard"):
+    for name in ("network", "network_attachment", "persistent_resource", "encryption_key", "tensorboard"):
         if value := getattr(settings, name):
             yield Check(name.replace("_", " "), NOT_KNOWN, f"{value}; not looked at")
     yield from _places_not_set(settings)

@@ -20,6 +20,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
 from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name
 from gpu_pipelines.targets.vertex.job_spec import (
+    add_places,
     environment_variables,
     machine_spec,
     max_wait,
@@ -122,11 +123,16 @@ def _checked(content: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def _settings_over(spec: Mapping[str, Any], settings: ProjectSettings) -> ProjectSettings:
     """The settings that hold: of a flag, else of the file, else of the project."""
-    of_file = {
+    of_file: dict[str, Any] = {
         name: spec[name]
         for name in ("service_account", "network", "tensorboard")
         if spec.get(name) and _flag_value(settings, name) is None
     }
+    if spec.get("persistent_resource_id") and _flag_value(settings, "persistent_resource") is None:
+        of_file["persistent_resource"] = spec["persistent_resource_id"]
+    in_a_network = spec.get("psc_interface_config") or spec.get("network")
+    if in_a_network and _flag_value(settings, "network_attachment") is None:
+        of_file["network_attachment"] = None
     return replace(settings, **of_file)
 
 
@@ -317,6 +323,7 @@ def _set_rest(spec: dict[str, Any], settings: ProjectSettings, flags: JobRequest
     for name in ("service_account", "network", "tensorboard"):
         if value := getattr(settings, name):
             spec[name] = value
+    add_places(spec, settings)
     if flags.output_directory:
         spec["base_output_directory"] = {"output_uri_prefix": flags.output_directory}
     if flags.web_access:

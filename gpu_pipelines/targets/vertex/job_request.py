@@ -9,9 +9,10 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import plan_request
-from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.sources.names import problems_of_place
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job
 
 #: What the API takes for `CustomJob.display_name`.
@@ -127,6 +128,7 @@ def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None 
         return prepare_from_file(file, flags, settings)
     if flags.accelerator is None:
         raise UserError("There is no accelerator.", "Give --accelerator NAME:COUNT, such as l4:1, or --config FILE.")
+    require_gpu(flags.accelerator, "A job of Vertex AI")
     settings.require("image")
     plan = plan_request(
         PlanRequest(
@@ -166,3 +168,5 @@ def checked_name(name: str) -> str:
 def _require_output(directory: str | None) -> None:
     if directory is not None and not directory.startswith("gs://"):
         raise UserError(f"--output-dir is {directory[:100]!r}.", "Give a place in Cloud Storage, gs://BUCKET/FOLDER.")
+    if directory is not None and (problems := problems_of_place("--output-dir", directory)):
+        raise UserError.of_all(problems)

@@ -13,9 +13,13 @@ from typing import Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.environment import problems_of_variables
 
 #: Vertex AI ends a job after this many hours unless it is told otherwise (`Scheduling.timeout`: seven days).
 DEFAULT_HOURS = 168.0
+#: A step of a pipeline is ended after so many hours unless it is told otherwise: what hangs would cost seven times as
+#: much until the service ends it.
+STEP_HOURS = 24.0
 #: How long Flex-start waits for machines unless it is told otherwise (`Scheduling.max_wait_duration`: one day).
 DEFAULT_MAX_WAIT_HOURS = 24.0
 #: What the API takes for `DiskSpec.boot_disk_size_gb`.
@@ -90,11 +94,29 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
         problems.append("A job that writes to Vertex AI TensorBoard needs a service account of its own. Give one.")
     if len(options.environment) > MAX_VARIABLES:
         problems.append(f"A container takes {MAX_VARIABLES} variables, not {len(options.environment)}.")
+    problems += problems_of_variables(options.environment)
     problems += [f"The variable {name} is empty, which Vertex AI refuses." for name in _empty(options.environment)]
     if options.reduction_server and (reason := no_reduction_server(plan)):
         problems.append(f"A reduction server cannot be used: {reason}")
+    if settings.persistent_resource:
+        problems += _not_on_a_persistent_resource(plan, options)
     if problems:
         raise UserError.of_all(problems)
+
+
+def _not_on_a_persistent_resource(plan: AcceleratorPlan, options: JobOptions) -> list[str]:
+    """What does not go together with machines that a persistent resource has already."""
+    found = []
+    if plan.strategy != "standard":
+        found.append(
+            f"A job on a persistent resource runs on machines that are there; {plan.strategy} is a way to get others. "
+            "Leave --strategy and --reservation, or --persistent-resource, out."
+        )
+    if options.reduction_server:
+        found.append(
+            "The machines of a persistent resource cannot be joined by reduction servers. Leave one of them out."
+        )
+    return found
 
 
 def _empty(environment: Mapping[str, str]) -> list[str]:
@@ -111,7 +133,9 @@ def no_reduction_server(plan: AcceleratorPlan) -> str | None:
     if machine is None or machine.name.startswith(_GPUDIRECT_FAMILIES):
         return f"{plan.machine_type} exchanges gradients past the processor (GPUDirect), faster than any server could."
     if not _network_gbps(plan):
-        return f"the network bandwidth of {machine.name}, by which the pool is sized, is not known."
+        known = [name for name, gpu, count in _N1_GBPS if plan.gpu and (gpu, count) == (plan.gpu.name, plan.count)]
+        other = f"Give --machine-type {known[0]}" if known else "Leave it out, or train on other GPUs, a100:8 say"
+        return f"the network bandwidth of {machine.name}, by which the pool is sized, is not known. {other}."
     return None
 
 
@@ -173,6 +197,7 @@ def job_around(
         spec["network"] = settings.network
     if settings.tensorboard:
         spec["tensorboard"] = settings.tensorboard
+    add_places(spec, settings)
     if output_directory:
         spec["base_output_directory"] = {"output_uri_prefix": output_directory}
     if options.web_access:
@@ -183,6 +208,14 @@ def job_around(
     if settings.encryption_key:
         job["encryption_spec"] = {"kms_key_name": settings.encryption_key}
     return job
+
+
+def add_places(spec: dict[str, Any], settings: ProjectSettings) -> None:
+    """Adds to a `CustomJobSpec` the network attachment and the persistent resource of the settings, if there are."""
+    if settings.network_attachment:
+        spec["psc_interface_config"] = {"network_attachment": settings.network_attachment}
+    if settings.persistent_resource:
+        spec["persistent_resource_id"] = settings.persistent_resource
 
 
 def worker_pool_specs(plan: AcceleratorPlan, container: Container, options: JobOptions) -> list[dict[str, Any]]:
@@ -251,15 +284,16 @@ def scheduling(plan: AcceleratorPlan, options: JobOptions) -> dict[str, Any]:
 
 def timeout(plan: AcceleratorPlan) -> str:
     """The longest the job may run, as the API writes durations."""
-    return _seconds(plan.hours or DEFAULT_HOURS)
+    return seconds_of(plan.hours or DEFAULT_HOURS)
 
 
 def max_wait(options: JobOptions) -> str:
     """The longest a Flex-start job waits for machines, as the API writes durations."""
-    return _seconds(DEFAULT_MAX_WAIT_HOURS if options.max_wait_hours is None else options.max_wait_hours)
+    return seconds_of(DEFAULT_MAX_WAIT_HOURS if options.max_wait_hours is None else options.max_wait_hours)
 
 
-def _seconds(hours: float) -> str:
+def seconds_of(hours: float) -> str:
+    """Hours as the API writes durations."""
     return f"{round(hours * 3600)}s"
 
 

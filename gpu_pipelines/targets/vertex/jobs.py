@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.network_errors import untrusted_certificate
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.connection import (
     REQUEST_SECONDS,
@@ -134,6 +135,9 @@ def _was_never_sent(error: Exception) -> bool:
     import requests
     import urllib3.exceptions
 
+    if untrusted_certificate(error):
+        # That is no matter of the network, and is told as what it is.
+        return False
     if isinstance(error, (requests.ConnectTimeout, auth.TransportError)):
         return True
     reason = getattr(error.args[0] if error.args else None, "reason", None)

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.one_gpu import evaluation_memory_gb
 from gpu_pipelines.accelerators.plan import SCHEDULING, PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import steps_of
-from gpu_pipelines.targets.target import PREPARES, STEPS_IMAGE
+from gpu_pipelines.recipes.model_sizes import parameters_of_model
+from gpu_pipelines.targets.compiled import step_components, steps_of
+from gpu_pipelines.targets.target import EVALUATES, PREPARES, STEPS_IMAGE
 from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 
+#: What a step that trains imports.
+_TRAINING = "gpu_pipelines.components.training"
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
@@ -28,10 +32,12 @@ class StepMachines:
     Attributes:
         step: name of the task.
         plan: the accelerators.
+        persistent_resource: id of the persistent resource that they are of; empty where the step gets its own.
     """
 
     step: str
     plan: AcceleratorPlan
+    persistent_resource: str = ""
 
 
 def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachines]:
@@ -45,15 +51,48 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
         UserError: lists what cannot be had there.
     """
     found, problems = [], []
-    for step, request in _requests(spec, region):
+    for step, (request, resource) in _requests(spec, region).items():
         try:
-            found.append(StepMachines(step, plan_request(request)))
+            found.append(StepMachines(step, plan_request(request), resource))
         except PlanError as error:
             problems.append(f"{step}: {error}")
     if problems:
         raise UserError.of_all(problems)
     order = list(steps_of(spec))
     return sorted(found, key=lambda each: order.index(each.step) if each.step in order else 0)
+
+
+def not_evaluated(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the machine that a compiled pipeline evaluates on: too little memory for the model.
+
+    Args:
+        spec: a compiled pipeline.
+        arguments: its parameters, of which `model` says how large the model is, or not.
+    """
+    size = parameters_of_model(str(arguments.get("model", "")), str(arguments.get("recipe") or ""))
+    on, _ = _requests(spec, None).get(EVALUATES, (None, ""))
+    if size is None or on is None:
+        return []
+    plan, needed = plan_request(on), evaluation_memory_gb(size, models=1)
+    if plan.gpu is None or plan.gpu.memory_gb >= needed:
+        return []
+    return [
+        f"{arguments['model']} has {size / 1e9:g} billion parameters, by its name, and each GPU of {EVALUATES} holds "
+        f"the whole of it: about {needed:.0f} GB. It has {plan.spec}, with {plan.gpu.memory_gb} GB. Name another with "
+        "--evaluation-accelerator."
+    ]
+
+
+def trainings_without_gpus(spec: Mapping[str, Any]) -> list[str]:
+    """The steps of a compiled pipeline that train with this project's components, as plain tasks without a GPU."""
+    executors = spec["deploymentSpec"]["executors"]
+    found = []
+    for step, component in step_components(spec).items():
+        container = executors[component["executorLabel"]].get("container", {})
+        program = " ".join([*container.get("command", []), *container.get("args", [])])
+        if _TRAINING in program and "accelerator" not in container.get("resources", {}):
+            found.append(step)
+    return found
 
 
 def data_nodes_of(spec: Mapping[str, Any]) -> int:
@@ -73,8 +112,9 @@ def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, PlanRequest]]:
-    found = []
+def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[PlanRequest, str]]:
+    """What each step that is a CustomJob with GPUs asks for, and the persistent resource that it asks for it."""
+    found = {}
     for key, values in _custom_jobs(spec).items():
         pools = values[_POOLS]
         machine = pools[0].get("machine_spec", {})
@@ -89,7 +129,8 @@ def _requests(spec: Mapping[str, Any], region: str | None) -> list[tuple[str, Pl
             hours=_hours(values.get("timeout")),
             **_bought(machine, values.get("strategy")),
         )
-        found.append((key.removeprefix("comp-"), request))
+        resource = str(values.get("persistent_resource_id") or "")
+        found[key.removeprefix("comp-")] = (request, "" if resource.startswith("{{") else resource)
     return found
 
 

@@ -86,7 +86,7 @@ def pipeline_job(
     Args:
         spec: the compiled pipeline.
         arguments: values of its parameters, by name.
-        settings: pipeline root, service account, network, key and labels.
+        settings: pipeline root, service account, network, key, failure policy and labels.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
         template: address of the version in Artifact Registry that the pipeline is from; None for none.
     """
@@ -105,6 +105,10 @@ def pipeline_job(
         job["serviceAccount"] = settings.service_account
     if settings.network:
         job["network"] = settings.network
+    if settings.network_attachment:
+        job["pscInterfaceConfig"] = {"networkAttachment": settings.network_attachment}
+    if settings.failure_policy:
+        job["runtimeConfig"]["failurePolicy"] = f"PIPELINE_FAILURE_POLICY_FAIL_{settings.failure_policy.upper()}"
     if settings.encryption_key:
         job["encryptionSpec"] = {"kmsKeyName": settings.encryption_key}
     # Last, because it is a thousand lines in what a dry run prints.

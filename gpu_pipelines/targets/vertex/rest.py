@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from gpu_pipelines.network_errors import TRUST_REMEDY, untrusted_certificate
+
 #: gcloud's own variables that put another endpoint in the place of a service's.
 ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_{}"
 #: Seconds to reach a service, and to wait for its answer.
@@ -90,6 +92,9 @@ class Rest:
             )
             content = response.json() if response.content else {}
         except (requests.RequestException, google.auth.exceptions.TransportError) as error:
+            if reason := untrusted_certificate(error):
+                told = f"the certificate of {urlsplit(where).netloc} is not trusted ({reason}). {TRUST_REMEDY}"
+                raise UnreachableError(told) from error
             raise UnreachableError(f"{urlsplit(where).netloc} cannot be reached") from error
         except google.auth.exceptions.GoogleAuthError as error:
             return Answer(401, {"error": {"message": str(error.args[0] if error.args else error)}})

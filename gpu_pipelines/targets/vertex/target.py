@@ -15,9 +15,9 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR
 from gpu_pipelines.targets.process_1 import as_process_1
-from gpu_pipelines.targets.target import CACHED_STEPS, LOOKING_STEPS, PREPARES, STEPS_IMAGE
+from gpu_pipelines.targets.target import CACHED_STEPS, LOOKING_STEPS, PREPARES, STEPS_IMAGE, UPLOADS
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
-from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, require_job
+from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, Container, JobOptions, custom_job, require_job
 
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
 _STEP_SIZES = {PREPARES: ("16", "64G"), **dict.fromkeys(LOOKING_STEPS, ("1", "4G"))}
@@ -30,6 +30,8 @@ IMAGE_PARAMETER = "steps_image"
 #: checkpoint, unless it was given a time that it may take.
 _RETRIES = {"check-for-new-data": 2, PREPARES: 2, "train-model": 1, "evaluate-checkpoints": 2, "upload-model": 2}
 _FIRST_PAUSE, _LONGEST_PAUSE = 60, 600
+#: The service fills in the key of the run, or nothing: `ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER` of GCPC.
+ENCRYPTION_KEY = "{{$.pipeline_encryption_key_name}}"
 _TENSORBOARD_OUTPUT = "{root}/tensorboard/{job}"
 
 
@@ -45,6 +47,7 @@ class VertexTarget:
         checkpoint_uri: None: each run has a place of its own.
         registry: Vertex AI Model Registry of the project and region that the run is in.
         pipeline_job: the job's full name.
+        encryption_key: the run's.
         parameters: the image of the steps, where the settings have none.
         note: the image of the steps, or where to give one.
         for_check: on how many machines the data is prepared.
@@ -53,6 +56,7 @@ class VertexTarget:
     checkpoint_uri: str | None = None
     registry = VERTEX
     pipeline_job = "{{$.pipeline_job_resource_name}}"
+    encryption_key = ENCRYPTION_KEY
 
     def __init__(
         self,
@@ -110,9 +114,10 @@ class VertexTarget:
 
     def _plain(self, component: Any) -> Callable[..., Any]:
         cpus, memory = _STEP_SIZES.get(component.name, _OTHER_SIZE)
+        placed = _with_vertex_model(component) if component.name == UPLOADS else component
 
         def task(**arguments: Any) -> Any:
-            made = component(**arguments)
+            made = placed(**arguments)
             made.set_container_image(self._image).set_cpu_limit(cpus).set_memory_limit(memory)
             for name, value in self._options.environment.items():
                 made.set_env_variable(name, value)
@@ -126,12 +131,13 @@ class VertexTarget:
         require_job(plan, self._settings, options)
         options = replace(options, environment={ACCELERATOR: plan.spec, **options.environment})
         container = self._container_of(component)
+        plan = replace(plan, hours=plan.hours or STEP_HOURS)
         fields = _fields_of(custom_job(plan, "", container, self._settings, options))
         return self._in_image(_with_fields(component, {**fields, **self._tensorboard_output()}), fields)
 
     def _data_job(self, component: Any) -> Callable[..., Any]:
-        # It has no curves to show.
-        settings = replace(self._settings, tensorboard=None)
+        # It has no curves to show, and needs none of the GPUs that a persistent resource has.
+        settings = replace(self._settings, tensorboard=None, persistent_resource=None)
         fields = _fields_of(data_job(self._data, self._container_of(component), settings, self._options))
         return self._in_image(_with_fields(component, fields), fields)
 
@@ -198,9 +204,8 @@ def _fields_of(job: Mapping[str, Any]) -> dict[str, Any]:
     fields = {"worker_pool_specs": spec.pop("worker_pool_specs"), **spec.pop("scheduling"), **spec}
     if "labels" in job:
         fields["labels"] = job["labels"]
-    if "encryption_spec" in job:
-        fields["encryption_spec_key_name"] = job["encryption_spec"]["kms_key_name"]
-    return fields
+    key = job.get("encryption_spec", {}).get("kms_key_name")
+    return {**fields, "encryption_spec_key_name": key or ENCRYPTION_KEY}
 
 
 def _with_fields(component: Any, fields: Mapping[str, Any]) -> Callable[..., Any]:
@@ -209,6 +214,16 @@ def _with_fields(component: Any, fields: Mapping[str, Any]) -> Callable[..., Any
     for name, value in fields.items():
         wrapped.component_spec.inputs[name].default = value
     return cast(Callable[..., Any], wrapped)
+
+
+def _with_vertex_model(component: Any) -> Any:
+    """The component with a `google.VertexModel` in the place of its model: the console leads from it to the registry,
+    and GCPC's components take it, such as the one that deploys."""
+    from google_cloud_pipeline_components.types.artifact_types import VertexModel
+
+    changed = copy.deepcopy(component)
+    changed.component_spec.outputs["model"].type = f"{VertexModel.schema_title}@{VertexModel.schema_version}"
+    return changed
 
 
 @cache
