@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -99,9 +100,10 @@ class SourceFile:
             raise OSError("not a regular file")
         with path.open("rb") as file:
             # A sparse file is large without taking any disk.
-            if path.stat().st_size > LARGEST_IMAGE:
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST_IMAGE:
                 raise OSError(_TOO_LARGE)
-            return file.read(LARGEST_IMAGE + 1)
+            return file.read(size)
 
 
 _TOO_LARGE = f"it is larger than {LARGEST_IMAGE >> 20} MiB"
