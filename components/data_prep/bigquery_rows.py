@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpu_pipelines.components.data_prep.files import Source, SourceFile
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
-from gpu_pipelines.components.data_prep.source_files import Source, SourceFile
 from gpu_pipelines.components.data_prep.tables import TableRow, parts, python_rows
 from gpu_pipelines.sources.bigquery_clients import BigQuery, as_bigquery_errors
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.parallel import cores
-from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.task_columns import columns_of_task
 from gpu_pipelines.sources.bigquery_clients import BigQuery
 from gpu_pipelines.sources.bigquery_query import read_query, require_select, run_query
@@ -56,7 +56,7 @@ def find_table(settings: PrepareSettings) -> Source:
         shown = settings.source.removeprefix(TABLE_SCHEME)
     columns = columns_of_task(settings, _names(table))
     streams = _streams(bigquery, table, columns, settings)
-    return Source("bigquery", f"{TABLE_SCHEME}{shown}/", streams, columns=columns)
+    return Source("bigquery", f"{TABLE_SCHEME}{shown}/", streams, columns=columns, given=settings.source)
 
 
 def _names(table: Table) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,13 @@ def record_number(content: int, label: str) -> int:
         return content
     digest = hashlib.blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8, key=content.to_bytes(8, "big"))
     return int.from_bytes(digest.digest(), "big")
+
+
+@lru_cache(maxsize=1 << 16)
+def label_number(label: str) -> int:
+    """A number of 64 bits for a class."""
+    digest = hashlib.blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
 
 
 class SeenRecords:
@@ -69,3 +77,50 @@ class SeenRecords:
         path = self._scratch / f"seen-{self._files}"
         run.tofile(path)
         self._sorted.append(np.memmap(path, dtype=np.uint64, mode="r"))
+
+
+class FirstLabels:
+    """The class that each content was in when it was first seen; in files but for the newest, as `SeenRecords`.
+
+    Args:
+        scratch: an existing directory for files.
+        in_memory: contents after which those in memory go to a file.
+    """
+
+    def __init__(self, scratch: Path, in_memory: int = _IN_MEMORY) -> None:
+        self._scratch = scratch
+        self._most = in_memory
+        self._newest: dict[int, int] = {}
+        self._sorted: list[np.ndarray] = []
+        self._files = 0
+
+    def add(self, contents: Sequence[int], labels: Sequence[int]) -> list[int]:
+        """Adds records and returns for each the `label_number` that its content was first seen with.
+
+        Args:
+            contents: `content_number` of each.
+            labels: `label_number` of each.
+        """
+        asked = np.array(contents, dtype=np.uint64)
+        found: dict[int, int] = {}
+        for run in self._sorted:
+            places = np.minimum(np.searchsorted(run[0], asked), run.shape[1] - 1)
+            for place in np.flatnonzero(run[0][places] == asked).tolist():
+                found[contents[place]] = int(run[1][places[place]])
+        firsts = []
+        for content, label in zip(contents, labels, strict=True):
+            firsts.append(found[content] if content in found else self._newest.setdefault(content, label))
+        if len(self._newest) >= self._most:
+            self._spill()
+        return firsts
+
+    def _spill(self) -> None:
+        run = np.array([list(self._newest.keys()), list(self._newest.values())], dtype=np.uint64)
+        self._newest.clear()
+        while self._sorted and self._sorted[-1].shape[1] <= run.shape[1] <= _IN_ONE_FILE:
+            run = np.concatenate([self._sorted.pop(), run], axis=1)
+        run = run[:, np.argsort(run[0])]
+        self._files += 1
+        path = self._scratch / f"labels-{self._files}"
+        run.tofile(path)
+        self._sorted.append(np.memmap(path, dtype=np.uint64, mode="r", shape=run.shape))

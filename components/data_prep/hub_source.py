@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.components.data_prep.source_files import Source
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.sources.names import hub_parts
 
@@ -54,4 +54,15 @@ def find_data_set(settings: PrepareSettings) -> Source:
         ) from None
     files = [Path(file["filename"]) for file in found.cache_files]
     root = f"{files[0].parent}/"
-    return Source("arrow", root, tuple(file.name for file in files), tuple(file.stat().st_size for file in files))
+    # Images that are not in the rows are where `datasets` downloaded them to, or in the directory itself.
+    import huggingface_hub
+
+    caches = (datasets.config.HF_DATASETS_CACHE, huggingface_hub.constants.HF_HUB_CACHE)
+    return Source(
+        "arrow",
+        root,
+        tuple(file.name for file in files),
+        tuple(file.stat().st_size for file in files),
+        given=settings.source,
+        image_roots=tuple(str(place) for place in (*caches, *([name] if Path(name).is_dir() else []))),
+    )

@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.components.data_prep.class_names import class_in
+from gpu_pipelines.components.data_prep.files import LARGEST_IMAGE, Source, SourceFile
+from gpu_pipelines.components.data_prep.named_images import NamedImages
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.rows import rows_of, slice_value
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source, SourceFile, find_source
+from gpu_pipelines.components.data_prep.source_check import class_of
+from gpu_pipelines.components.data_prep.source_files import find_source
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.sources.listing import is_pattern, shown_path
+from gpu_pipelines.sources.listing import shown_path
 from gpu_pipelines.sources.names import SAMPLE
 
 
@@ -42,13 +46,14 @@ def image_source(settings: PrepareSettings, scratch: Path) -> Source:
 
     Args:
         settings: `source` and `source_format` are read.
-        scratch: an empty directory; a sample data set is written there and read back like any other.
+        scratch: a directory to be made; a sample data set is written there and read back like any other.
 
     Raises:
         UserError: the source does not exist or is empty.
     """
     if not settings.source.startswith(SAMPLE):
         return find_source(settings)
+    scratch.mkdir(parents=True)
     write_digits(scratch)
     return find_source(replace(settings, source=str(scratch), source_format="images"))
 
@@ -69,24 +74,17 @@ def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> It
             raise UserError(
                 f"slice_by is {settings.slice_by!r}, but folders of images have no columns.", "Give a table."
             )
-        for file in source:
-            yield Record(file.name, _class_of(file, settings), file.read)
+        for name, file in zip(source.names, source, strict=True):
+            yield Record(file.name, class_of(source, name), file.read)
             meter.finish_file()
         return
     image, label = settings.image_column, settings.label_column
+    images = NamedImages.of(source, settings.image_root)
     remedy = "Name the columns with -p image_column=… and -p label_column=…."
     columns = list(dict.fromkeys(column for column in (image, label, settings.slice_by) if column))
     for file, (where, row) in rows_of(source, columns, remedy, meter):
-        record = _table_record(file, where, row, image, label)
+        record = _table_record(file, where, row, settings, images)
         yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
-
-
-def _class_of(file: SourceFile, settings: PrepareSettings) -> str:
-    """The folder below the source; of a pattern, which may leave that open, the folder that the file is in."""
-    folders = file.name.split("/")[:-1]
-    if is_pattern(settings.source):
-        return shown_path(file.place.split("/")[-2]) if "/" in file.place else ""
-    return folders[0]
 
 
 def write_digits(folder: Path) -> None:
@@ -106,24 +104,34 @@ def write_digits(folder: Path) -> None:
         Image.fromarray(image).save(path)
 
 
-def _table_record(file: SourceFile, where: str, row: dict[str, Any] | Problem, image: str, label: str) -> Record:
+def _table_record(
+    file: SourceFile, where: str, row: dict[str, Any] | Problem, settings: PrepareSettings, images: NamedImages
+) -> Record:
     if isinstance(row, Problem):
         return Record(where, "", _no_image, problem=row)
-    named = row.get(label)
-    if isinstance(named, (list, dict)):
-        detail = f"the column {label!r} holds a {type(named).__name__}"
-        return Record(where, "", _no_image, problem=Problem("malformed row", detail))
-    name = "" if named is None or named != named else shown_path(str(named)).strip()
-    value = row.get(image)
+    label = class_in(row.get(settings.label_column), settings)
+    if isinstance(label, Problem):
+        return Record(where, "", _no_image, problem=label)
+    name, value = shown_path(label), row.get(settings.image_column)
     if isinstance(value, dict):  # Hugging Face's image feature: {"bytes": …, "path": …}
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
         encoded = value
+        if len(encoded) > LARGEST_IMAGE:
+            return Record(where, name, _no_image, problem=Problem("malformed row", "the image is too large"))
         return Record(where, name, lambda: encoded, held=len(encoded))
     if isinstance(value, str) and value.strip():
         path = value.strip()
-        return Record(f"{where} {shown_path(path)}", name, lambda: file.beside(path).read())
-    return Record(where, name, _no_image, problem=Problem("malformed row", f"the column {image!r} has no image"))
+        return Record(f"{where} {shown_path(path)}", name, lambda: images.file(file, path).read())
+    return Record(where, name, _no_image, problem=Problem("malformed row", _instead_of_image(row, settings)))
+
+
+def _instead_of_image(row: dict[str, Any], settings: PrepareSettings) -> str:
+    value = row.get(settings.image_column)
+    if isinstance(value, list) or (isinstance(value, dict) and not {"bytes", "path"} & set(value)):
+        kind = type(value).__name__
+        return f"the column {settings.image_column!r} holds a nested value ({kind}), not an image or a path"
+    return f"the column {settings.image_column!r} has no image"
 
 
 def _no_image() -> bytes:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.components.data_prep.content_split import content_number
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records
 from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.image_features import (
     ImageGeometry,
@@ -56,20 +56,19 @@ class Examples:
 
 @dataclass
 class Survey:
-    """What the first pass finds: the names of the classes, and some images."""
+    """What the first pass finds: the names of the classes, some images, and the first row with each problem."""
 
     rows: int = 0
     labels: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
     examples: Examples = field(default_factory=Examples)
 
     def geometry(self, settings: PrepareSettings) -> ImageGeometry:
         """What the images are turned into.
 
         Raises:
-            UserError: there are no rows, or no image where one is needed.
+            UserError: there is no image where one is needed.
         """
-        if not self.rows:
-            raise UserError(f"The source {settings.source} has no rows.")
         examples = [encoded for _, encoded in self.examples.items()]
         found = choose_geometry(examples, settings.image_size, settings.color_mode, EXAMPLES)
         if found is None:
@@ -85,12 +84,12 @@ class Survey:
         for number, (place, encoded) in enumerate(self.examples.items()):
             (folder / f"{number}").write_bytes(encoded)
             places.append(place)
-        return {"rows": self.rows, "labels": sorted(self.labels), "places": places}
+        return {"rows": self.rows, "labels": sorted(self.labels), "problems": self.problems, "places": places}
 
     @classmethod
     def read(cls, folder: Path, said: Mapping[str, Any]) -> Survey:
         """What `save` wrote."""
-        found = cls(said["rows"], set(said["labels"]))
+        found = cls(said["rows"], set(said["labels"]), said["problems"])
         for number, place in enumerate(said["places"]):
             found.examples.add(place, (folder / f"{number}").read_bytes())
         return found
@@ -100,6 +99,7 @@ class Survey:
         """What all of some surveys have found."""
         whole = cls(sum(found.rows for found in surveys), set().union(*(found.labels for found in surveys)))
         for found in surveys:
+            whole.problems.update({**found.problems, **whole.problems})
             for place, encoded in found.examples.items():
                 whole.examples.add(place, encoded)
         return whole
@@ -125,6 +125,7 @@ def survey(source: Source, settings: PrepareSettings, check: Callable[[], None] 
         progress.advance()
         found.rows += 1
         if record.problem:
+            found.problems.setdefault(record.problem.reason, f"{record.source}: {record.problem.detail}")
             continue
         found.labels.add(record.label)
         if is_open:

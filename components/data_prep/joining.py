@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import (
+    LABEL_CONFLICTS,
     MANIFEST,
     NEAR_DUPLICATES,
     REJECTED,
@@ -18,6 +19,7 @@ from gpu_pipelines.artifacts.dataset import (
     Manifest,
 )
 from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
+from gpu_pipelines.components.data_prep.files_read import FilesOfSources
 from gpu_pipelines.components.data_prep.portions import Portion
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.unfinished_work import UnfinishedWork
@@ -31,6 +33,7 @@ def join_units(
     directory: Path,
     settings: PrepareSettings,
     tokenizer: Path | None,
+    files: FilesOfSources,
 ) -> Manifest:
     """Writes the dataset that the units make up, in the order of the source.
 
@@ -40,13 +43,14 @@ def join_units(
         directory: where the dataset goes.
         settings: how many rows may be rejected.
         tokenizer: its directory, where the task has one.
+        files: which files were read.
 
     Raises:
         UserError: a unit is missing or damaged, or the rows are of no use.
     """
     names = [name for portion in portions for name in _units_of(work, portion)]
     manifests = [manifest_of(work, name) for name in names]
-    manifest = _sum_of(manifests)
+    manifest = replace(_sum_of(manifests), files_read=files.read, files_passed_over=files.passed_over())
     if tokenizer is not None:
         manifest = replace(manifest, tokenizer=tokenizer.name, tokenizer_files=sha256_of_tree(tokenizer))
     require_usable(manifest, settings, [work.path(name) / REJECTED for name in names])
@@ -58,7 +62,7 @@ def join_units(
     if tokenizer is not None:
         shutil.copytree(tokenizer, directory / tokenizer.name)
     _place_shards(work, names, manifests, manifest, directory)
-    for record in (REJECTED, NEAR_DUPLICATES):
+    for record in (REJECTED, NEAR_DUPLICATES, LABEL_CONFLICTS):
         with (directory / record).open("wb") as whole:
             for name in names:
                 with (work.path(name) / record).open("rb") as part:
@@ -95,6 +99,8 @@ def _sum_of(manifests: Sequence[Manifest]) -> Manifest:
         records={split: sum(manifest.records[split] for manifest in manifests) for split in manifests[0].records},
         duplicates=sum(manifest.duplicates for manifest in manifests),
         near_duplicates=sum(manifest.near_duplicates for manifest in manifests),
+        in_test_source=sum(manifest.in_test_source for manifest in manifests),
+        label_conflicts=sum(manifest.label_conflicts for manifest in manifests),
     )
 
 

@@ -14,12 +14,16 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.components.data_prep.near_duplicates import Signatures, near_duplicates
+from gpu_pipelines.components.data_prep.portions import Portion
 from gpu_pipelines.components.data_prep.record_index import RecordIndex, index_name
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.components.data_prep.unfinished_work import UnfinishedWork
 from gpu_pipelines.components.data_prep.verdicts import (
     CODES,
+    CONFLICT,
+    CONFLICTS,
     DUPLICATE,
+    IN_TEST_SOURCE,
     NEAR,
     NEAR_DUPLICATE,
     UNKNOWN,
@@ -31,43 +35,55 @@ RECORDS_AT_ONCE = 2_000_000
 _TRAIN, _VAL, _TEST = (SPLITS.index(name) for name in ("train", "val", "test"))
 
 
-def judge(work: UnfinishedWork, portions: int, settings: PrepareSettings, check: Callable[[], None]) -> None:
+def judge(
+    work: UnfinishedWork, portions: Sequence[Portion], settings: PrepareSettings, check: Callable[[], None]
+) -> None:
     """Finds the verdict on every record and leaves them as the parts `judged/PORTION`.
 
     Args:
         work: has a part with the index of each portion.
-        portions: how many there are.
+        portions: all there are, those of the test source first.
         settings: what is left out, and the split.
         check: is called again and again; ends it by raising.
     """
-    for portion in range(portions):
-        work.require(index_name(portion))
+    for portion in portions:
+        work.require(index_name(portion.number))
         check()
-    judgement = _Judgement([RecordIndex(work.path(index_name(portion))) for portion in range(portions)], check)
+    indexes = [RecordIndex(work.path(index_name(portion.number))) for portion in portions]
+    judgement = _Judgement(indexes, np.array([portion.is_test for portion in portions]), check)
+    if settings.test_source:
+        judgement.keep_apart_from_test()
     if settings.remove_duplicates:
         judgement.find_duplicates()
     near = judgement.find_near_duplicates(settings.near_duplicates) if settings.near_duplicates else {}
+    conflicts = judgement.find_conflicts(reject=settings.label_conflicts == "reject")
+    test_fraction = settings.test_fraction
+    if settings.test_source:
+        judgement.take_test()
+        test_fraction = 0.0
     if settings.stratify:
-        judgement.split_by_class(settings.val_fraction, settings.test_fraction)
+        judgement.split_by_class(settings.val_fraction, test_fraction)
     else:
-        judgement.split(settings.val_fraction, settings.test_fraction)
-    for portion in range(portions):
-        folder = work.begin(judged_name(portion))
-        np.save(folder / CODES, judgement.codes[portion])
-        lines = [json.dumps({"position": position, **said}) + "\n" for position, said in near.get(portion, [])]
+        judgement.split(settings.val_fraction, test_fraction)
+    for number in range(len(portions)):
+        folder = work.begin(judged_name(number))
+        np.save(folder / CODES, judgement.codes[number])
+        np.save(folder / CONFLICTS, np.array(conflicts.get(number, []), dtype=np.uint64).reshape(-1, 2))
+        lines = [json.dumps({"position": position, **said}) + "\n" for position, said in near.get(number, [])]
         (folder / NEAR).write_text("".join(lines), encoding="utf-8")
-        work.commit(judged_name(portion), {})
+        work.commit(judged_name(number), {})
 
 
 class _Some:
     """Some records of all portions, those with content in one range: arrays of one length, in the source's order."""
 
-    def __init__(self, indexes: Sequence[RecordIndex], slices: Sequence[slice]) -> None:
+    def __init__(self, indexes: Sequence[RecordIndex], slices: Sequence[slice], is_test: np.ndarray) -> None:
         def column(name: str) -> np.ndarray:
             return np.concatenate([getattr(index, name)[part] for index, part in zip(indexes, slices, strict=True)])
 
         sizes = [part.stop - part.start for part in slices]
         self.portion = np.repeat(np.arange(len(indexes)), sizes)
+        self.is_test = np.repeat(is_test, sizes)
         self.position, self.content = column("position"), column("content")
         self.number, self.label = column("number"), column("label")
         order = np.lexsort((self.position, self.portion))
@@ -85,8 +101,9 @@ class _Some:
 class _Judgement:
     """Verdicts on the way. `codes` has, for each portion, one for each of its records."""
 
-    def __init__(self, indexes: Sequence[RecordIndex], check: Callable[[], None]) -> None:
+    def __init__(self, indexes: Sequence[RecordIndex], is_test: np.ndarray, check: Callable[[], None]) -> None:
         self._indexes = indexes
+        self._is_test = is_test
         self._check = check
         self.codes = []
         for index in indexes:
@@ -94,13 +111,49 @@ class _Judgement:
             codes[index.position] = _TRAIN
             self.codes.append(codes)
 
+    def keep_apart_from_test(self) -> None:
+        """Leaves out records of the source whose content is in the test source, whatever their class."""
+        for some in self._ranges():
+            tested = np.unique(some.content[some.is_test])
+            self._set(some.select(~some.is_test & np.isin(some.content, tested)), IN_TEST_SOURCE)
+
+    def take_test(self) -> None:
+        """All of the test source that is kept is the test split."""
+        for some in self._ranges():
+            self._set(some.select(some.is_test & (self._get(some) == _TRAIN)), _TEST)
+
     def find_duplicates(self) -> None:
         """All but the first record with a number are duplicates."""
         for some in self._ranges():
-            _, firsts = np.unique(some.number, return_index=True)
-            is_first = np.zeros(len(some.number), dtype=bool)
+            kept = some.select(self._get(some) == _TRAIN)
+            _, firsts = np.unique(kept.number, return_index=True)
+            is_first = np.zeros(len(kept.number), dtype=bool)
             is_first[firsts] = True
-            self._set(some.select(~is_first), DUPLICATE)
+            self._set(kept.select(~is_first), DUPLICATE)
+
+    def find_conflicts(self, *, reject: bool) -> dict[int, list[tuple[int, int]]]:
+        """By portion: the place of each record whose content came before in another class, and that class.
+
+        Args:
+            reject: whether all records of such content are left out; then the first ones are there as well.
+        """
+        found: dict[int, list[tuple[int, int]]] = {}
+        for some in self._ranges():
+            kept = some.select(self._get(some) == _TRAIN)
+            _, firsts, which = np.unique(kept.content, return_index=True, return_inverse=True)
+            other = kept.label[firsts][which]
+            is_other = kept.label != other
+            if reject and is_other.any():
+                contents, seconds = np.unique(which[is_other], return_index=True)
+                of_second = np.zeros(len(firsts), dtype=np.uint64)
+                of_second[contents] = kept.label[is_other][seconds]
+                is_conflict = np.isin(which, contents)
+                other = np.where(is_other, other, of_second[which])
+                self._set(kept.select(is_conflict), CONFLICT)
+                is_other = is_conflict
+            for at in np.flatnonzero(is_other).tolist():
+                found.setdefault(int(kept.portion[at]), []).append((int(kept.position[at]), int(other[at])))
+        return found
 
     def find_near_duplicates(self, threshold: float) -> dict[int, list[tuple[int, dict[str, object]]]]:
         """Near-duplicates by portion: the place of each, and what it is like."""
@@ -170,7 +223,7 @@ class _Judgement:
         ]
         for number in range(ranges):
             self._check()
-            yield _Some(self._indexes, [slice(at[number], at[number + 1]) for at in places])
+            yield _Some(self._indexes, [slice(at[number], at[number + 1]) for at in places], self._is_test)
 
     def _get(self, some: _Some) -> np.ndarray:
         found = np.empty(len(some.position), dtype=np.uint8)
@@ -193,8 +246,11 @@ def _place(starts: np.ndarray, record: int) -> tuple[int, int]:
 
 
 def _shares(total: int, val_fraction: float, test_fraction: float) -> tuple[int, int]:
-    """How many of a class are in test and in val: the nearest number, and one of each where there are three."""
+    """How many of a class are in test and in val: the nearest number, and one of each where there are three.
+
+    None is in test where its fraction is 0.
+    """
     least = 1 if total >= 3 else 0
-    test = max(least, round(test_fraction * total))
+    test = max(least, round(test_fraction * total)) if test_fraction else 0
     val = max(least, min(round(val_fraction * total), total - test - least))
     return test, val

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source
 
 #: Bytes after which a unit of work ends at the earliest, and the same in shards: its last ones are smaller than others.
 _LEAST_BYTES, _LEAST_SHARDS = 256 << 20, 4
@@ -16,10 +16,17 @@ _MOST_FILES = 10_000
 
 @dataclass(frozen=True)
 class Portion:
-    """Some of the files of a source; `number` says which part of the source it is."""
+    """Some of the files of a source.
+
+    Attributes:
+        number: which part of all that is read it is.
+        source: the files.
+        is_test: whether they are of the test source.
+    """
 
     number: int
     source: Source
+    is_test: bool = False
 
 
 def unit_bytes(settings: PrepareSettings) -> int:
@@ -27,17 +34,22 @@ def unit_bytes(settings: PrepareSettings) -> int:
     return max(_LEAST_BYTES, _LEAST_SHARDS * (settings.shard_megabytes << 20))
 
 
-def portions_of(source: Source, most: int) -> list[Portion]:
+def portions_of(source: Source, most: int, test_source: Source | None = None) -> list[Portion]:
     """Cuts a source between files.
 
     Args:
         source: the files.
         most: bytes after which a portion ends; a larger file is one by itself.
+        test_source: files with the test split, which come first; None where it is taken from the source.
     """
-    return [
-        Portion(number, replace(source, names=source.names[start:stop], sizes=source.sizes[start:stop]))
-        for number, (start, stop) in enumerate(_cuts(source, most))
+    # First, because of records that are nearly the same the first one is kept.
+    sources = [(test_source, True)] if test_source else []
+    cut = [
+        (replace(one, names=one.names[start:stop], sizes=one.sizes[start:stop]), is_test)
+        for one, is_test in (*sources, (source, False))
+        for start, stop in _cuts(one, most)
     ]
+    return [Portion(number, part, is_test) for number, (part, is_test) in enumerate(cut)]
 
 
 def _cuts(source: Source, most: int) -> Iterator[tuple[int, int]]:
@@ -58,8 +70,9 @@ def share_of(portions: Sequence[Portion], rank: int, nodes: int) -> list[Portion
 
 def joined(source: Source, portions: Sequence[Portion]) -> Source:
     """The files of some portions as one source."""
+    parts = [portion.source for portion in portions]
     return replace(
         source,
-        names=tuple(name for portion in portions for name in portion.source.names),
-        sizes=tuple(size for portion in portions for size in portion.source.sizes),
+        names=tuple(name for part in parts for name in part.names),
+        sizes=tuple(size for part in parts for size in part.sizes or (0,) * len(part)),
     )

@@ -1,9 +1,11 @@
 """How a dataset is prepared whatever its rows are: in portions and units, on one machine or several.
 
+0. Look: what the names of files and the first rows tell is checked before anything else is read.
 1. Survey: every machine reads its portions once and finds which classes there are and the like.
 2. Plan: the chief decides by that what the rows become (classes, pixels, tokenizer).
-3. Index and judgement, where they are needed: several machines, a stratified split, near-duplicates. Every machine
-   hashes the records of its portions; the chief finds the duplicates among all of them, and the split of each record.
+3. Index and judgement, where they are needed: several machines, a stratified split, near-duplicates, a test source,
+   label conflicts that are rejected. Every machine hashes the records of its portions; the chief finds the duplicates
+   among all of them, and the split of each record.
 4. Every machine prepares its portions in units, each a small dataset of its own.
 5. The chief joins the units.
 
@@ -14,11 +16,14 @@ source and the settings alone, so that neither an interruption nor the number of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.components.data_prep.files import Source
+from gpu_pipelines.components.data_prep.files_read import FilesOfSources
 from gpu_pipelines.components.data_prep.joining import join_units
 from gpu_pipelines.components.data_prep.judging import judge
 from gpu_pipelines.components.data_prep.portions import Portion, joined, portions_of, share_of
@@ -26,14 +31,15 @@ from gpu_pipelines.components.data_prep.record_index import Entry, index_name, w
 from gpu_pipelines.components.data_prep.replicas import Replicas
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.unfinished_work import UnfinishedWork
 from gpu_pipelines.components.data_prep.units import Sizes, Units, UnitWriters
 from gpu_pipelines.components.data_prep.verdicts import AsTheyCome, Judged, Verdicts, judged_name
 from gpu_pipelines.sources.fingerprint import source_fingerprint
+from gpu_pipelines.sources.listing import shown_path
 
 PLAN = "plan"
 SOURCE_FINGERPRINT = "source_fingerprint"
+TEST_SOURCE = "test_source"
 Survey = TypeVar("Survey")
 
 
@@ -43,14 +49,20 @@ class Preparation(ABC, Generic[Survey]):
     Attributes:
         settings: what is asked for.
         source: all files.
+        test_source: the files that the test split is taken from; None where it is taken from the source.
     """
 
     settings: PrepareSettings
     source: Source
+    test_source: Source | None
 
     @abstractmethod
     def survey(self, share: Source, replicas: Replicas) -> Survey:
         """Reads the files of this machine once."""
+
+    @abstractmethod
+    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+        """Reads the files of the test source that this machine has; what rows become does not depend on them."""
 
     @abstractmethod
     def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
@@ -61,7 +73,7 @@ class Preparation(ABC, Generic[Survey]):
         """What all machines together have found, from what each has written."""
 
     @abstractmethod
-    def plan(self, found: Survey, folder: Path) -> dict[str, Any]:
+    def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
         """Decides what the rows become; what is returned and written is all that the next steps know of it."""
 
     @abstractmethod
@@ -117,18 +129,20 @@ def prepare(
         Interrupted: this machine or another was told to stop.
     """
     settings = preparation.settings
-    portions = portions_of(preparation.source, unit_weight)
+    files = FilesOfSources(preparation.source, preparation.test_source)
+    files.say()
+    portions = portions_of(preparation.source, unit_weight, preparation.test_source)
     own = share_of(portions, replicas.rank, replicas.nodes)
-    share = joined(preparation.source, own)
-    plan = _planned(preparation, share, work, replicas)
+    plan = _planned(preparation, own, work, replicas)
     verdicts: Verdicts
-    if replicas.nodes > 1 or settings.stratify or settings.near_duplicates:
+    if replicas.nodes > 1 or settings.needs_judgement:
         _judge(preparation, portions, own, work, replicas)
-        verdicts = Judged(work, settings.source)
+        verdicts = Judged(work, plan["labels"], settings.source)
     else:
-        verdicts = AsTheyCome(settings, scratch)
-    units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, verdicts, Meter(share))
-    form = {**preparation.form(plan), SOURCE_FINGERPRINT: plan[SOURCE_FINGERPRINT]}
+        verdicts = AsTheyCome(settings, plan["labels"], scratch)
+    meter = Meter(joined(preparation.source, own))
+    units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, verdicts, meter)
+    form = {**preparation.form(plan), **{name: plan[name] for name in (SOURCE_FINGERPRINT, TEST_SOURCE)}}
     writers = UnitWriters(work, form)
     for _ in preparation.write(plan, work.path(PLAN), units, writers, verdicts):
         replicas.check()
@@ -138,33 +152,54 @@ def prepare(
     if not replicas.is_chief:
         return None
     work.look()
-    return join_units(work, portions, directory, settings, preparation.tokenizer(work.path(PLAN)))
+    return join_units(work, portions, directory, settings, preparation.tokenizer(work.path(PLAN)), files)
 
 
 def _planned(
-    preparation: Preparation[Any], share: Source, work: UnfinishedWork, replicas: Replicas
+    preparation: Preparation[Any], own: Sequence[Portion], work: UnfinishedWork, replicas: Replicas
 ) -> Mapping[str, Any]:
     if work.find(PLAN) is None:
-        settings = preparation.settings
         # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprint = source_fingerprint(settings.source, settings.billing_project) if replicas.is_chief else ""
-        names = [f"survey/{rank}-of-{replicas.nodes}" for rank in range(replicas.nodes)]
-        own = names[replicas.rank]
-        found = None
-        if replicas.nodes == 1:
-            found = preparation.survey(share, replicas)
-        elif work.find(own) is None:
-            folder = work.begin(own)
-            work.commit(own, preparation.save_survey(preparation.survey(share, replicas), folder))
+        fingerprints = _fingerprints(preparation.settings) if replicas.is_chief else {}
+        share = joined(preparation.source, [portion for portion in own if not portion.is_test])
+        found = _surveyed(preparation, "survey", lambda: preparation.survey(share, replicas), work, replicas)
+        of_test = None
+        if preparation.test_source is not None:
+            tested = joined(preparation.test_source, [portion for portion in own if portion.is_test])
+            look = partial(preparation.survey_of_test, tested, replicas)
+            of_test = _surveyed(preparation, "survey-of-test", look, work, replicas)
         replicas.reach("surveyed")
         if replicas.is_chief:
             work.look()
-            found = found or preparation.join_surveys([(work.path(name), work.require(name)) for name in names])
             folder = work.begin(PLAN)
-            work.commit(PLAN, {**preparation.plan(found, folder), SOURCE_FINGERPRINT: fingerprint})
+            work.commit(PLAN, {**preparation.plan(found(), of_test and of_test(), folder), **fingerprints})
     replicas.reach("planned")
     work.look()
     return work.require(PLAN)
+
+
+def _surveyed(
+    preparation: Preparation[Any], name: str, look: Callable[[], Any], work: UnfinishedWork, replicas: Replicas
+) -> Callable[[], Any]:
+    """Looks through this machine's share; what is returned gives what all machines found, when all have looked."""
+    if replicas.nodes == 1:
+        found = look()
+        return lambda: found
+    names = [f"{name}/{rank}-of-{replicas.nodes}" for rank in range(replicas.nodes)]
+    own = names[replicas.rank]
+    if work.find(own) is None:
+        folder = work.begin(own)
+        work.commit(own, preparation.save_survey(look(), folder))
+    return lambda: preparation.join_surveys([(work.path(name), work.require(name)) for name in names])
+
+
+def _fingerprints(settings: PrepareSettings) -> dict[str, Any]:
+    test_source = None
+    if settings.test_source:
+        fingerprint = source_fingerprint(settings.test_source, settings.billing_project)
+        test_source = {"source": shown_path(settings.test_source), "fingerprint": fingerprint}
+    source = source_fingerprint(settings.source, settings.billing_project)
+    return {SOURCE_FINGERPRINT: source, TEST_SOURCE: test_source}
 
 
 def _judge(
@@ -183,6 +218,6 @@ def _judge(
     if replicas.is_chief:
         work.look()
         if any(work.find(judged_name(portion.number)) is None for portion in portions):
-            judge(work, len(portions), preparation.settings, replicas.check)
+            judge(work, portions, preparation.settings, replicas.check)
     replicas.reach("judged")
     work.look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.data_prep.content_split import content_number
-from gpu_pipelines.components.data_prep.duplicates import record_number
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.image_sources import Record, image_records, image_source
 from gpu_pipelines.components.data_prep.image_survey import Survey, survey
 from gpu_pipelines.components.data_prep.parallel import batches, cores, in_order
@@ -22,11 +23,12 @@ from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.record_index import Entry
 from gpu_pipelines.components.data_prep.replicas import Replicas
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source
-from gpu_pipelines.components.data_prep.units import Group, Sizes, Units, UnitWriters, candidates
-from gpu_pipelines.components.data_prep.usable import require_labels
+from gpu_pipelines.components.data_prep.settings import MAX_IMAGE_SIZE, PrepareSettings
+from gpu_pipelines.components.data_prep.source_check import require_usable_source
+from gpu_pipelines.components.data_prep.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
+from gpu_pipelines.components.data_prep.usable import require_labels, require_labels_of_test
 from gpu_pipelines.components.data_prep.verdicts import Verdicts
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.image_features import ImageGeometry, UnreadableImageError, decode
 from gpu_pipelines.sources.listing import shown_path
 
@@ -57,11 +59,18 @@ class ImagePreparation(Preparation[Survey]):
 
     def __init__(self, settings: PrepareSettings, scratch: Path) -> None:
         self.settings = settings
-        self.source = image_source(settings, scratch)
+        self.source = image_source(settings, scratch / "source")
+        self.test_source = image_source(settings.of_test_source(), scratch / "test") if settings.test_source else None
+        require_usable_source(self.source, settings)
         self._threads = max(cores(), REMOTE_THREADS) if is_remote(self.source.root) else cores()
 
     def survey(self, share: Source, replicas: Replicas) -> Survey:
         return survey(share, self.settings, replicas.check)
+
+    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+        # Size and colours are those of the source.
+        settings = replace(self.settings.of_test_source(), image_size=MAX_IMAGE_SIZE, color_mode="RGB")
+        return survey(share, settings, replicas.check)
 
     def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
         return found.save(folder)
@@ -69,9 +78,13 @@ class ImagePreparation(Preparation[Survey]):
     def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
         return Survey.joined([Survey.read(folder, said) for folder, said in saved])
 
-    def plan(self, found: Survey, folder: Path) -> dict[str, Any]:
+    def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
+        if not found.rows:
+            raise UserError(f"The source {self.settings.source} has no rows.")
+        labels = require_labels(found.labels, self.settings, found.problems)
         geometry = found.geometry(self.settings)
-        labels = require_labels(found.labels, self.settings)
+        if of_test:
+            require_labels_of_test(of_test.labels, labels, self.settings)
         return {"labels": labels, "size": geometry.size, "mode": geometry.mode}
 
     def records(self, source: Source, meter: Meter) -> Iterator[Record]:
@@ -176,10 +189,10 @@ def _write_group(
             writer.reject(record.source, *image)
         else:
             good.append((place, record, image))
-    asked = candidates(group, [(p, image.content, record_number(image.content, r.label)) for p, r, image in good])
+    asked = candidates(group, [(place, image.content, record.label) for place, record, image in good])
     for (_, record, image), verdict in zip(good, verdicts.of(group.unit.portion, asked), strict=True):
-        if not verdict.split:
-            writer.leave_out_duplicates()
-        else:
+        if not leave_out(verdict, record.source, writer):
             row = {"image": image.pixels, "label": index[record.label]}
             writer.add(verdict.split, record.source, row, slice_value=record.slice_value)
+            if verdict.other_label:
+                writer.note_label_conflict(record.source, record.label, verdict.other_label)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.components.data_prep.content_split import content_number
-from gpu_pipelines.components.data_prep.duplicates import record_number
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.near_duplicates import Signer
 from gpu_pipelines.components.data_prep.packing import PackedRows, Packer, packed_features, packed_rows
 from gpu_pipelines.components.data_prep.parallel import batches, in_processes
@@ -22,13 +22,13 @@ from gpu_pipelines.components.data_prep.record_index import Entry
 from gpu_pipelines.components.data_prep.replicas import Replicas
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source
+from gpu_pipelines.components.data_prep.source_check import require_usable_source
 from gpu_pipelines.components.data_prep.text_sources import Text, TextRecord, text_columns, text_records, text_source
 from gpu_pipelines.components.data_prep.text_survey import Survey, survey
 from gpu_pipelines.components.data_prep.text_work import ClassifiedWork, PackedWork, RowForm, TextRows, UsableText
-from gpu_pipelines.components.data_prep.units import Group, Sizes, Units, UnitWriters, candidates
-from gpu_pipelines.components.data_prep.usable import require_labels
-from gpu_pipelines.components.data_prep.verdicts import Verdicts
+from gpu_pipelines.components.data_prep.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
+from gpu_pipelines.components.data_prep.usable import require_labels, require_labels_of_test, require_rows
+from gpu_pipelines.components.data_prep.verdicts import Verdict, Verdicts
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.text_encoding import TextEncoder, texts_of
 from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
@@ -54,16 +54,34 @@ class TextPreparation(Preparation[Survey]):
 
     def __init__(self, settings: PrepareSettings, scratch: Path) -> None:
         self.settings = settings
-        self.source = text_source(settings, scratch)
         self._classifies = settings.task == "text_classification"
+        self.source = self._found(settings, scratch / "source")
+        self.test_source = self._found(settings.of_test_source(), scratch / "test") if settings.test_source else None
+        if self.test_source and self.test_source.columns != self.source.columns:
+            raise UserError(
+                f"test_source has the texts in {', '.join(self.test_source.columns)}, and source in "
+                f"{', '.join(self.source.columns)}.",
+                "Give both in the same form.",
+            )
+
+    def _found(self, settings: PrepareSettings, scratch: Path) -> Source:
+        found = text_source(settings, scratch)
+        require_usable_source(found, settings)
         # Told by the first file, and the same for all.
-        self._columns = () if self._classifies else text_columns(self.source, settings)
+        return found if self._classifies else replace(found, columns=text_columns(found, settings))
 
     def survey(self, share: Source, replicas: Replicas) -> Survey:
         if self._classifies or self.settings.tokenizer == "train":
-            return survey(share, self.settings, self._columns, replicas.check)
+            return survey(share, self.settings, share.columns, replicas.check)
         # Only the beginning of the source matters, whoever has it.
-        return survey(self.source, self.settings, self._columns, replicas.check) if replicas.is_chief else Survey()
+        return (
+            survey(self.source, self.settings, self.source.columns, replicas.check) if replicas.is_chief else Survey()
+        )
+
+    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+        # No tokenizer is trained on its texts.
+        settings = replace(self.settings.of_test_source(), tokenizer="none is trained")
+        return survey(share, settings, share.columns, replicas.check)
 
     def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
         return found.save(folder)
@@ -71,20 +89,22 @@ class TextPreparation(Preparation[Survey]):
     def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
         return Survey.joined([Survey.read(folder, said) for folder, said in saved])
 
-    def plan(self, found: Survey, folder: Path) -> dict[str, Any]:
+    def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
         settings = self.settings
         if not found.rows:
             raise UserError(f"The source {settings.source} holds no texts.")
-        labels = require_labels(found.labels, settings) if self._classifies else []
+        labels = require_labels(found.labels, settings, found.problems) if self._classifies else []
+        if of_test and self._classifies:
+            require_labels_of_test(of_test.labels, labels, settings)
         length = settings.sequence_length or CHOSEN_LENGTH[settings.task]
         encoder = _encoder(settings, found)
-        if found.has_chats and encoder.add_plain_chat_template():
+        if (found.has_chats or (of_test and of_test.has_chats)) and encoder.add_plain_chat_template():
             print("the tokenizer has no chat template; a plain one is saved with it", flush=True)
         encoder.save(folder / TOKENIZER, length)
         return {"labels": labels, "length": length}
 
     def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
-        return text_records(source, self.settings, meter, self._columns)
+        return text_records(source, self.settings, meter, source.columns)
 
     def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
         meter = Meter(portion.source)
@@ -162,6 +182,7 @@ def _encoder(settings: PrepareSettings, found: Survey) -> TextEncoder:
         return TextEncoder.load(str(fetched_folder(place)) if is_remote(place) else place)
     texts = list(found.training)
     if not texts:
+        require_rows(found.problems, settings)
         raise UserError(f"No row of {settings.source} is left for training a tokenizer.", "Add rows.")
     print(f"training a tokenizer on {len(texts):,} {'' if found.training.is_all else 'of the '}texts", flush=True)
     return TextEncoder.train(texts, settings.vocabulary_size, ends=settings.task == "text_classification")
@@ -183,8 +204,8 @@ class _Sorted:
 
     group: Group[TextRecord]
     rejected: list[TextRecord] = field(default_factory=list)
-    duplicates: int = 0
-    near: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    left_out: list[tuple[str, Verdict]] = field(default_factory=list)
+    conflicts: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 class _Sorter:
@@ -213,24 +234,24 @@ class _Sorter:
 
     def _usable(self, group: Group[TextRecord], sorted_group: _Sorted) -> list[UsableText]:
         good: list[TextRecord] = []
-        known: list[tuple[int, int, int]] = []
+        known: list[tuple[int, int, str]] = []
         for place, record in enumerate(group.items):
             if record.problem:
                 sorted_group.rejected.append(record)
                 continue
             content = content_number(record.content, self._seed)
             good.append(record)
-            known.append((place, content, record_number(content, record.label)))
+            known.append((place, content, record.label))
         texts = []
         verdicts = self._verdicts.of(group.unit.portion, candidates(group, known))
         for record, verdict in zip(good, verdicts, strict=True):
-            if verdict.split:
-                label = self._index.get(record.label, 0)
-                texts.append(UsableText(verdict.split, record.source, record.text, label, record.slice_value))
-            elif verdict.near:
-                sorted_group.near.append((record.source, verdict.near))
-            else:
-                sorted_group.duplicates += 1
+            if not verdict.split:
+                sorted_group.left_out.append((record.source, verdict))
+                continue
+            if verdict.other_label:
+                sorted_group.conflicts.append((record.source, record.label, verdict.other_label))
+            label = self._index.get(record.label, 0)
+            texts.append(UsableText(verdict.split, record.source, record.text, label, record.slice_value))
         return texts
 
 
@@ -251,9 +272,10 @@ class _UnitRows:
         for record in sorted_group.rejected:
             assert record.problem
             writer.reject(record.source, *record.problem)
-        writer.leave_out_duplicates(sorted_group.duplicates)
-        for source, near in sorted_group.near:
-            writer.leave_out_near_duplicate(source, **near)
+        for source, verdict in sorted_group.left_out:
+            leave_out(verdict, source, writer)
+        for conflict in sorted_group.conflicts:
+            writer.note_label_conflict(*conflict)
         for source, problem in made.rejected:
             writer.reject(source, *problem)
         for split, rows in made.rows.items():

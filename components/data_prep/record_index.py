@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterator
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gpu_pipelines.components.data_prep.duplicates import record_number
+from gpu_pipelines.components.data_prep.duplicates import label_number, record_number
 from gpu_pipelines.components.data_prep.near_duplicates import SIGNATURE_LENGTH
 
 _INDEX, _SOURCES, _SIGNATURES = "index.npy", "sources.arrow", "signatures.u32"
@@ -87,7 +86,7 @@ def write_index(folder: Path, entries: Iterator[Entry]) -> int:
         while some := list(islice(entries, _ENTRIES_AT_ONCE)):
             for entry in some:
                 number = record_number(entry.content, entry.label)
-                row = (entry.position, entry.content, number, _label_number(entry.label))
+                row = (entry.position, entry.content, number, label_number(entry.label))
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
                 if entry.signature is not None:
@@ -103,8 +102,3 @@ def write_index(folder: Path, entries: Iterator[Entry]) -> int:
 def index_name(portion: int) -> str:
     """The name of the part with the index of a portion."""
     return f"index/{portion:05d}"
-
-
-def _label_number(label: str) -> int:
-    digest = hashlib.blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import REJECTED, Dataset, Manifest
+from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, REJECTED, Dataset, Manifest
 from gpu_pipelines.components.data_prep.text_report import padding_share, text_examples, text_lengths
 from gpu_pipelines.reports.page import image_data, render, write_page
 
 CLASSES_SHOWN = 40
 EXAMPLES_SHOWN = 20
 REJECTED_SHOWN = 5
+CONFLICTS_SHOWN = 10
 
 
 def write_report(directory: Path, path: Path) -> None:
@@ -39,6 +41,7 @@ def write_report(directory: Path, path: Path) -> None:
         classes=classes,
         hidden_classes=len(manifest.labels) - len(classes),
         rejected_examples=_rejected_examples(directory / REJECTED),
+        conflicts=_conflicts(directory / LABEL_CONFLICTS),
         examples=_examples(dataset) if image else [],
     )
     write_page(path, f"Data: {manifest.source}", sections)
@@ -68,6 +71,24 @@ def _rejected_examples(path: Path) -> dict[str, list[dict[str, str]]]:
             if len(of_reason) < REJECTED_SHOWN:
                 of_reason.append(row)
     return examples
+
+
+def _conflicts(path: Path) -> list[dict[str, Any]]:
+    """Pairs of classes with the same content, the most frequent first, and a row of each."""
+    if not path.is_file():
+        return []
+    rows: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], str] = {}
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            classes = (row["other_label"], row["label"])
+            rows[classes] += 1
+            first.setdefault(classes, row["source"])
+    return [
+        {"classes": classes, "rows": number, "first": first[classes]}
+        for classes, number in rows.most_common(CONFLICTS_SHOWN)
+    ]
 
 
 def _examples(dataset: Dataset) -> list[dict[str, str]]:

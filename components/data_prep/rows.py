@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpu_pipelines.components.data_prep.bigquery_rows import bigquery_rows
+from gpu_pipelines.components.data_prep.files import Source, SourceFile
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem, as_damaged
-from gpu_pipelines.components.data_prep.source_files import Source, SourceFile
 from gpu_pipelines.components.data_prep.tables import READERS as TABLE_READERS
 from gpu_pipelines.components.data_prep.tables import columns_of
 from gpu_pipelines.components.data_prep.tar_shards import tar_rows
@@ -45,15 +45,20 @@ def rows_of(source: Source, columns: list[str], remedy: str, meter: Meter) -> It
         meter.finish_file()
 
 
-def source_columns(source: Source) -> list[str]:
-    """The columns of the first file; of JSON lines those of its first rows, of other formats their only one."""
+def source_columns(source: Source, choices: Sequence[Sequence[str]]) -> list[str]:
+    """The columns of the first file; of JSON lines those of its first rows, of other formats their only one.
+
+    Args:
+        source: files of a format with rows.
+        choices: columns that are looked for, which tell the delimiter of CSV.
+    """
     if source.format == "bigquery":
         return list(source.columns)
     first = next(iter(source))
     if source.format not in TABLE_READERS:
         return ["text"]
     with as_damaged(first, source.format):
-        return columns_of(first, source.format)
+        return columns_of(first, source.format, choices)
 
 
 def slice_value(row: dict[str, Any] | Problem, column: str) -> str:

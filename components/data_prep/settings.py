@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.components.data_prep.source_files import FORMATS, FORMATS_OF_TASK, find_source
+from gpu_pipelines.components.data_prep.class_names import MISSING_LABELS
+from gpu_pipelines.components.data_prep.files import FORMATS, FORMATS_OF_TASK, Dialect
+from gpu_pipelines.components.data_prep.source_files import find_source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.recipes.tasks import task_problems
-from gpu_pipelines.sources.listing import class_folders
+from gpu_pipelines.sources.listing import class_folders, has_files
 from gpu_pipelines.sources.names import (
     SAMPLE,
     TABLE_SCHEME,
@@ -39,6 +43,11 @@ MIN_VOCABULARY_SIZE = 259
 MAX_VOCABULARY_SIZE = 1_000_000
 MAX_SEQUENCE_LENGTH = 131_072
 MAX_SHARD_MEGABYTES = 1024
+UNLIMITED = "unlimited"
+#: What becomes of records whose content is in several classes.
+LABEL_CONFLICTS = ("keep", "reject")
+#: What a tab is called, because forms and shells have their own ideas of the character.
+_TABS = {"tab": "\t", "\\t": "\t"}
 
 
 @dataclass(frozen=True)
@@ -46,12 +55,18 @@ class PrepareSettings:
     """The parameters of `prepare_data`; see the component for what each means."""
 
     source: str = "sample:digits"
+    test_source: str = ""
     source_format: str = "auto"
+    delimiter: str = ""
+    encoding: str = "auto"
     row_filter: str = ""
     billing_project: str = ""
     task: str = "image_classification"
     image_column: str = "image"
+    image_root: str = ""
     label_column: str = "label"
+    missing_labels: str = "auto"
+    label_conflicts: str = "keep"
     text_column: str = "text"
     image_size: int = 0
     color_mode: str = "auto"
@@ -65,7 +80,7 @@ class PrepareSettings:
     stratify: bool = False
     remove_duplicates: bool = True
     near_duplicates: float = 0.0
-    max_rejected: str = ""
+    max_rejected: str = "10%"
     shard_megabytes: int = 0
     slice_by: str = ""
 
@@ -80,10 +95,12 @@ class PrepareSettings:
                 names = ", ".join(f"sample:{name}" for name in samples)
                 found.append(f"There is no {self.source!r} for {self.task}. Samples: {names}.")
         found += self._problems_of_source()
+        found += self._problems_of_test_source()
         read = ("auto", *FORMATS_OF_TASK.get(self.task, FORMATS))
         if self.source_format not in read:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
         found += self._text_problems()
+        found += self._problems_of_rows()
         if self.slice_by and (self.task == "causal_lm" or self.source.startswith(SAMPLE)):
             what = (
                 "rows of causal_lm hold several records" if self.task == "causal_lm" else "samples have no more columns"
@@ -99,7 +116,9 @@ class PrepareSettings:
         try:
             limit_of(self.max_rejected)
         except ValueError:
-            found.append(f"max_rejected is {self.max_rejected!r}; give a share such as 5%, or a number of rows.")
+            found.append(
+                f"max_rejected is {self.max_rejected!r}; give a share such as 5%, a number of rows, or unlimited."
+            )
         if not 0 <= self.shard_megabytes <= MAX_SHARD_MEGABYTES:
             found.append(
                 f"shard_megabytes is {self.shard_megabytes}; give 1 to {MAX_SHARD_MEGABYTES:,} MiB, or 0 to choose it."
@@ -108,21 +127,58 @@ class PrepareSettings:
             value = getattr(self, name)
             if not 0 < value < 1:
                 found.append(f"{name} is {value}; give a share between 0 and 1, such as 0.1.")
-        if self.val_fraction + self.test_fraction >= 1:
+        if not self.test_source and self.val_fraction + self.test_fraction >= 1:
             found.append(
                 f"val_fraction + test_fraction is {self.val_fraction + self.test_fraction:g}; "
                 "less than 1 must be left for training."
             )
         return found
 
+    @property
+    def dialect(self) -> Dialect:
+        """How the text of files is to be read."""
+        encoding = "" if self.encoding == "auto" else self.encoding
+        return Dialect(_TABS.get(self.delimiter.lower(), self.delimiter), encoding)
+
+    @property
+    def names_of_no_class(self) -> frozenset[str]:
+        """Labels that stand for a missing one."""
+        if self.missing_labels == "auto":
+            return frozenset(MISSING_LABELS)
+        return frozenset(name.strip() for name in self.missing_labels.split(","))
+
+    @property
+    def needs_judgement(self) -> bool:
+        """Whether all records have to be known before the first is assigned to a split."""
+        return bool(self.stratify or self.near_duplicates or self.test_source or self.label_conflicts == "reject")
+
+    def of_test_source(self) -> PrepareSettings:
+        """How the test source is read: as the source, but for `row_filter`."""
+        return replace(self, source=self.test_source, test_source="", row_filter="")
+
     def problems_on(self, nodes: int) -> list[str]:
         """What is wrong with preparing on so many machines together."""
-        if nodes == 1 or not is_bigquery(self.source):
+        streams = [source for source in (self.source, self.test_source) if is_bigquery(source)]
+        if nodes == 1 or not streams:
             return []
         return [
-            f"The source {self.source} is read by one machine, and there are {nodes}. Leave out --data-nodes, or "
+            f"The source {streams[0]} is read by one machine, and there are {nodes}. Leave out --data-nodes, or "
             "export the table to Parquet files in a bucket and give these."
         ]
+
+    def _problems_of_rows(self) -> list[str]:
+        found = []
+        if self.delimiter and (len(self.dialect.delimiter) != 1 or self.dialect.delimiter in '"\r\n\0'):
+            found.append(f"delimiter is {self.delimiter!r}; give one character such as ; or tab, or leave it empty.")
+        try:
+            io.TextIOWrapper(io.BytesIO(), encoding=self.dialect.encoding or "utf-8")
+        except (LookupError, ValueError):
+            found.append(
+                f"encoding is {self.encoding!r}; give one that Python knows, such as latin-1 or cp1252, or auto."
+            )
+        if self.label_conflicts not in LABEL_CONFLICTS:
+            found.append(f"label_conflicts is {self.label_conflicts!r}; give {' or '.join(LABEL_CONFLICTS)}.")
+        return found
 
     def _problems_of_source(self) -> list[str]:
         found = problems_of_name(self.source)
@@ -132,6 +188,19 @@ class PrepareSettings:
         if self.source_format != "auto" and (is_bigquery(self.source) or is_hub_id(self.source)):
             found.append(f"source_format is {self.source_format!r}, but {self.source} is no file; leave it at auto.")
         return found
+
+    def _problems_of_test_source(self) -> list[str]:
+        if not self.test_source:
+            return []
+        if self.test_source == self.source:
+            return ["test_source is the source itself. Give other rows, or leave it out for a share of the source."]
+        test = replace(self.of_test_source(), source_format="auto")
+        found = test._problems_of_source()
+        if self.test_source.startswith(SAMPLE) and self.test_source.removeprefix(SAMPLE) not in SAMPLES.get(
+            self.task, ()
+        ):
+            found.append(f"There is no {self.test_source!r} for {self.task}.")
+        return [problem.replace("source is", "test_source is", 1) for problem in found]
 
     def _likeness_problems(self) -> list[str]:
         found = []
@@ -164,7 +233,13 @@ class PrepareSettings:
         return found
 
     def problems_here(self) -> list[str]:
-        """What is wrong with the source as seen from this machine, from the names of its files alone."""
+        """What is wrong with the sources as seen from this machine: names, columns, the classes of what is small."""
+        found = self._problems_of_source_here()
+        if self.test_source:
+            found += self.of_test_source()._problems_of_source_here()
+        return found
+
+    def _problems_of_source_here(self) -> list[str]:
         if not self.source or self.source.startswith(SAMPLE):
             return []
         try:
@@ -179,8 +254,10 @@ class PrepareSettings:
                 require_datasets()
                 return []
             # All files of a folder by class can take a minute to list; its sub-folders do not.
-            if not self._is_folder_by_class():
-                find_source(self)
+            if not self._has_classes_in_folders():
+                from gpu_pipelines.components.data_prep.source_check import require_usable_source
+
+                require_usable_source(find_source(self), self)
         except UserError as error:
             return [f"{error.problem} {error.remedy}".strip()]
         return []
@@ -192,12 +269,12 @@ class PrepareSettings:
 
         return rows_of_shard(features, self.shard_megabytes << 20) if self.shard_megabytes else None
 
-    def _is_folder_by_class(self) -> bool:
+    def _has_classes_in_folders(self) -> bool:
         if self.task != "image_classification" or self.source_format != "auto" or is_remote(self.source):
             return False
         try:
             path = Path(self.source).expanduser()
-            return path.is_dir() and bool(class_folders(path))
+            return path.is_dir() and len(list(islice(filter(has_files, class_folders(path)), 2))) == 2
         except (OSError, RuntimeError, ValueError):
             return False
 
@@ -206,10 +283,10 @@ def limit_of(max_rejected: str) -> tuple[float, float]:
     """The share and the number of rows that may be rejected; infinite where there is no limit.
 
     Raises:
-        ValueError: it is neither a share such as `5%` nor a whole number.
+        ValueError: it is neither a share such as `5%`, nor a whole number, nor `unlimited`.
     """
     text = max_rejected.strip()
-    if not text:
+    if text in ("", UNLIMITED):
         return math.inf, math.inf
     if not re.fullmatch(r"[0-9]{1,15}|[0-9]{1,3}(\.[0-9]+)? ?%", text):
         raise ValueError(text)

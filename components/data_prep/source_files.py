@@ -1,14 +1,22 @@
-"""The files of a source: a path or a pattern, on this machine or in object storage, and the format they are in."""
+"""Which files a source is: a path or a pattern, on this machine or in object storage, and the format they are in."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpu_pipelines.artifacts.remote_files import is_remote, open_remote, read_remote
+from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.components.data_prep.file_kinds import kinds_of
+from gpu_pipelines.components.data_prep.files import (
+    FORMATS_OF_TASK,
+    TABLES,
+    WITH_ENCODING,
+    Dialect,
+    Source,
+    has_no_suffix,
+)
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.sources.listing import Listing, class_folders, list_source, shown_path
 from gpu_pipelines.sources.names import is_bigquery, is_hub_id
@@ -16,114 +24,16 @@ from gpu_pipelines.sources.names import is_bigquery, is_hub_id
 if TYPE_CHECKING:
     from gpu_pipelines.components.data_prep.settings import PrepareSettings
 
-TABLES = ("csv", "jsonl", "parquet", "arrow")
-FORMATS = (*TABLES, "text", "tar", "images")
-#: What each task reads.
-FORMATS_OF_TASK = {
-    "image_classification": (*TABLES, "tar", "images"),
-    "text_classification": TABLES,
-    "causal_lm": (*TABLES, "text"),
-}
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-_SUFFIXES = {
-    **{f".{name}": name for name in TABLES},
-    ".ndjson": "jsonl",
-    ".ipc": "arrow",
-    ".feather": "arrow",
-    ".txt": "text",
-    ".tar": "tar",
-    ".tgz": "tar",
-    **dict.fromkeys(IMAGE_SUFFIXES, "images"),
-}
-#: Of these, and of no others, the content may be compressed as a whole.
-_COMPRESSED = ("csv", "jsonl", "text", "tar")
-_COMPRESSIONS = (".gz", ".zst")
-#: Schemes that a row of a table may name an image in.
-_SCHEMES = ("gs", "gcs", "s3", "hf")
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """One file of a source.
-
-    Attributes:
-        place: its path or URI.
-        name: for people, relative to the source.
-        size: bytes; 0 where nobody asked.
-    """
-
-    place: str
-    name: str
-    size: int = 0
-
-    def open(self) -> BinaryIO:
-        """Opens it for reading in pieces."""
-        return open_remote(self.place) if is_remote(self.place) else Path(self.place).open("rb")
-
-    def read(self) -> bytes:
-        """All of its content.
-
-        Raises:
-            OSError: there is no such file, or it is not a regular one.
-            UserError: the object storage does not answer.
-        """
-        if is_remote(self.place):
-            return read_remote(self.place)
-        path = Path(self.place)
-        # A table can name anything; a pipe or a device would block for ever or never end.
-        if path.exists() and not path.is_file():
-            raise OSError("not a regular file")
-        return path.read_bytes()
-
-    def beside(self, name: str) -> SourceFile:
-        """The file that this one, a table, names: relative to itself, or in full."""
-        if is_remote(name):
-            if name.partition("://")[0] not in _SCHEMES:
-                raise OSError("neither a path nor in object storage")
-            return SourceFile(name, name)
-        if self.place.startswith("bq://"):
-            raise OSError("not in object storage, and beside a table in BigQuery there are no files")
-        if is_remote(self.place):
-            return SourceFile(f"{self.place.rpartition('/')[0]}/{name}", name)
-        return SourceFile(str(Path(self.place).parent / name), name)
-
-
-@dataclass(frozen=True)
-class Source:
-    """What is read: files in one format. Of images, the folder below which each has its class is `root`.
-
-    Of a table in BigQuery the files are the streams of a read session, and `columns` those that are read.
-    """
-
-    format: str
-    root: str
-    names: tuple[str, ...]
-    sizes: tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[SourceFile]:
-        for number, name in enumerate(self.names):
-            size = self.sizes[number] if self.sizes else 0
-            yield SourceFile(f"{self.root}{name}", shown_path(name), size)
-
-
-def format_of(name: str) -> str | None:
-    """The format that a file's name tells, None if it tells none."""
-    path = PurePosixPath(name.lower())
-    if path.suffix not in _COMPRESSIONS:
-        return _SUFFIXES.get(path.suffix)
-    inner = _SUFFIXES.get(PurePosixPath(path.stem).suffix)
-    return inner if inner in _COMPRESSED else None
+#: Why a file of a folder is not read.
+BESIDE_CLASSES = "beside the class folders"
+UNKNOWN = "neither its name nor its content tells a format that is read"
 
 
 def find_source(settings: PrepareSettings) -> Source:
     """Finds the files of a source.
 
     Args:
-        settings: `source`, `source_format` and `task` are read.
+        settings: `source`, `source_format`, `task`, the columns, `delimiter`, `encoding` and `image_root` are read.
 
     Raises:
         UserError: there are none, they are in several formats, or in one that the task does not read.
@@ -148,27 +58,46 @@ def find_source(settings: PrepareSettings) -> Source:
         return _folder(settings, listing)
     if not listing.files:
         raise UserError(f"No file matches {source}.", _remedy(settings.task))
-    return _of_one_format(settings, listing, listing.files, settings.source_format)
+    kinds = _kinds(settings, listing, listing.files)
+    return _of_one_format(settings, listing, listing.files, kinds, settings.source_format)
+
+
+def _kinds(settings: PrepareSettings, listing: Listing, names: Iterable[str]) -> dict[str, str | None]:
+    return kinds_of(listing.root, list(names), settings, settings.dialect)
 
 
 def _folder(settings: PrepareSettings, listing: Listing) -> Source:
     files, wanted = listing.files, settings.source_format
     read = FORMATS_OF_TASK[settings.task]
-    at_the_top = {format_of(name) for name in files if "/" not in name} - {"images"}
-    if wanted == "auto" and "images" in read and not (at_the_top & set(read) and not _has_sub_folders(listing)):
+    if wanted == "auto" and "images" in read and _has_sub_folders(listing):
         wanted = "images"
+    kinds = {} if wanted == "images" else _kinds(settings, listing, files)
+    if wanted == "auto" and "images" in read:
+        wanted = wanted if (set(kinds.values()) - {"images"}) & set(read) else "images"
     if wanted == "images":
-        return _images_by_class(settings.source, listing)
+        return _images_by_class(settings, listing)
     if wanted == "auto":
-        chosen = {name: size for name, size in files.items() if format_of(name) in read}
+        chosen = {name: size for name, size in files.items() if kinds[name] in read}
     else:
-        chosen = {name: size for name, size in files.items() if format_of(name) == wanted}
-        # Files without a suffix are what distributed programs write (part-00000).
-        chosen = chosen or {name: size for name, size in files.items() if not Path(name).suffix}
+        chosen = {name: size for name, size in files.items() if kinds[name] == wanted}
+        # What distributed programs write (part-00000) may be text that no header tells.
+        chosen = chosen or {name: size for name, size in files.items() if has_no_suffix(name)}
     if not chosen:
         what = f"holds no files that {settings.task} reads" if files else "is empty"
-        raise UserError(f"The folder {settings.source} {what}.", _remedy(settings.task))
-    return _of_one_format(settings, listing, chosen, wanted)
+        raise UserError(f"The folder {settings.source} {what}{_passed_over(listing)}.", _remedy(settings.task))
+    left = {name: _why_not(kind, settings.task, read) for name, kind in kinds.items() if name not in chosen}
+    return _of_one_format(settings, listing, chosen, kinds, wanted, left)
+
+
+def _why_not(kind: str | None, task: str, read: tuple[str, ...]) -> str:
+    if kind is None:
+        return UNKNOWN
+    return f"in the format {kind}, which " + ("is not the one given" if kind in read else f"{task} does not read")
+
+
+def _passed_over(listing: Listing) -> str:
+    found = Counter(listing.passed_over.values())
+    return f" ({', '.join(f'{count:,} × {reason}' for reason, count in sorted(found.items()))})" if found else ""
 
 
 def _has_sub_folders(listing: Listing) -> bool:
@@ -177,19 +106,28 @@ def _has_sub_folders(listing: Listing) -> bool:
     return bool(class_folders(Path(listing.root)))
 
 
-def _images_by_class(source: str, listing: Listing) -> Source:
+def _images_by_class(settings: PrepareSettings, listing: Listing) -> Source:
+    source = settings.source
     files = {name: size for name, size in listing.files.items() if "/" in name}
     if files:
-        return Source("images", listing.root, tuple(files), tuple(files.values()))
+        beside = {name: BESIDE_CLASSES for name in listing.files if "/" not in name}
+        return _source(settings, listing, "images", files, beside)
     if _has_sub_folders(listing):
         raise UserError(f"The sub-folders of {source} hold no files.", "Put the images of each class into them.")
     what = "has no sub-folders" if is_remote(source) or any(Path(listing.root).iterdir()) else "is empty"
     raise UserError(f"The folder {source} {what}.", "Put the images of each class into a sub-folder of its name.")
 
 
-def _of_one_format(settings: PrepareSettings, listing: Listing, files: dict[str, int], wanted: str) -> Source:
+def _of_one_format(
+    settings: PrepareSettings,
+    listing: Listing,
+    files: Mapping[str, int],
+    kinds: Mapping[str, str | None],
+    wanted: str,
+    left: Mapping[str, str] | None = None,
+) -> Source:
     if wanted == "auto":
-        found = Counter(format_of(name) or "unknown" for name in files)
+        found = Counter(kinds[name] or "unknown" for name in files)
         if len(found) > 1:
             counts = some_of([f"{count:,} × {name}" for name, count in found.items()], most=8)
             raise UserError(
@@ -208,13 +146,37 @@ def _of_one_format(settings: PrepareSettings, listing: Listing, files: dict[str,
             f"The source {settings.source} is no file of texts that {settings.task} reads ({', '.join(read)}).",
             _remedy(settings.task),
         )
-    return Source(wanted, listing.root, tuple(files), tuple(files.values()))
+    return _source(settings, listing, wanted, files, left or {})
+
+
+def _source(
+    settings: PrepareSettings, listing: Listing, kind: str, files: Mapping[str, int], left: Mapping[str, str]
+) -> Source:
+    dialect: Dialect = settings.dialect
+    if dialect.delimiter and kind != "csv":
+        raise UserError(f"delimiter is given, but the source {settings.source} is {kind}, not CSV.", "Leave it out.")
+    if dialect.encoding and kind not in WITH_ENCODING:
+        raise UserError(f"encoding is given, but the source {settings.source} is {kind}, not text.", "Leave it out.")
+    if settings.image_root and kind not in TABLES:
+        raise UserError(
+            f"image_root is given, but the source {settings.source} is {kind}, and no table that names images.",
+            "Leave it out.",
+        )
+    return Source(
+        kind,
+        listing.root,
+        tuple(files),
+        tuple(files.values()),
+        given=settings.source,
+        dialect=dialect,
+        passed_over={**listing.passed_over, **left},
+    )
 
 
 def _remedy(task: str) -> str:
     more = {"causal_lm": ", text", "image_classification": ", tar shards"}.get(task, "")
     classes = ", or a folder with one sub-folder of images per class" if task == "image_classification" else ""
     return (
-        f"Give files (JSONL, CSV, Parquet, Arrow{more}){classes}: a path, a pattern or gs://…; or a sample. "
+        f"Give files (JSONL, CSV, TSV, Parquet, Arrow{more}){classes}: a path, a pattern or gs://…; or a sample. "
         "source_format says what a suffix does not."
     )

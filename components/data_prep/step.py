@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.dataset import MANIFEST
+from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST
 from gpu_pipelines.cluster.members import Cluster
 from gpu_pipelines.components.data_prep.prepare import prepare_together
 from gpu_pipelines.components.data_prep.report import write_report
@@ -53,11 +53,25 @@ def run(arguments: Mapping[str, Any]) -> None:
             "rows_kept": manifest.records_kept,
             "rows_duplicate": manifest.duplicates,
             "rows_near_duplicate": manifest.near_duplicates,
+            "rows_in_test_source": manifest.in_test_source,
             "rows_rejected": manifest.rows_rejected,
+            "label_conflicts": manifest.label_conflicts,
             "classes": len(manifest.labels),
             **{f"rows_{split}": manifest.rows(split) for split in manifest.splits},
         }
         log_metrics(arguments["statistics"], figures)
+        if manifest.label_conflicts:
+            print(
+                f"warning: {manifest.label_conflicts:,} rows have the content of a row of another class; they are in "
+                f"{LABEL_CONFLICTS} of the dataset, and label_conflicts=reject leaves all such rows out",
+                flush=True,
+            )
+        if manifest.test_source:
+            print(
+                f"test is {manifest.test_source['source']}; {manifest.in_test_source:,} rows of {manifest.source} are "
+                "in it too and were left out",
+                flush=True,
+            )
         print(
             f"kept {manifest.records_kept:,} of {manifest.rows_read:,} rows, left out {manifest.duplicates:,} "
             f"duplicates, rejected {manifest.rows_rejected:,}: "

@@ -5,19 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, BinaryIO
 
 from gpu_pipelines.components.data_prep.class_names import class_names, named
+from gpu_pipelines.components.data_prep.compression import DamagedError
+from gpu_pipelines.components.data_prep.file_kinds import DELIMITERS, delimiter_of, header_names
+from gpu_pipelines.components.data_prep.files import SourceFile, is_tab_separated
 from gpu_pipelines.components.data_prep.row_streams import (
     LARGEST_TEXT,
-    DamagedError,
     Meter,
     Problem,
     bounded_lines,
-    decompressed,
+    text_of,
+    undecodable,
 )
-from gpu_pipelines.components.data_prep.source_files import Source, SourceFile
 from gpu_pipelines.errors import UserError
 
 _EXTRA = "\0extra"
@@ -30,15 +33,21 @@ _ARROW_FILE = b"ARROW1"
 TableRow = tuple[str, dict[str, Any] | Problem]
 
 
-def columns_of(file: SourceFile, format_name: str) -> list[str]:
-    """The columns of a table; of JSON lines those of its first rows."""
-    meter = Meter(Source(format_name, "", (file.name,)))
+def columns_of(file: SourceFile, format_name: str, choices: Sequence[Sequence[str]]) -> list[str]:
+    """The columns of a table; of JSON lines those of its first rows.
+
+    Args:
+        file: the table.
+        format_name: csv, jsonl, parquet or arrow.
+        choices: columns that are looked for, which tell the delimiter of CSV.
+    """
+    meter = Meter.of_nothing()
     if format_name in ("parquet", "arrow"):
         with file.open() as stored:
             return list(_columnar(stored, format_name).names)
     if format_name == "csv":
-        with decompressed(file, meter) as stream:
-            return [name for name in _csv_reader(stream).fieldnames or [] if name]
+        with text_of(file, meter) as stream:
+            return [name for name in _csv_reader(stream, file, choices).fieldnames or [] if name]
     seen: dict[str, None] = {}
     for number, (_, row) in enumerate(_jsonl_rows(file, meter, [], "")):
         if isinstance(row, dict):
@@ -50,6 +59,12 @@ def columns_of(file: SourceFile, format_name: str) -> list[str]:
 
 def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy: str) -> None:
     missing = [column for column in wanted if column not in has]
+    doubled = [column for column in wanted if has.count(column) > 1]
+    if doubled:
+        raise UserError(
+            f"The table {file.name} has the column {doubled[0]!r} {has.count(doubled[0])} times: {', '.join(has)}.",
+            "Rename all but one of them.",
+        )
     if missing:
         raise UserError(
             f"The table {file.name} has no column {' and no column '.join(repr(column) for column in missing)}; "
@@ -58,7 +73,7 @@ def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy
         )
 
 
-def _csv_reader(stream: BinaryIO) -> csv.DictReader[str]:
+def _csv_reader(stream: BinaryIO, file: SourceFile, choices: Sequence[Sequence[str]]) -> csv.DictReader[str]:
     csv.field_size_limit(LARGEST_TEXT)
     # Bytes that are not UTF-8 stay what they are, as surrogates: two classes must not become one, a path must be found.
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -70,12 +85,25 @@ def _csv_reader(stream: BinaryIO) -> csv.DictReader[str]:
             # Before Python 3.11 the reader gives up at a NUL; no path has one, so such a row is rejected either way.
             yield line.replace("\0", "\\0")
 
-    return csv.DictReader(lines(), restkey=_EXTRA)
+    every = lines()
+    first = list(islice(every, 1))
+    delimiter = _delimiter(first[0] if first else "", file, choices)
+    return csv.DictReader(chain(first, every), restkey=_EXTRA, delimiter=delimiter)
+
+
+def _delimiter(header: str, file: SourceFile, choices: Sequence[Sequence[str]]) -> str:
+    if file.dialect.delimiter:
+        return file.dialect.delimiter
+    if is_tab_separated(file.name):
+        return "\t"
+    # Where none gives the columns that are looked for, the message names the columns that there most probably are.
+    most = max(DELIMITERS, key=lambda delimiter: len(header_names(header, delimiter)))
+    return delimiter_of(header, DELIMITERS, choices) or most
 
 
 def _csv_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
-    with decompressed(file, meter) as stream:
-        reader = _csv_reader(stream)
+    with text_of(file, meter) as stream:
+        reader = _csv_reader(stream, file, [columns])
         try:
             names = [name for name in reader.fieldnames or [] if name]
         except csv.Error as error:
@@ -89,12 +117,16 @@ def _csv_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -
             except csv.Error as error:
                 yield f"{reader.line_num}", Problem("malformed row", str(error))
                 continue
-            extra = _EXTRA in row
-            yield f"{reader.line_num}", Problem("malformed row", "more fields than the header has") if extra else row
+            if _EXTRA in row:
+                yield f"{reader.line_num}", Problem("malformed row", "more fields than the header has")
+            elif list(row.values()) == names:
+                yield f"{reader.line_num}", Problem("malformed row", "the header once more")
+            else:
+                yield f"{reader.line_num}", row
 
 
 def _jsonl_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
-    with decompressed(file, meter) as stream:
+    with text_of(file, meter) as stream:
         waiting: list[TableRow] = []
         seen: dict[str, None] = {}
         missing = set(columns)
@@ -124,6 +156,8 @@ def _json_object(line: bytes | None) -> dict[str, Any] | Problem:
         return Problem("malformed row", f"longer than {LARGEST_TEXT >> 20} MiB")
     try:
         row = json.loads(line)
+    except UnicodeDecodeError as error:
+        return Problem("not UTF-8", undecodable(error))
     except (ValueError, RecursionError) as error:
         return Problem("malformed row", f"not JSON: {error}")
     return row if isinstance(row, dict) else Problem("malformed row", "not a JSON object")
@@ -136,6 +170,17 @@ def _columnar(stored: BinaryIO, format_name: str) -> Any:
 
         return pq.read_schema(stored)
     return _arrow_batches(stored)[0]
+
+
+def nested_columns(file: SourceFile, format_name: str) -> dict[str, str]:
+    """The columns of a Parquet or Arrow file that hold no plain values, and the type of each; of others none."""
+    import pyarrow as pa
+
+    if format_name not in ("parquet", "arrow"):
+        return {}
+    with file.open() as stored:
+        schema = _columnar(stored, format_name)
+    return {field.name: str(field.type) for field in schema if pa.types.is_nested(field.type)}
 
 
 def _parquet_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
@@ -205,7 +250,7 @@ def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
             try:
                 yield batch.slice(number, 1).to_pylist()[0]
             except UnicodeDecodeError as error:
-                yield Problem("not UTF-8", str(error))
+                yield Problem("not UTF-8", undecodable(error))
 
 
 READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[TableRow]]] = {

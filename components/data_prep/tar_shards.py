@@ -11,11 +11,10 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from gpu_pipelines.components.data_prep.row_streams import DamagedError, Meter, Problem, decompressed
-from gpu_pipelines.components.data_prep.source_files import IMAGE_SUFFIXES, SourceFile
+from gpu_pipelines.components.data_prep.compression import DamagedError
+from gpu_pipelines.components.data_prep.files import IMAGE_SUFFIXES, LARGEST_IMAGE, SourceFile
+from gpu_pipelines.components.data_prep.row_streams import Meter, Problem, decompressed
 
-# Bytes of one file in a shard; nothing that is an image is larger.
-_LARGEST_MEMBER = 256 << 20
 _LABELS = (".cls", ".json")
 _END = bytes(512)
 
@@ -72,8 +71,8 @@ def _members(stream: _Tail) -> Iterator[tuple[str, bytes | Problem]]:
 
 
 def _content(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | Problem:
-    if member.size > _LARGEST_MEMBER:
-        return Problem("malformed row", f"{member.name} is larger than {_LARGEST_MEMBER >> 20} MiB")
+    if member.size > LARGEST_IMAGE:
+        return Problem("malformed row", f"{member.name} is larger than {LARGEST_IMAGE >> 20} MiB")
     content = shard.extractfile(member)
     return content.read() if content else b""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.errors import UserError
@@ -10,7 +11,19 @@ if TYPE_CHECKING:
     from gpu_pipelines.components.data_prep.settings import PrepareSettings
 
 
-def columns_of_task(settings: PrepareSettings, has: list[str]) -> tuple[str, ...]:
+def columns_looked_for(settings: PrepareSettings) -> list[tuple[str, ...]]:
+    """The choices of columns that a task reads, the first one first; a table needs all columns of one choice."""
+    if settings.task == "causal_lm":
+        return [(settings.text_column,), ("prompt", "completion"), ("messages",)]
+    named = (getattr(settings, f"{_kind(settings)}_column"), settings.label_column, settings.slice_by)
+    return [tuple(dict.fromkeys(column for column in named if column))]
+
+
+def _kind(settings: PrepareSettings) -> str:
+    return "image" if settings.task == "image_classification" else "text"
+
+
+def columns_of_task(settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
     """The columns that are read, of those that a table has.
 
     Args:
@@ -20,34 +33,21 @@ def columns_of_task(settings: PrepareSettings, has: list[str]) -> tuple[str, ...
     Raises:
         UserError: one is missing.
     """
-    if settings.task == "causal_lm":
-        return columns_of_texts(settings, has)
-    kind = "image" if settings.task == "image_classification" else "text"
-    named = (getattr(settings, f"{kind}_column"), settings.label_column, settings.slice_by)
-    wanted = tuple(dict.fromkeys(column for column in named if column))
-    missing = [column for column in wanted if column not in has]
-    if missing:
-        raise UserError(
-            f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
-            f"it has {', '.join(has) or 'none at all'}.",
-            f"Name the columns with -p {kind}_column=… and -p label_column=….",
-        )
-    return wanted
-
-
-def columns_of_texts(settings: PrepareSettings, has: list[str]) -> tuple[str, ...]:
-    """The columns with the text of a language model: the one that was named, or those of prompts or chats.
-
-    Raises:
-        UserError: there is none of them.
-    """
-    for wanted in ((settings.text_column,), ("prompt", "completion"), ("messages",)):
+    choices = columns_looked_for(settings)
+    for wanted in choices:
         if set(wanted) <= set(has):
             return wanted
-    if not has:
-        raise UserError(f"The source {settings.source} holds no texts.")
+    if settings.task == "causal_lm":
+        if not has:
+            raise UserError(f"The source {settings.source} holds no texts.")
+        raise UserError(
+            f"The source {settings.source} has no column {settings.text_column!r}, no columns 'prompt' and "
+            f"'completion', and no column 'messages'; it has {', '.join(has)}.",
+            "Name the column of texts with -p text_column=….",
+        )
+    missing = [column for column in choices[0] if column not in has]
     raise UserError(
-        f"The source {settings.source} has no column {settings.text_column!r}, no columns 'prompt' and 'completion', "
-        f"and no column 'messages'; it has {', '.join(has)}.",
-        "Name the column of texts with -p text_column=….",
+        f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
+        f"it has {', '.join(has) or 'none at all'}.",
+        f"Name the columns with -p {_kind(settings)}_column=… and -p label_column=….",
     )

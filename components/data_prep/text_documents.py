@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpu_pipelines.components.data_prep.row_streams import LARGEST_TEXT, Meter, Problem, bounded_lines, decompressed
-from gpu_pipelines.components.data_prep.source_files import SourceFile
+from gpu_pipelines.components.data_prep.files import SourceFile
+from gpu_pipelines.components.data_prep.row_streams import (
+    LARGEST_TEXT,
+    Meter,
+    Problem,
+    bounded_lines,
+    text_of,
+    undecodable,
+)
 
 
 def text_rows(
     file: SourceFile, meter: Meter, columns: list[str], remedy: str
 ) -> Iterator[tuple[str, dict[str, Any] | Problem]]:
     """Each document as the column `text`, named by its first line."""
-    with decompressed(file, meter) as stream:
+    with text_of(file, meter) as stream:
         document: list[bytes] = []
         first = size = 0
         too_large = False
@@ -40,4 +47,4 @@ def _document(lines: list[bytes], first: int, too_large: bool) -> dict[str, Any]
     try:
         return {"text": b"".join(lines).decode("utf-8-sig" if first == 1 else "utf-8").strip("\r\n")}
     except UnicodeDecodeError as error:
-        return Problem("not UTF-8", str(error))
+        return Problem("not UTF-8", undecodable(error))

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.components.data_prep.class_names import class_in, encoding_problem
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.row_streams import Meter, Problem
 from gpu_pipelines.components.data_prep.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source, find_source
-from gpu_pipelines.components.data_prep.task_columns import columns_of_texts
+from gpu_pipelines.components.data_prep.source_files import find_source
+from gpu_pipelines.components.data_prep.task_columns import columns_looked_for, columns_of_task
 from gpu_pipelines.sources.names import SAMPLE
 
 # Packages of the standard library, on every Python from 3.10 to 3.13, whose docstrings tell them apart.
@@ -58,13 +60,14 @@ def text_source(settings: PrepareSettings, scratch: Path) -> Source:
 
     Args:
         settings: `source`, `source_format` and `task` are read.
-        scratch: an empty directory; a sample data set is written there and read back like any other.
+        scratch: a directory to be made; a sample data set is written there and read back like any other.
 
     Raises:
         UserError: the source does not exist, or is in a format that the task does not read.
     """
     if not settings.source.startswith(SAMPLE):
         return find_source(settings)
+    scratch.mkdir(parents=True)
     path = scratch / f"{settings.source.removeprefix('sample:')}.jsonl"
     write_sample(path)
     return find_source(replace(settings, source=str(path), source_format="jsonl"))
@@ -89,7 +92,7 @@ def text_records(
         remedy = "Name the columns with -p text_column=… and -p label_column=…."
         wanted = list(dict.fromkeys(column for column in (text, label, settings.slice_by) if column))
         for _, (where, row) in rows_of(source, wanted, remedy, meter):
-            record = _labelled(where, row, text, label)
+            record = _labelled(where, row, settings)
             yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
     else:
         remedy = "Name the column of texts with -p text_column=…."
@@ -105,7 +108,7 @@ def text_columns(source: Source, settings: PrepareSettings) -> tuple[str, ...]:
     """
     if source.format == "text":
         return ("text",)
-    return columns_of_texts(settings, source_columns(source))
+    return columns_of_task(settings, source_columns(source, columns_looked_for(settings)))
 
 
 def write_sample(path: Path) -> None:
@@ -149,20 +152,18 @@ def _documentation() -> list[dict[str, str]]:
     return rows
 
 
-def _labelled(where: str, row: dict[str, Any] | Problem, text: str, label: str) -> TextRecord:
-    record = _record(where, row, (text,))
+def _labelled(where: str, row: dict[str, Any] | Problem, settings: PrepareSettings) -> TextRecord:
+    value = None if isinstance(row, Problem) else row.get(settings.text_column)
+    if isinstance(value, list):
+        return _unusable(where, "no text", _nested(settings.text_column, value))
+    record = _record(where, row, (settings.text_column,))
     if record.problem or isinstance(row, Problem):
         return record
-    name = row.get(label)
-    named = "" if name is None or name != name else str(name).strip()
-    if isinstance(name, (list, dict)):
-        return _unusable(where, "malformed row", f"{label!r} holds a {type(name).__name__}")
-    if not isinstance(record.text, str):
-        return _unusable(where, "no text", f"{text!r} holds no text")
-    if not named:
-        return _unusable(where, "no label")
-    if problem := _encoding_problem([named]):
-        return _unusable(where, "not Unicode", problem)
+    named = class_in(row.get(settings.label_column), settings)
+    if isinstance(named, Problem):
+        return TextRecord(where, "", problem=named)
+    if problem := encoding_problem([named]):
+        return TextRecord(where, "", problem=problem)
     return replace(record, label=named)
 
 
@@ -174,9 +175,14 @@ def _record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, ...])
         return _chat(where, values[0])
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) < len(values) or not texts[-1].strip():
-        return _unusable(where, "no text", f"{columns[-1]!r} is empty or no text")
-    if problem := _encoding_problem(texts):
-        return _unusable(where, "not Unicode", problem)
+        column, value = next(
+            (pair for pair in zip(columns, values, strict=True) if not isinstance(pair[1], str)),
+            (columns[-1], values[-1]),
+        )
+        nested = isinstance(value, (dict, list))
+        return _unusable(where, "no text", _nested(column, value) if nested else f"{column!r} is empty or no text")
+    if problem := encoding_problem(texts):
+        return TextRecord(where, "", problem=problem)
     return TextRecord(where, texts[0] if len(texts) == 1 else (texts[0], texts[1]))
 
 
@@ -186,18 +192,14 @@ def _chat(source: str, messages: list[Any]) -> TextRecord:
             return _unusable(source, "malformed messages", "each must have a role and a content, both text")
     if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
         return _unusable(source, "no answer", "no message of the assistant")
-    if problem := _encoding_problem([message["content"] for message in messages]):
-        return _unusable(source, "not Unicode", problem)
+    if problem := encoding_problem([message["content"] for message in messages]):
+        return TextRecord(source, "", problem=problem)
     # A table of messages gives each the keys of all; a template would take an empty tool call for one.
     return TextRecord(source, [{k: v for k, v in message.items() if v is not None} for message in messages])
 
 
-def _encoding_problem(texts: list[str]) -> str:
-    try:
-        "".join(texts).encode("utf-8")
-    except UnicodeEncodeError as error:
-        return str(error)
-    return ""
+def _nested(column: str, value: Any) -> str:
+    return f"{column!r} holds a nested value ({type(value).__name__}), and a column of texts is needed"
 
 
 def _unusable(source: str, reason: str, detail: str = "") -> TextRecord:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.components.data_prep.content_split import content_number, split_at
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.progress import Progress
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.text_sources import TextRecord, text_records
 from gpu_pipelines.recipes.text_encoding import texts_of
 
@@ -71,10 +71,11 @@ class TrainingTexts:
 
 @dataclass
 class Survey:
-    """What the first pass finds: the names of the classes, whether there are chats, and texts to train on."""
+    """What the first pass finds: classes, whether there are chats, texts to train on, the first row of each problem."""
 
     rows: int = 0
     labels: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
     has_chats: bool = False
     training: TrainingTexts = field(default_factory=TrainingTexts)
 
@@ -82,13 +83,14 @@ class Survey:
         """Writes the texts to a file in `folder`, and returns the rest."""
         with (folder / _TEXTS).open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(item) + "\n" for item in self.training.items())
-        said = {"rows": self.rows, "labels": sorted(self.labels), "has_chats": self.has_chats}
-        return {**said, "parts": self.training.parts}
+        said = {"rows": self.rows, "labels": sorted(self.labels), "problems": self.problems}
+        return {**said, "has_chats": self.has_chats, "parts": self.training.parts}
 
     @classmethod
     def read(cls, folder: Path, said: Mapping[str, Any]) -> Survey:
         """What `save` wrote."""
-        found = cls(said["rows"], set(said["labels"]), said["has_chats"], TrainingTexts(parts=said["parts"]))
+        training = TrainingTexts(parts=said["parts"])
+        found = cls(said["rows"], set(said["labels"]), said["problems"], said["has_chats"], training)
         with (folder / _TEXTS).open(encoding="utf-8") as file:
             for line in file:
                 found.training.add(*json.loads(line))
@@ -101,10 +103,12 @@ class Survey:
         whole = cls(
             sum(found.rows for found in surveys),
             set().union(*(found.labels for found in surveys)),
+            {},
             any(found.has_chats for found in surveys),
             TrainingTexts(parts=parts),
         )
         for found in surveys:
+            whole.problems.update({**found.problems, **whole.problems})
             for number, texts in found.training.items():
                 whole.training.add(number, texts)
         return whole
@@ -136,6 +140,7 @@ def survey(
         progress.advance()
         found.rows += 1
         if record.problem:
+            found.problems.setdefault(record.problem.reason, f"{record.source}: {record.problem.detail}")
             continue
         found.labels.add(record.label)
         found.has_chats = found.has_chats or isinstance(record.text, list)

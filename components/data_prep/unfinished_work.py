@@ -155,7 +155,8 @@ def unfinished_work(settings: PrepareSettings, base: str, nodes: int = 1) -> Ite
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-") as scratch, ExitStack() as held:
         alone = f"{scratch}/alone"
         # Which rows a stream of a read session gets is told by no one before, and differs between sessions.
-        place = alone if is_bigquery(settings.source) else f"{base.rstrip('/')}/{_key(settings)}"
+        streams = is_bigquery(settings.source) or is_bigquery(settings.test_source)
+        place = alone if streams else f"{base.rstrip('/')}/{_key(settings)}"
         # Machines that work together share the place; two runs of one machine that know nothing of each other must not.
         if nodes == 1 and not is_remote(place) and not _is_ours(Path(place), held):
             print("another run prepares the same data at this moment; this one shares nothing with it", flush=True)
@@ -176,8 +177,9 @@ def _is_ours(place: Path, held: ExitStack) -> bool:
 def _key(settings: PrepareSettings) -> str:
     # How many rows may be rejected is looked at when all is done.
     said = {name: value for name, value in asdict(settings).items() if name != "max_rejected"}
+    sources = [source for source in (settings.source, settings.test_source) if source]
     try:
-        state = source_fingerprint(settings.source, settings.billing_project)
+        state = "".join(source_fingerprint(source, settings.billing_project) for source in sources)
     except (OSError, RuntimeError, ValueError):
         state = ""  # what is wrong with it is said when it is read
     return hashlib.sha256(json.dumps([said, state, digest_of_program()]).encode()).hexdigest()[:32]

@@ -12,11 +12,12 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import MANIFEST, DatasetWriter, Manifest
 from gpu_pipelines.artifacts.documents import read_as
+from gpu_pipelines.components.data_prep.duplicates import label_number, record_number
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.portions import Portion
 from gpu_pipelines.components.data_prep.row_streams import Meter
-from gpu_pipelines.components.data_prep.source_files import Source
 from gpu_pipelines.components.data_prep.unfinished_work import UnfinishedWork
-from gpu_pipelines.components.data_prep.verdicts import NUMBERS, Candidate, Verdicts
+from gpu_pipelines.components.data_prep.verdicts import NUMBERS, Candidate, Verdict, Verdicts
 
 Item = TypeVar("Item")
 
@@ -31,7 +32,7 @@ class Unit:
         start: place of its first record among those of the portion.
         read: records so far.
         is_last: whether it is the last of its portion; known when all of it has been read.
-        numbers: `record_number` of its usable records.
+        numbers: of its usable records one after another `content_number`, `record_number` and `label_number`.
     """
 
     portion: int
@@ -149,15 +150,35 @@ class Units(Generic[Item]):
         self.passed_over += 1
 
 
-def candidates(group: Group[Any], usable: Sequence[tuple[int, int, int]]) -> list[Candidate]:
+def candidates(group: Group[Any], usable: Sequence[tuple[int, int, str]]) -> list[Candidate]:
     """The usable records of a group, and what is kept of them for whoever continues after the unit.
 
     Args:
         group: the group.
-        usable: of each its place in the group, its `content_number` and its `record_number`.
+        usable: of each its place in the group, its `content_number` and its class.
     """
-    group.unit.numbers.extend(number for _, _, number in usable)
-    return [Candidate(group.start + place, content, number) for place, content, number in usable]
+    found = [
+        Candidate(group.start + place, content, record_number(content, label), label_number(label))
+        for place, content, label in usable
+    ]
+    for record in found:
+        group.unit.numbers.extend((record.content, record.number, record.label))
+    return found
+
+
+def leave_out(verdict: Verdict, source: str, writer: DatasetWriter) -> bool:
+    """Keeps note of a record that does not go into the dataset, and returns whether it is one."""
+    if verdict.split:
+        return False
+    if verdict.near:
+        writer.leave_out_near_duplicate(source, **verdict.near)
+    elif verdict.in_test_source:
+        writer.leave_out_test_rows()
+    elif verdict.other_label:
+        writer.reject(source, "label conflict", f"the same content is in the class {verdict.other_label!r} too")
+    else:
+        writer.leave_out_duplicates()
+    return True
 
 
 def unit_name(portion: int, number: int) -> str:
@@ -201,7 +222,7 @@ class UnitWriters:
         with self.of(unit) as writer:
             manifest = writer.finish(rows_read=unit.read)
         self._writer = None
-        np.save(self._work.path(unit.name) / NUMBERS, np.array(unit.numbers, dtype=np.uint64))
+        np.save(self._work.path(unit.name) / NUMBERS, np.array(unit.numbers, dtype=np.uint64).reshape(-1, 3).T)
         hashes = {file.path: file.sha256 for files in manifest.splits.values() for file in files}
         self._work.commit(unit.name, {"read": unit.read, "is_last": unit.is_last}, hashes)
 

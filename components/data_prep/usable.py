@@ -4,32 +4,76 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
 from gpu_pipelines.components.data_prep.settings import PrepareSettings, limit_of
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, some_of
 
 
-def require_labels(found: Iterable[str], settings: PrepareSettings) -> list[str]:
+def require_labels(
+    found: Iterable[str], settings: PrepareSettings, problems: Mapping[str, str] | None = None
+) -> list[str]:
     """The classes of a source in the order of people.
 
     Args:
         found: the labels of its usable rows; empty ones are none.
         settings: `source` is named in the message.
+        problems: the first row with each reason for which rows cannot be used.
 
     Raises:
         UserError: there are fewer than two.
     """
     labels = _sorted_labels({label for label in found if label})
     if len(labels) < 2:
+        if not labels:
+            require_rows(problems or {}, settings)
         only = f"a single class, {labels[0]!r}" if labels else "no labelled rows"
         where = "sub-folders or the label column" if settings.task == "image_classification" else "label column"
         raise UserError(
             f"The source {settings.source} has {only}; a classifier needs at least two.", f"Check the {where}."
         )
     return labels
+
+
+def require_rows(problems: Mapping[str, str], settings: PrepareSettings) -> None:
+    """Says why none of the rows of a source can be used.
+
+    Args:
+        problems: the first row with each reason for which rows cannot be used.
+        settings: `source` is named in the message.
+
+    Raises:
+        UserError: there are reasons.
+    """
+    if problems:
+        reasons = "; ".join(f"{reason} (first: {first[:300]})" for reason, first in sorted(problems.items()))
+        raise UserError(f"No row of {settings.source} can be used: {reasons}.")
+
+
+def require_labels_of_test(found: Iterable[str], labels: list[str], settings: PrepareSettings) -> None:
+    """Refuses a test source with classes that cannot be learned; warns of classes that it does not test.
+
+    Args:
+        found: the labels of its usable rows.
+        labels: the classes of the source.
+        settings: the sources are named in the message.
+
+    Raises:
+        UserError: there are other classes, or no labelled rows.
+    """
+    tested = {label for label in found if label}
+    if not tested:
+        raise UserError(f"The test_source {settings.test_source} has no labelled rows.")
+    if unknown := tested - set(labels):
+        raise UserError(
+            f"The test_source {settings.test_source} has classes that {settings.source} has not: "
+            f"{some_of(map(repr, unknown), most=10)}.",
+            "Both need the same classes.",
+        )
+    if untested := set(labels) - tested:
+        print(f"warning: test_source has no rows of {some_of(map(repr, untested), most=10)}", flush=True)
 
 
 def _sorted_labels(labels: set[str]) -> list[str]:
@@ -60,11 +104,13 @@ def require_usable(manifest: Manifest, settings: PrepareSettings, rejected: Iter
         raise UserError(
             f"{manifest.rows_rejected:,} of {manifest.rows_read:,} rows of {settings.source} were rejected, more than "
             f"max_rejected={settings.max_rejected}: {reasons}.",
-            "Mend the rows, or raise max_rejected.",
+            "Mend the rows, or raise max_rejected, a share such as 20%, a number, or unlimited.",
         )
     if not manifest.records_kept:
         raise UserError(f"All {manifest.rows_read:,} rows of {settings.source} were rejected: {reasons}.")
     for split in SPLITS:
+        if split == "test" and settings.test_source and not manifest.rows(split):
+            raise UserError(f"No row of the test_source {settings.test_source} can be used: {reasons or 'none'}.")
         if not manifest.rows(split):
             raise UserError(
                 f"The split {split!r} is empty: {manifest.records_kept:,} rows are too few to give "

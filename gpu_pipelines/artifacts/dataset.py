@@ -1,4 +1,7 @@
-"""The dataset artifact: `dataset.json`, Arrow IPC shards by split, `rejected.jsonl` and `near_duplicates.jsonl`.
+"""The dataset artifact: `dataset.json`, Arrow IPC shards by split, and what became of other rows.
+
+`rejected.jsonl` has the rows that cannot be used, `near_duplicates.jsonl` those that are nearly as another one, and
+`label_conflicts.jsonl` those that are in the dataset though the same content is in another class.
 
 A shard holds one record batch with fixed-size features, so that it can be mapped into memory and a batch of rows is
 a slice of it. `dataset.json` is written last: a directory without it is not a dataset.
@@ -27,6 +30,7 @@ MANIFEST = "dataset.json"
 SLICE = "slice"
 REJECTED = "rejected.jsonl"
 NEAR_DUPLICATES = "near_duplicates.jsonl"
+LABEL_CONFLICTS = "label_conflicts.jsonl"
 SPLITS = ("train", "val", "test")
 SHARD_BYTES = 64 << 20
 
@@ -83,7 +87,14 @@ class Manifest:
         slice_by: column of the source whose value is kept with each row; empty for none.
         duplicates: records left out because the same one, or a near-duplicate of it, was there before.
         near_duplicates: how many of these were near-duplicates; each is in `near_duplicates.jsonl`.
-        test_source: where a fixed test set came from, `source` and `fingerprint`; None if test is a split of the data.
+        in_test_source: how many of these were left out because they are in the test source.
+        label_conflicts: rows kept though the same content came before in another class; each is in
+            `label_conflicts.jsonl`.
+        test_source: where the rows of the test split came from, if not from `source`: as the user named it
+            (`source`), and hex SHA-256 of the names and states of its files (`fingerprint`).
+        files_read: files of the source and of the test source; 0 where there are none.
+        files_passed_over: by the reason, how many things in their folders are not read (`files`), and some names
+            (`examples`).
     """
 
     task: str
@@ -102,7 +113,11 @@ class Manifest:
     source_fingerprint: str = ""
     slice_by: str = ""
     near_duplicates: int = 0
-    test_source: dict[str, Any] | None = None
+    in_test_source: int = 0
+    label_conflicts: int = 0
+    test_source: dict[str, str] | None = None
+    files_read: int = 0
+    files_passed_over: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def rows(self, split: str) -> int:
         return sum(file.rows for file in self.splits[split])
@@ -160,7 +175,11 @@ class Manifest:
             source_fingerprint=content.get("source_fingerprint", ""),
             slice_by=content.get("slice_by", ""),
             near_duplicates=content.get("near_duplicates", 0),
+            in_test_source=content.get("in_test_source", 0),
+            label_conflicts=content.get("label_conflicts", 0),
             test_source=content.get("test_source"),
+            files_read=content.get("files_read", 0),
+            files_passed_over=dict(content.get("files_passed_over", {})),
         )
 
 
@@ -184,6 +203,7 @@ class DatasetWriter:
         slice_by: column of the source whose value `add` gets for each row; empty for none.
         rows_per_shard: rows after which a new shard is begun; left out, as many as fill 64 MiB, at most 8,192.
         source_fingerprint: of the source's files, taken before they were read.
+        test_source: where the test split comes from, and its fingerprint; None if from the source.
     """
 
     def __init__(
@@ -200,6 +220,7 @@ class DatasetWriter:
         slice_by: str = "",
         rows_per_shard: int | None = None,
         source_fingerprint: str = "",
+        test_source: dict[str, str] | None = None,
     ) -> None:
         self._directory = directory
         self._identity: dict[str, Any] = {
@@ -208,6 +229,7 @@ class DatasetWriter:
             "tokenizer": tokenizer,
             "source_fingerprint": source_fingerprint,
             "slice_by": slice_by,
+            "test_source": test_source,
         }
         if tokenizer is not None:
             self._identity["tokenizer_files"] = sha256_of_tree(directory / tokenizer)
@@ -224,13 +246,14 @@ class DatasetWriter:
         self._files: dict[str, list[DataFile]] = {split: [] for split in SPLITS}
         self._class_rows = {split: [0] * len(self._labels) for split in SPLITS}
         self._rejected: Counter[str] = Counter()
-        self._kept = self._duplicates = self._near_duplicates = 0
+        self._kept = self._duplicates = self._near_duplicates = self._in_test_source = self._label_conflicts = 0
         # What an earlier attempt left is no dataset any more once its shards are written over.
         (directory / MANIFEST).unlink(missing_ok=True)
         for split in SPLITS:
             (directory / split).mkdir(parents=True, exist_ok=True)
         self._rejected_file = (directory / REJECTED).open("w", encoding="utf-8")
         self._near_file = (directory / NEAR_DUPLICATES).open("w", encoding="utf-8")
+        self._conflicts_file = (directory / LABEL_CONFLICTS).open("w", encoding="utf-8")
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -238,8 +261,8 @@ class DatasetWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._rejected_file.close()
-        self._near_file.close()
+        for file in (self._rejected_file, self._near_file, self._conflicts_file):
+            file.close()
 
     def add(self, split: str, source: str, row: Mapping[str, Any], records: int = 1, slice_value: str = "") -> None:
         """Adds a row.
@@ -296,6 +319,22 @@ class DatasetWriter:
         """Counts records that are left out because the same ones were there before."""
         self._duplicates += records
 
+    def leave_out_test_rows(self, records: int = 1) -> None:
+        """Counts records that are left out because the same content is in the test source."""
+        self._duplicates += records
+        self._in_test_source += records
+
+    def note_label_conflict(self, source: str, label: str, other: str) -> None:
+        """Keeps note of a record that is kept though the same content came before in another class.
+
+        Args:
+            source: where it came from.
+            label: its class.
+            other: the class that the content was in before.
+        """
+        self._label_conflicts += 1
+        self._conflicts_file.write(json.dumps({"source": source, "label": label, "other_label": other}) + "\n")
+
     def leave_out_near_duplicate(self, source: str, duplicate_of: str, similarity: float) -> None:
         """Keeps note of a record that is left out because one much like it is in the dataset.
 
@@ -326,8 +365,8 @@ class DatasetWriter:
         Raises:
             RuntimeError: a record was neither kept nor counted as rejected or duplicate; a fault of the program.
         """
-        self._rejected_file.flush()
-        self._near_file.flush()
+        for file in (self._rejected_file, self._near_file, self._conflicts_file):
+            file.flush()
         for split in SPLITS:
             if self._pending[split].rows:
                 self._write_shard(split)
@@ -346,6 +385,8 @@ class DatasetWriter:
             records=self._records,
             duplicates=self._duplicates,
             near_duplicates=self._near_duplicates,
+            in_test_source=self._in_test_source,
+            label_conflicts=self._label_conflicts,
         )
         check(manifest)
         write_document(self._directory / MANIFEST, manifest.to_json())

@@ -26,6 +26,10 @@ _READ_AHEAD = 8 << 20
 _UNAVAILABLE = (408, 429, 500, 502, 503, 504)
 
 
+class NoSuchStorageError(UserError):
+    """A URI of a storage that nothing installed reads."""
+
+
 def is_remote(uri: str) -> bool:
     """Whether a URI names a place in object storage rather than a path of this machine."""
     return "://" in uri
@@ -46,7 +50,7 @@ def _connected(uri: str) -> tuple[Any, str]:
     except (ValueError, ImportError) as error:
         package = _PACKAGES.get(scheme)
         remedy = f"Install it: pip install {package}." if package else "Give a local path or gs://bucket/folder."
-        raise UserError(f"{uri} cannot be read: {error}.", remedy) from None
+        raise NoSuchStorageError(f"{uri} cannot be read: {error}.", remedy) from None
 
 
 @contextmanager
@@ -116,8 +120,12 @@ def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def read_remote(uri: str) -> bytes:
-    """The content of a file.
+def read_remote(uri: str, most: int | None = None) -> bytes:
+    """The content of a file, or its beginning.
+
+    Args:
+        uri: such as `gs://bucket/folder/name`.
+        most: bytes after which it stops; None for all.
 
     Raises:
         FileNotFoundError: there is none.
@@ -125,7 +133,13 @@ def read_remote(uri: str) -> bytes:
     """
     files, path = _connected(uri)
     with _as_user_errors(uri, "read"):
-        content: bytes = files.cat_file(path)
+        try:
+            content: bytes = files.cat_file(path, end=most)
+        except Exception as error:
+            # Of an empty file there is no range of bytes.
+            if most is None or getattr(error, "code", None) != 416:
+                raise
+            return b""
     return content
 
 

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
+#: What is read, in preparation and in serving. Pillow opens more, EPS for one by starting another program.
+IMAGE_FORMATS = (
+    "PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "DDS", "PCX", "TGA",
+)  # fmt: skip
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
 # Larger images than this are resized by default; on a GPU give image_size=224 or more.
 LARGEST_CHOSEN_SIZE = 64
@@ -61,9 +65,9 @@ def open_image(encoded: bytes) -> Image.Image:
     if not encoded:
         raise UnreadableImageError("the file is empty")
     try:
-        image = Image.open(io.BytesIO(encoded))
+        image = Image.open(io.BytesIO(encoded), formats=IMAGE_FORMATS)
     except UnidentifiedImageError:
-        raise UnreadableImageError("not an image that Pillow knows") from None
+        raise UnreadableImageError(f"not an image in a format that is read ({', '.join(IMAGE_FORMATS)})") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged bytes.
         raise UnreadableImageError(str(error) or type(error).__name__) from None
     # Pillow only warns up to twice its limit; turning the warning into an error would not be safe in threads.
@@ -124,6 +128,8 @@ def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
             (side, side), Image.Resampling.BILINEAR, box=drafted[1] if drafted else None
         )
         pixels = np.asarray(resized.transpose(turn) if turn is not None else resized, dtype=np.uint8)
+    except UnreadableImageError:
+        raise
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged bytes.
         raise UnreadableImageError(str(error) or type(error).__name__) from None
     return pixels[None] if geometry.mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -148,12 +154,41 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
+_TIFF_BITS = 258  # BitsPerSample, TIFF 6.0, section 8
+
+
+def _white(image: Image.Image, values: np.ndarray) -> float:
+    """The value of white in grey of more than 8 bits; black is 0.
+
+    Of 12 and 16 bits it is the largest value that there can be. Values of 32 bits do not say what white is: fractions
+    to 1 are shares of it, as in scikit-image and torchvision, and to 255 those of 8 bits; whole numbers to 255 are
+    those of 8 bits, and to 65,535 those of 16 bits.
+
+    Raises:
+        UnreadableImageError: there are other values, so that white is not known.
+    """
+    whites: tuple[int, ...] = (65535,)  # Pillow makes this of other formats, of PGM with 10 bits for one
+    if image.mode == "F":
+        whites = (1, 255)
+    elif isinstance(image, TiffImagePlugin.TiffImageFile):
+        bits = image.tag_v2.get(_TIFF_BITS, (16,))[0]
+        has_sign = image.mode == "I"
+        whites = (255, 65535) if bits > 16 else (2 ** (bits - has_sign) - 1,)
+    low, high = float(values.min()), float(values.max())
+    for white in whites:
+        if low >= 0 and high <= white:
+            return float(white)
+    known = " or ".join(f"0 to {white:,}" for white in whites)
+    raise UnreadableImageError(
+        f"its values go from {low:g} to {high:g}, and what is white is known of {known}; save it with 8 or 16 bits"
+    )
+
+
 def _to_mode(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         # Pillow clips deep grey to 255 instead of scaling it; medical and depth images would come out white.
         values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
-        scale = 1.0 if image.mode == "F" else 255 / 65535
-        image = Image.fromarray(np.clip(np.rint(values * scale), 0, 255).astype(np.uint8))
+        image = Image.fromarray(np.rint(values * (255 / _white(image, values))).astype(np.uint8))
     if image.has_transparency_data:
         # Onto white, as Hugging Face's processors do; a black drawing on nothing would come out all black.
         drawn = image.convert("RGBA")

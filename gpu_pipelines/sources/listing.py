@@ -1,15 +1,22 @@
-"""The files of a source of data, on this machine or in object storage."""
+"""The files of a source of data, on this machine or in object storage, and what lies there and is no file of it."""
 
 from __future__ import annotations
 
 import glob
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed
 from gpu_pipelines.errors import UserError
+
+#: Why something in a folder is passed over.
+HIDDEN = "hidden"
+BROKEN_LINK = "link that leads nowhere"
+LINKED_FOLDER = "linked folder below the first level"
+EMPTY_FOLDER = "folder without files"
+NO_FILE = "neither a file nor a folder"
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
@@ -23,11 +30,19 @@ def shown_path(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True)
 class Listing:
-    """Files by name: what all begin with, the rest of each name with its size in bytes, and what was named."""
+    """Files by name.
+
+    Attributes:
+        root: what all names begin with.
+        files: the rest of each name, and the file's size in bytes.
+        kind: what was named: file, folder, pattern or nothing.
+        passed_over: the rest of the name of what lies there too, and why it is no file of the source.
+    """
 
     root: str
     files: dict[str, int]
-    kind: str  # file, folder, pattern or nothing
+    kind: str
+    passed_over: dict[str, str] = field(default_factory=dict)
 
 
 def is_pattern(source: str) -> bool:
@@ -45,17 +60,22 @@ def list_source(source: str) -> Listing:
     if is_remote(source):
         return _list_remote(source.rstrip("/"))
     path = Path(source).expanduser()
+    passed_over: dict[str, str] = {}
     if is_pattern(source):
         root, kind = _fixed_part(str(path)), "pattern"
         # pathlib takes no absolute patterns.
-        found = [place for place in glob.glob(str(path), recursive=True) if Path(place).is_file()]  # noqa: PTH207
+        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
+        found = [place for place in matches if Path(place).is_file()]
+        passed_over = {place[len(root) :]: BROKEN_LINK for place in matches if _leads_nowhere(place)}
     elif path.is_dir():
-        root, kind, found = f"{str(path).rstrip('/')}/", "folder", list(_files_below(path))
+        root, kind = f"{str(path).rstrip('/')}/", "folder"
+        found = list(_files_below(path, passed_over))
+        passed_over = {place[len(root) :]: reason for place, reason in passed_over.items()}
     else:
         root, kind = str(path)[: str(path).rfind("/") + 1], "file" if path.exists() else "nothing"
         found = [str(path)] if path.exists() else []
     names = sorted((place[len(root) :] for place in found), key=lambda name: name.split("/"))
-    return Listing(root, {name: Path(f"{root}{name}").stat().st_size for name in names}, kind)
+    return Listing(root, {name: Path(f"{root}{name}").stat().st_size for name in names}, kind, passed_over)
 
 
 def _list_remote(source: str) -> Listing:
@@ -68,7 +88,8 @@ def _list_remote(source: str) -> Listing:
         root, kind = f"{source}/", "folder" if found else "nothing"
     names = {place[len(root) :]: int(info.get("size") or 0) for place, info in found.items()}
     shown = sorted((name for name in names if not _is_hidden(name)), key=lambda name: name.split("/"))
-    return Listing(root, {name: names[name] for name in shown}, kind)
+    hidden = {name: HIDDEN for name in names if _is_hidden(name)} if kind == "folder" else {}
+    return Listing(root, {name: names[name] for name in shown}, kind, hidden)
 
 
 def _fixed_part(pattern: str) -> str:
@@ -82,20 +103,72 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _files_below(folder: Path) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
-        where = shown_path(error.filename)
-        raise UserError(f"The folder {where} cannot be read: {error.strerror}.", "Mend its permissions.")
+def _leads_nowhere(place: str) -> bool:
+    return os.path.islink(place) and not os.path.exists(place)  # noqa: PTH110, PTH114 (speed)
 
-    yield from (str(path) for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+
+def _files_below(folder: Path, passed_over: dict[str, str]) -> Iterator[str]:
+    """The places of the files of a folder; `passed_over` gets the places of what else is there, and why."""
+    for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            passed_over.update(dict.fromkeys(_hidden_files(entry), HIDDEN))
+        elif entry.is_file():
+            yield str(entry)
+        elif not entry.is_dir():
+            passed_over[str(entry)] = _why_no_file(str(entry))
     # Only at the first level a link to a folder is followed; deeper ones could lead in a circle.
     for below in class_folders(folder):
-        for place, folders, files in os.walk(below, onerror=refuse):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            paths = (os.path.join(place, name) for name in files if not name.startswith("."))  # noqa: PTH118 (speed)
-            yield from (path for path in paths if os.path.isfile(path))  # noqa: PTH113 (speed)
+        is_empty = True
+        for place in _files_deep_below(below, passed_over):
+            is_empty = False
+            yield place
+        if is_empty:
+            passed_over[f"{below}/"] = EMPTY_FOLDER
+
+
+def _files_deep_below(folder: Path, passed_over: dict[str, str]) -> Iterator[str]:
+    for place, folders, files in os.walk(folder, onerror=_refuse):
+        for name in list(folders):
+            path = os.path.join(place, name)  # noqa: PTH118 (speed)
+            if name.startswith("."):
+                folders.remove(name)
+                passed_over.update(dict.fromkeys(_hidden_files(Path(path)), HIDDEN))
+            elif os.path.islink(path):  # noqa: PTH114 (speed)
+                passed_over[f"{path}/"] = LINKED_FOLDER
+        for name in files:
+            path = os.path.join(place, name)  # noqa: PTH118 (speed)
+            if name.startswith("."):
+                passed_over[path] = HIDDEN
+            elif os.path.isfile(path):  # noqa: PTH113 (speed)
+                yield path
+            else:
+                passed_over[path] = _why_no_file(path)
+
+
+def _refuse(error: OSError) -> None:
+    raise UserError(
+        f"The folder {shown_path(error.filename)} cannot be read: {error.strerror}.", "Mend its permissions."
+    )
+
+
+def _hidden_files(entry: Path) -> Iterator[str]:
+    """A hidden file, or each file of a hidden folder."""
+    if entry.is_symlink() or not entry.is_dir():
+        yield str(entry)
+        return
+    for place, _, files in os.walk(entry):
+        yield from (f"{place}/{name}" for name in files)
+
+
+def _why_no_file(path: str) -> str:
+    return BROKEN_LINK if _leads_nowhere(path) else NO_FILE
 
 
 def class_folders(folder: Path) -> list[Path]:
     """The sub-folders that name the classes, sorted; hidden ones are none."""
     return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def has_files(folder: Path) -> bool:
+    """Whether there is a file below a folder, hidden ones aside; looks no further than the first."""
+    return next(_files_deep_below(folder, {}), None) is not None

@@ -17,11 +17,12 @@ from conftest import storage_emulator, write_photos
 from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.components.data_prep import bigquery_rows
+from gpu_pipelines.components.data_prep.files import Source
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.row_streams import Meter
 from gpu_pipelines.components.data_prep.rows import rows_of
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_prep.source_files import Source, find_source
+from gpu_pipelines.components.data_prep.source_files import find_source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
 from gpu_pipelines.sources.fingerprint import source_fingerprint

@@ -301,8 +301,8 @@ def test_a_row_without_image_or_label_is_kept_as_unusable(tmp_path: Path, name: 
     ]
     records = records_of(table(tmp_path / name, rows))
     assert len(records) == len(rows)
-    assert [bool(r.problem) for r in records] == [False, True, True, False, False]
-    assert [r.label for r in records if not r.problem] == ["cat", "", ""]
+    assert [bool(r.problem) for r in records] == [False, True, True, True, True]
+    assert [r.problem.reason for r in records if r.problem] == ["malformed row"] * 2 + ["no label"] * 2
 
 
 @pytest.mark.parametrize("name", TABLES[:3])

@@ -227,6 +227,7 @@ def prepare(file: Path, format_name: str, directory: Path) -> Manifest:
             vocabulary_size=300,
             image_size=8,
             color_mode="L",
+            max_rejected="unlimited",
         ),
         directory,
     )

@@ -24,9 +24,12 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_machines_leave_the_dataset_of_one(texts: Path, tmp_path: Path) -> None:
+    fixed = write_texts(tmp_path / "fixed", files=2, rows=20, seed=1)
+    shutil.copy(texts / "0.jsonl", fixed / "0.jsonl")
     settings = PrepareSettings(
-        source=str(texts), task="causal_lm", sequence_length=64, vocabulary_size=400, near_duplicates=0.6, **LIKE
-    )
+        source=str(texts), task="causal_lm", sequence_length=64, vocabulary_size=400, near_duplicates=0.6,
+        test_source=str(fixed), **LIKE,
+    )  # fmt: skip
     whole = prepare_alone(settings, tmp_path / "alone", UNIT)
     machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), UNIT)
     assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
@@ -35,7 +38,8 @@ def test_two_machines_leave_the_dataset_of_one(texts: Path, tmp_path: Path) -> N
     manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
     assert manifest["duplicates"] > 100, "there are some, in other files than their first"
     kept = sum(manifest["records"].values())
-    assert kept + manifest["duplicates"] + manifest["rows_rejected"] == manifest["rows_read"] == 7 * 300
+    assert kept + manifest["duplicates"] + manifest["rows_rejected"] == manifest["rows_read"] == 7 * 300 + 320
+    assert manifest["in_test_source"] > 250
 
 
 def test_images_on_two_machines_and_without_looking_for_all_first(tmp_path: Path) -> None:
@@ -56,6 +60,7 @@ def test_images_on_two_machines_and_without_looking_for_all_first(tmp_path: Path
     assert len(portions) > 2, "there is something to share"
     manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
     assert (manifest["duplicates"], manifest["rejected"]) == (1, {"unreadable image": 1})
+    assert manifest["label_conflicts"] == 1
 
 
 def test_a_machine_that_is_gone_ends_the_others_and_a_second_try_continues(texts: Path, tmp_path: Path) -> None:
