@@ -21,3 +21,7 @@ RUN = "GPU_PIPELINES_RUN"
 # moves artifacts from and to object storage, before and after the step: their local paths are to be used then, whatever
 # their URIs are. Unset: a step reads and writes artifacts in Cloud Storage itself.
 STORAGE = "GPU_PIPELINES_STORAGE"
+
+# Seconds after which a training that is not heard of has lost its right to write its checkpoints; see
+# gpu_pipelines/artifacts/checkpoint_lock.py. Unset: 60.
+CHECKPOINT_LEASE = "GPU_PIPELINES_CHECKPOINT_LEASE"
