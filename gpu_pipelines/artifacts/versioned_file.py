@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from gpu_pipelines.artifacts.remote_files import as_user_errors, connected, is_remote
+from gpu_pipelines.errors import UserError
 
 
 class VersionedFile(Protocol):
@@ -29,7 +30,11 @@ class VersionedFile(Protocol):
         ...
 
     def write(self, content: bytes, version: str) -> str | None:
-        """Replaces a version; the new version, or None if the file is of another one by now."""
+        """Replaces a version; the new version, or None if the file is of another one by now.
+
+        Raises:
+            UserError: the storage cannot be written to, or is not there.
+        """
         ...
 
     def delete(self, version: str) -> None:
@@ -143,8 +148,14 @@ class _CloudStorageFile:
                     data=content,
                     json_out=True,
                 )
-            except (FileExistsError, FileNotFoundError):
+            except FileExistsError:
                 return None
+            except FileNotFoundError:
+                if version:
+                    return None
+                raise UserError(
+                    f"{self._uri} cannot be written to: there is no such bucket.", "Check its name."
+                ) from None
         return str(written["generation"])
 
     def delete(self, version: str) -> None:
