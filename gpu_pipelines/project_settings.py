@@ -72,6 +72,8 @@ _FORMS = {
         "the full name of a TensorBoard, projects/P/locations/L/tensorboards/NUMBER",
     ),
 }
+#: A variable of the environment, and a key of a Kubernetes secret with the secret's name before it.
+_VARIABLE, _SECRET_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), re.compile(rf"{_NAME}/[-._a-zA-Z0-9]{{1,253}}")
 #: As Google Cloud has it for labels of its resources.
 _LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
 
@@ -105,6 +107,7 @@ class ProjectSettings:
         kueue_queue: queue of Kueue that the GPU steps wait in.
         volume_claim: PersistentVolumeClaim that is mounted in every step on Kubeflow.
         checkpoints: where checkpoints go on Kubeflow, `gs://…`, in place of the claim.
+        secret_env: variables of the steps on Kubeflow whose values are in Kubernetes secrets, each as SECRET/KEY.
         labels: on all jobs and pipelines.
         origins: where each setting was found, by its name.
     """
@@ -132,6 +135,7 @@ class ProjectSettings:
     kueue_queue: str | None = None
     volume_claim: str | None = None
     checkpoints: str | None = None
+    secret_env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -239,10 +243,25 @@ def _from_gcloud() -> list[tuple[str, dict[str, str]]]:
 def _problems(name: str, value: Any, origin: str) -> list[str]:
     if name == "labels":
         return problems_of_labels(value, origin)
+    if name == "secret_env":
+        return _problems_of_secret_env(value, origin)
     pattern, form = _FORMS[name]
     if isinstance(value, str) and re.fullmatch(pattern, value):
         return []
     return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {form}."]
+
+
+def _problems_of_secret_env(variables: Any, origin: str) -> list[str]:
+    # What was given is not repeated: it may be the secret itself.
+    if not isinstance(variables, dict):
+        return [f"secret_env (from {origin}) is no mapping of variable to SECRET/KEY."]
+    return [
+        f"secret_env (from {origin}): the entry {str(name)[:70]!r} is none. It takes the name of a variable, such as "
+        "HF_TOKEN, and where its value is, SECRET/KEY; the value itself belongs into the secret."
+        for name, place in variables.items()
+        if not (isinstance(name, str) and _VARIABLE.fullmatch(name))
+        or not (isinstance(place, str) and _SECRET_KEY.fullmatch(place))
+    ]
 
 
 def problems_of_labels(labels: Any, origin: str) -> list[str]:

@@ -81,15 +81,17 @@ def write_photos(folder: Path, per_class: int = 40, classes: tuple[str, ...] = (
 @contextmanager
 def storage_emulator(bucket: str) -> Iterator[str]:
     """A Cloud Storage emulator with one bucket, which Google's clients talk to meanwhile; gives the bucket's URI."""
-    from gcp_storage_emulator.server import create_server
+    from gcp_storage_emulator import server as emulator
+    from storage_preconditions import CheckingRouter
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
+    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
     server.start()
     try:
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(emulator, "Router", CheckingRouter)
             patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
             yield f"gs://{bucket}"
     finally:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import MARKER, Checkpoint, CheckpointInfo
+from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.components.training.retention import superseded
@@ -38,6 +39,7 @@ class CheckpointWriter:
     Args:
         store: where they go.
         settings: how many are kept.
+        lock: the right to write there, which the chief holds; None on other processes.
         group: a gloo group of all processes, used for nothing else, where the state is sharded; else None. On the
             training's own group the thread's collectives would be mixed up with those of the training.
         events_uri: folder in object storage that gets the TensorBoard events as well; empty for none.
@@ -47,11 +49,13 @@ class CheckpointWriter:
         self,
         store: CheckpointStore,
         settings: TrainingSettings,
+        lock: CheckpointLock | None,
         group: dist.ProcessGroup | None,
         events_uri: str = "",
     ) -> None:
         self._store = store
         self._settings = settings
+        self._lock = lock
         self._group = group
         self._events_uri = events_uri
         self._chief = dist.get_rank() == 0
@@ -100,14 +104,16 @@ class CheckpointWriter:
     def _write(self, state: State, info: dict[str, Any]) -> None:
         name = checkpoints.checkpoint_path(self._store.directory, info["step"]).name
         path = self._store.directory / name
-        if self._chief:
+        if self._lock is not None:
+            self._lock.require_held()
             self._store.begin(name)
         if self._group is not None:
             dist.barrier(self._group)
             path.mkdir(parents=True, exist_ok=True)
         save_state(state, path, self._group)
         files = self._publish_own(name)
-        if self._chief:
+        if self._lock is not None:
+            self._lock.require_held()
             checkpoint = checkpoints.mark_complete(path, files=files, **info)
             self._store.publish([f"{name}/{MARKER}"])
             self._store.publish_log(self._events_uri)
@@ -146,7 +152,7 @@ class CheckpointWriter:
 
 
 def restore(
-    state: Callable[[], State], store: CheckpointStore, identity: Identity
+    state: Callable[[], State], store: CheckpointStore, identity: Identity, lock: CheckpointLock | None
 ) -> tuple[Checkpoint | None, list[CheckpointInfo]]:
     """Reads the newest good checkpoint into a state, in place; all processes call it.
 
@@ -156,16 +162,18 @@ def restore(
         state: gives the tensors to read into; not called if there is no checkpoint.
         store: where to look.
         identity: what the checkpoint must share with this training.
+        lock: the right to write there, which the chief waits for first; None on other processes.
 
     Returns:
         The checkpoint, or None if there is none, and what it and those before it say of themselves.
 
     Raises:
-        UserError: the checkpoints are of another training, or cannot be read.
+        UserError: another training writes there, the checkpoints are of another one, or they cannot be read.
     """
     chosen: list[Any] = [None]
-    if dist.get_rank() == 0:
+    if lock is not None:
         try:
+            lock.acquire()
             chosen = [_newest_good(store, identity)]
         except UserError as error:
             chosen = [error]

@@ -33,6 +33,7 @@ from gpu_pipelines.components.training.parallelism import (
 )
 from gpu_pipelines.components.training.precision import choose_precision, computing_in
 from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.components.training.store_lock import lock_of
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.recipes.building import build_model
 from gpu_pipelines.recipes.checkpoint_state import State, frozen_weights_sha256, training_state
@@ -65,6 +66,7 @@ class Trainer:
         self._recipe, self._dataset, self._settings = recipe, dataset, settings
         self._store, self._devices, self._device = store, devices, device
         self._chief = dist.get_rank() == 0
+        self._lock = lock_of(store) if self._chief else None
         self._device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         self._interruption = Interruption(dist.new_group(backend="gloo"))
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
@@ -112,11 +114,18 @@ class Trainer:
         Returns:
             Whether it came to its end; False if it was interrupted, after writing a checkpoint.
         """
+        try:
+            return self._train()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _train(self) -> bool:
         sharded = self._parallelism == "fsdp"
         group = dist.new_group(backend="gloo") if sharded else None
         asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
         events_uri = asked if is_remote(asked) else ""
-        self._writer = CheckpointWriter(self._store, self._settings, group, events_uri)
+        self._writer = CheckpointWriter(self._store, self._settings, self._lock, group, events_uri)
         cost, peak = self._measure()
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
@@ -275,7 +284,7 @@ class Trainer:
         self._writer.save(state, info)
 
     def _resume(self, cost: ModelCost) -> int:
-        found, whole = restore(self._state, self._store, self._identity)
+        found, whole = restore(self._state, self._store, self._identity, self._lock)
         if self._chief:
             self._write_configuration(cost)
         self._was_interrupted = False

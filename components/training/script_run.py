@@ -23,6 +23,7 @@ from gpu_pipelines.components.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.components.training.script_code import fetch
 from gpu_pipelines.components.training.script_settings import ONE_PROCESS, ScriptSettings
 from gpu_pipelines.components.training.script_variables import script_variables, tf_config
+from gpu_pipelines.components.training.store_lock import lock_of
 from gpu_pipelines.errors import UserError
 
 
@@ -90,17 +91,20 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
     with tempfile.TemporaryDirectory(prefix="script-") as folder:
         target, imports = fetch(settings, Path(folder))
         store = CheckpointStore(checkpoint_uri.rstrip("/"), Path(folder) / "staging")
-        store.fetch_log()
         own = script_variables(dataset, store.uri, store.directory / METRICS, os.environ)
         own |= {name: str(value) for name, value in settings.environment.items()}
         if imports:
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
         arguments = [*target, *map(str, settings.arguments)]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
-        run_with(settings.launcher, arguments, own, devices, cluster)
         if not cluster.is_chief:
+            run_with(settings.launcher, arguments, own, devices, cluster)
             return None
-        store.publish_log()
+        with lock_of(store) as lock:
+            store.fetch_log()
+            run_with(settings.launcher, arguments, own, devices, cluster)
+            lock.require_held()
+            store.publish_log()
         names = [checkpoint.name for checkpoint in store.complete()]
         metrics = read_metrics(store.directory / METRICS)
     return ScriptSummary(settings, devices, cluster.nodes, time.monotonic() - started, names, metrics)

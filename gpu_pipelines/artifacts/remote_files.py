@@ -35,8 +35,12 @@ def is_remote(uri: str) -> bool:
     return "://" in uri
 
 
-def _connected(uri: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path in it."""
+def connected(uri: str) -> tuple[Any, str]:
+    """The file system (of fsspec) of a URI, and the path in it.
+
+    Raises:
+        UserError: there is no such storage, or nothing installed that reads it.
+    """
     import fsspec
 
     scheme = uri.partition("://")[0]
@@ -54,7 +58,13 @@ def _connected(uri: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _as_user_errors(uri: str, done: str) -> Iterator[None]:
+def as_user_errors(uri: str, done: str) -> Iterator[None]:
+    """Turns what a storage's client raises into a `UserError`; a file that is not there stays a `FileNotFoundError`.
+
+    Args:
+        uri: what was asked for.
+        done: what failed, such as "read" or "written to".
+    """
     try:
         yield
     except (FileNotFoundError, UserError):
@@ -101,9 +111,9 @@ def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:
     Raises:
         UserError: the storage cannot be listed.
     """
-    files, path = _connected(uri)
+    files, path = connected(uri)
     scheme = uri.partition("://")[0]
-    with _as_user_errors(uri, "listed"):
+    with as_user_errors(uri, "listed"):
         files.invalidate_cache()
         try:
             if pattern:
@@ -131,8 +141,8 @@ def read_remote(uri: str, most: int | None = None) -> bytes:
         FileNotFoundError: there is none.
         UserError: it cannot be read.
     """
-    files, path = _connected(uri)
-    with _as_user_errors(uri, "read"):
+    files, path = connected(uri)
+    with as_user_errors(uri, "read"):
         try:
             content: bytes = files.cat_file(path, end=most)
         except Exception as error:
@@ -150,8 +160,8 @@ def open_remote(uri: str) -> BinaryIO:
         FileNotFoundError: there is none.
         UserError: it cannot be read.
     """
-    files, path = _connected(uri)
-    with _as_user_errors(uri, "read"):
+    files, path = connected(uri)
+    with as_user_errors(uri, "read"):
         return io.BufferedReader(_RemoteFile(uri, files.open(path, "rb", block_size=_READ_AHEAD)), 1 << 20)
 
 
@@ -170,7 +180,7 @@ class _RemoteFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with _as_user_errors(self._uri, "read"):
+        with as_user_errors(self._uri, "read"):
             return int(self._file.readinto(buffer))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -196,13 +206,13 @@ class RemoteFolder:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
-        self._files, path = _connected(self.uri)
+        self._files, path = connected(self.uri)
         self._path = path.rstrip("/")
 
     def names(self) -> list[str]:
         """Relative paths of all files below the folder, as they are now; empty if there is none."""
         try:
-            with _as_user_errors(self.uri, "listed"):
+            with as_user_errors(self.uri, "listed"):
                 self._files.invalidate_cache()
                 found = self._files.find(self._path)
         except FileNotFoundError:
@@ -211,7 +221,7 @@ class RemoteFolder:
 
     def state(self) -> str:
         """Hex SHA-256 of the names of all files with what tells one version of a file from another."""
-        with _as_user_errors(self.uri, "listed"):
+        with as_user_errors(self.uri, "listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._path, detail=True)
         told = ("size", "generation", "md5Hash", "etag", "ETag", "mtime")
@@ -220,14 +230,14 @@ class RemoteFolder:
 
     def md5(self) -> dict[str, str]:
         """MD5 of all files by relative path, base64; empty where the storage keeps none."""
-        with _as_user_errors(self.uri, "listed"):
+        with as_user_errors(self.uri, "listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._path, detail=True)
         return {path[len(self._path) + 1 :]: str(info.get("md5Hash") or "") for path, info in found.items()}
 
     def read(self, name: str) -> bytes:
         """The content of a file."""
-        with _as_user_errors(self.uri, "read"):
+        with as_user_errors(self.uri, "read"):
             content: bytes = self._files.cat_file(f"{self._path}/{name}")
         return content
 
@@ -235,17 +245,17 @@ class RemoteFolder:
         """Copies files to the same relative paths below a local directory, in parallel."""
         for name in names:
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        with _as_user_errors(self.uri, "read"):
+        with as_user_errors(self.uri, "read"):
             self._files.get([f"{self._path}/{name}" for name in names], [str(directory / name) for name in names])
 
     def upload(self, directory: Path, names: Sequence[str]) -> None:
         """Copies files from a local directory to the same relative paths, in parallel; what is there is replaced."""
-        with _as_user_errors(self.uri, "written to"):
+        with as_user_errors(self.uri, "written to"):
             self._files.put([str(directory / name) for name in names], [f"{self._path}/{name}" for name in names])
 
     def write(self, name: str, content: bytes) -> None:
         """Writes one file; what is there is replaced."""
-        with _as_user_errors(self.uri, "written to"):
+        with as_user_errors(self.uri, "written to"):
             self._files.pipe_file(f"{self._path}/{name}", content)
 
     def require_same(self, directory: Path, names: Sequence[str]) -> None:
@@ -254,7 +264,7 @@ class RemoteFolder:
         Raises:
             UserError: names those that are not.
         """
-        with _as_user_errors(self.uri, "listed"):
+        with as_user_errors(self.uri, "listed"):
             self._files.invalidate_cache()
             there = {
                 path[len(self._path) + 1 :]: info for path, info in self._files.find(self._path, detail=True).items()
@@ -270,7 +280,7 @@ class RemoteFolder:
         if not names:
             return
         try:
-            with _as_user_errors(self.uri, "deleted from"):
+            with as_user_errors(self.uri, "deleted from"):
                 self._files.rm([f"{self._path}/{name}" for name in names])
         except FileNotFoundError:
             pass

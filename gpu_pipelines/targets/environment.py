@@ -27,6 +27,10 @@ RUN = "GPU_PIPELINES_RUN"
 # their URIs are. Unset: a step reads and writes artifacts in Cloud Storage itself.
 STORAGE = "GPU_PIPELINES_STORAGE"
 
+# Seconds after which a training that is not heard of has lost its right to write its checkpoints; see
+# gpu_pipelines/artifacts/checkpoint_lock.py. Unset: 60.
+CHECKPOINT_LEASE = "GPU_PIPELINES_CHECKPOINT_LEASE"
+
 # `EnvVar.name` of Vertex AI and of Kubernetes; a shell knows no others either.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -7,6 +7,7 @@ import email.policy
 import json
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from kfp_api.payload import Refused, checked, checked_parameters, checked_spec
+from kfp_api.workflow import Workflow
 
 #: robfig/cron with seconds: what the API server reads expressions with. Sunday is 0.
 _CRON = re.compile(r"[0-9*,/?-]+( [0-9*,/?-]+){4} [0-6*,/?-]+")
@@ -31,7 +33,12 @@ class State:
     Attributes:
         requests: method and path of each request.
         tokens: what came as Authorization.
-        fails: name of the step that fails, and what it says.
+        fails: name of the step that fails, and what is in the log of its pod.
+        hides: whether logs and workflows may not be read.
+        page: title of a web page that answers everything; empty for the API.
+        redirect: where all requests are sent on to; empty for nowhere.
+        unavailable: how many requests are still to be answered with 503.
+        stalls: seconds that pass before each answer.
     """
 
     experiments: list[dict[str, Any]] = field(default_factory=list)
@@ -39,11 +46,17 @@ class State:
     versions: list[dict[str, Any]] = field(default_factory=list)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     looks: dict[str, int] = field(default_factory=dict)
+    workflows: dict[str, Workflow] = field(default_factory=dict)
     recurring: dict[str, dict[str, Any]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
     fails: tuple[str, str] | None = None
     token: str | None = None
+    hides: bool = False
+    page: str = ""
+    redirect: str = ""
+    unavailable: int = 0
+    stalls: float = 0.0
 
 
 @dataclass
@@ -82,9 +95,19 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         status, content = self.service.answer(self.command, self.path, dict(self.headers), body)
-        text = json.dumps(content).encode()
+        is_text = isinstance(content, str)
+        text = content.encode() if is_text else json.dumps(content).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        if status == 302:
+            self.send_header("Location", self.service.redirect)
+        self.send_header(
+            "Content-Type",
+            "text/html; charset=utf-8"
+            if is_text and content.startswith("<")
+            else "text/plain"
+            if is_text
+            else "application/json",
+        )
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -101,6 +124,8 @@ class _Service:
         self._lock = threading.Lock()
         name = r"([^/:]+)"
         self._routes: list[tuple[str, str, Callable[..., Any]]] = [
+            ("GET", f"/apis/v1beta1/runs/{name}", self._get_run_v1),
+            ("GET", f"/apis/v1alpha1/runs/{name}/nodes/{name}/log", self._log),
             ("GET", "healthz", lambda query, body: {"multi_user": False}),
             ("GET", "experiments", self._list_experiments),
             ("POST", "experiments", self._create_experiment),
@@ -117,11 +142,23 @@ class _Service:
             ("DELETE", f"recurringruns/{name}", self._delete_recurring),
         ]
 
+    @property
+    def redirect(self) -> str:
+        return self._state.redirect
+
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> tuple[int, Any]:
         parts = urlsplit(target)
-        path = parts.path.removeprefix("/apis/v2beta1/").removeprefix("/")
+        path = parts.path.removeprefix("/apis/v2beta1/")
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         self._state.requests.append(f"{method} {path}")
+        time.sleep(self._state.stalls)
+        if self._state.page:
+            return 200, f"<!doctype html><html><head><title>{self._state.page}</title></head><body></body></html>"
+        if self._state.redirect:
+            return 302, ""
+        if self._state.unavailable:
+            self._state.unavailable -= 1
+            return 503, "no healthy upstream"
         token = headers.get("authorization") or headers.get("Authorization") or ""
         self._state.tokens.add(token)
         if self._state.token and token != f"Bearer {self._state.token}":
@@ -208,23 +245,24 @@ class _Service:
 
     def _advance(self, run: dict[str, Any], look: int) -> None:
         """Lets a run get one step further at each look."""
-        spec = run["pipeline_spec"]
-        tasks = _in_order(spec.get("pipeline_spec", spec)["root"]["dag"]["tasks"])
-        details = [_detail("root", "RUNNING"), _detail("root-driver", "SUCCEEDED")]
-        run["state"] = "RUNNING"
-        for number, name in enumerate(tasks[: look + 1]):
-            inner = _detail("executor", "RUNNING")
-            detail = _detail(name, "SUCCEEDED" if number < look else "RUNNING", number)
-            if self._state.fails and name == self._state.fails[0]:
-                detail["state"] = inner["state"] = run["state"] = "FAILED"
-                inner["error"] = {"code": 2, "message": self._state.fails[1]}
-            detail["child_tasks"] = [{"task_id": inner["task_id"]}]
-            details += [_detail(f"{name}-driver", "SUCCEEDED"), detail, inner]
-            if run["state"] == "FAILED":
-                break
-        if look >= len(tasks):
-            run["state"] = "SUCCEEDED"
-        run["run_details"] = {"task_details": details}
+        workflow = Workflow(run, look, self._state.fails)
+        run["state"] = workflow.state
+        run["run_details"] = {"task_details": workflow.task_details()}
+        self._state.workflows[run["run_id"]] = workflow
+
+    def _get_run_v1(self, query: dict[str, str], body: Any, run_id: str) -> Any:
+        """`toApiRunDetailV1`: the workflow with its status."""
+        if self._state.hides or run_id not in self._state.workflows:
+            raise Refused(403, "forbidden")
+        manifest = json.dumps(self._state.workflows[run_id].manifest())
+        return {"run": {"id": run_id}, "pipeline_runtime": {"workflow_manifest": manifest}}
+
+    def _log(self, query: dict[str, str], body: Any, run_id: str, pod: str) -> Any:
+        """`ReadRunLogV1`: status 200 whatever follows."""
+        workflow = self._state.workflows[run_id]
+        if self._state.hides or pod not in workflow.logs():
+            return {"error_message": f"Failed to read logs for run {run_id}", "error_details": ""}
+        return workflow.logs()[pod]
 
     def _terminate(self, query: dict[str, str], body: Any, run_id: str) -> Any:
         if run_id not in self._state.runs:
@@ -259,25 +297,6 @@ class _Service:
     def _delete_recurring(self, query: dict[str, str], body: Any, recurring: str) -> Any:
         del self._state.recurring[recurring]
         return {}
-
-
-def _in_order(tasks: dict[str, Any]) -> list[str]:
-    """Names of tasks, each after those that it depends on."""
-    ordered: list[str] = []
-    while len(ordered) < len(tasks):
-        ordered += [
-            name
-            for name, task in tasks.items()
-            if name not in ordered and set(task.get("dependentTasks", [])) <= set(ordered)
-        ]
-    return ordered
-
-
-def _detail(name: str, state: str, minute: int = 0) -> dict[str, Any]:
-    times = {"start_time": f"2026-11-21T10:{minute:02d}:00Z"}
-    if state != "RUNNING":
-        times["end_time"] = f"2026-11-21T10:{minute + 1:02d}:00Z"
-    return {"task_id": _new_id(), "display_name": name, "state": state, **times}
 
 
 def _file_of(kind: str, body: bytes) -> bytes:

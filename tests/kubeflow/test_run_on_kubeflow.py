@@ -19,6 +19,7 @@ from conftest import GPU_PIPELINES, Finished
 from kfp_api.server import KfpApi, serving
 
 from gpu_pipelines.accelerators import plan
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 
 PIPELINE = "train_evaluate_upload"
@@ -89,8 +90,9 @@ def test_a_run_is_submitted_with_both_documents_and_checked_parameters(folder: P
     assert f"gpu-pipelines cancel {run_id} --target kubeflow" in finished.out
     assert "with 4 × NVIDIA_TESLA_T4" in finished.err
     assert run["runtime_config"]["parameters"]["epochs"] == 2
-    executors = run["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    assert executors["exec-train-model"]["nodeSelector"]["labels"]["cloud.google.com/gke-spot"] == "true"
+    assert set(run["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == set(
+        run["pipeline_spec"]["pipeline_spec"]["deploymentSpec"]["executors"]
+    )
     assert [each["display_name"] for each in kfp_api.state.experiments] == ["mine"]
     again = on_kubeflow(folder, PIPELINE, "--accelerator", "l4:1", "--experiment", "mine", "--json")
     assert json.loads(again.out)["run_id"] in kfp_api.state.runs
@@ -119,12 +121,115 @@ def test_a_run_is_followed_to_its_end(folder: Path, kfp_api: KfpApi, compiled: P
     assert "executor" not in finished.out
 
 
+#: What KFP's launcher and Argo's executor print around what a step says.
+LOG = """\
+I1121 10:01:00.000000      15 launcher_v2.go:162] publish success.
+training vit-micro on 54 rows
+error: global_batch_size is 7, which 2 processes cannot share equally.
+  Give 6 or 8.
+F1121 10:01:09.000000      15 main.go:50] failed to execute component: exit status 1
+time="2026-11-21T10:01:09.000Z" level=info msg="sub-process exited" error="<nil>"
+"""
+
+
 def test_a_step_that_fails_ends_the_command_with_its_message(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
-    kfp_api.state.fails = ("train-model", "main: Error (exit code 1)")
+    kfp_api.state.fails = ("train-model", LOG)
     finished = on_kubeflow(folder, compiled, "--follow", "--interval", "0.1")
     assert finished.status == 1
-    assert "error: train-model failed: main: Error (exit code 1)" in finished.err
+    assert (
+        "error: train-model failed: global_batch_size is 7, which 2 processes cannot share equally.\n  Give 6 or 8.\n"
+        in finished.err
+    )
+    assert "exit status 1" not in finished.err
     assert "/#/runs/details/" in finished.err
+    assert "train-model: failed after 1 min 00 s" in finished.out
+    assert finished.out.count("train-model") == 2, "its driver, executor and attempts are no steps"
+    assert "upload-model" not in finished.out
+
+
+def test_without_its_log_a_failed_step_has_what_argo_says(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    kfp_api.state.fails = ("prepare-data", "Killed")
+    finished = on_kubeflow(folder, compiled, "--follow", "--interval", "0.1")
+    assert "error: prepare-data failed: Error (exit code 1)" in finished.err
+    kfp_api.state.hides = True
+    finished = on_kubeflow(folder, compiled, "--follow", "--interval", "0.1")
+    assert (finished.status, "error: prepare-data failed: its log says why" in finished.err) == (1, True)
+
+
+def test_a_service_that_is_out_for_a_moment_does_not_end_the_following(
+    folder: Path, kfp_api: KfpApi, compiled: Path
+) -> None:
+    assert on_kubeflow(folder, compiled).status == 0
+    (run_id,) = kfp_api.state.runs
+    kfp_api.state.unavailable = 2
+    followed = command(folder, "follow", run_id, "--target", "kubeflow", "--interval", "0.1")
+    assert followed.status == 0, followed.err
+    assert "upload-model: succeeded" in followed.out
+
+
+def test_a_run_that_is_not_there_ends_the_following_at_once(folder: Path, kfp_api: KfpApi) -> None:
+    followed = command(folder, "follow", "3f0c", "--target", "kubeflow", "--interval", "60")
+    assert (followed.status, "Run 3f0c not found" in followed.err) == (2, True), followed.err
+    assert len([request for request in kfp_api.state.requests if request.endswith("runs/3f0c")]) == 1
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        ("run",),
+        ("upload",),
+        ("cancel", "3f0c"),
+        ("follow", "3f0c"),
+        ("schedule", "list"),
+        ("schedule", "pause", "weekly"),
+        ("schedule", "create", "x", "--name", "weekly", "--cron", "0 3 * * 1"),
+    ],
+    ids=" ".join,
+)
+def test_a_web_page_is_no_answer(folder: Path, kfp_api: KfpApi, compiled: Path, what: tuple[str, ...]) -> None:
+    """Status 200 and HTML: a page to sign in, or a dashboard that answers at every path."""
+    arguments = (*what, *([str(compiled)] if what[0] in ("run", "upload") else []), "--target", "kubeflow")
+    kfp_api.state.page = "Kubeflow &amp; Central Dashboard"
+    finished = command(folder, *arguments)
+    assert finished.status == 2, finished.out
+    assert "a web page 'Kubeflow & Central Dashboard' answered at " in finished.err
+    assert "https://HOST/pipeline" in finished.err
+    assert "Traceback" not in finished.err
+    assert finished.out == ""
+    kfp_api.state.page, kfp_api.state.redirect = "", "https://kubeflow.example.com/dex/auth?client_id=kubeflow"
+    finished = command(folder, *arguments)
+    assert finished.status == 2, finished.out
+    assert "302 Found: one is sent on to https://kubeflow.example.com/dex/auth" in finished.err
+    assert "Give a token in GPU_PIPELINES_KUBEFLOW_TOKEN" in finished.err
+
+
+def test_a_page_that_comes_later_is_no_answer_either(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    """As when a session ends between two requests."""
+    from gpu_pipelines.project_settings import load_project_settings
+    from gpu_pipelines.targets.kubeflow import connection
+
+    client = connection.connect(load_project_settings(directory=folder))
+    kfp_api.state.page = "Sign in"
+    for request in (lambda: client.get_run("x"), lambda: client.terminate_run("x"), client.list_experiments):
+        with pytest.raises(UserError, match="a web page 'Sign in'"), connection.service_errors("Asking"):
+            request()
+
+
+def test_every_request_has_a_time_limit(folder: Path, kfp_api: KfpApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_pipelines.project_settings import load_project_settings
+    from gpu_pipelines.targets.kubeflow import connection
+
+    monkeypatch.setattr(connection, "_TIMEOUT", (0.3, 0.3))
+    settings = load_project_settings(directory=folder)
+    client = connection.connect(settings)
+    kfp_api.state.stalls = 1.5
+    for request in (
+        lambda: connection.connect(settings),
+        lambda: client.get_run("x"),
+        lambda: client.terminate_run("x"),
+    ):
+        with pytest.raises(UserError, match="timed out"), connection.service_errors("Asking"):
+            request()
 
 
 def test_ctrl_c_leaves_the_run(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:

@@ -1,4 +1,4 @@
-"""A step on several nodes: a TrainJob through the real SDK, whose nodes run on a server that stands in for GKE."""
+"""A step that is a TrainJob: through the real SDK, whose nodes run on a server that stands in for GKE."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import Finished, storage_emulator
 from kubernetes_api.server import KubernetesApi, serving
 from kubernetes_api.train_jobs import TrainJob
+from manifests import yaml_blocks
 
+from gpu_pipelines.targets.kubeflow.exchange import with_executor_input
 from gpu_pipelines.targets.kubeflow.pods import PodNeeds, Toleration
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job import Attempts
+from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
+from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec
 from gpu_pipelines.targets.process_1 import as_process_1
 
 NEEDS = PodNeeds(
@@ -30,6 +35,13 @@ NEEDS = PodNeeds(
     node_selector={"cloud.google.com/gke-accelerator": "nvidia-l4"},
     tolerations=(Toleration("nvidia.com/gpu"), Toleration("cloud.google.com/gke-spot", "true")),
 )
+#: The pod of the step, which belongs to a workflow of Argo.
+WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "pipeline-x7k2p", "uid": "7f3a"}
+LAUNCHER_POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "launcher", "uid": "51c0", "ownerReferences": [{**WORKFLOW, "controller": True}]},
+}
 #: How KFP compiles a component to a command, without what it installs.
 STUB = """\
 program_path=$(mktemp -d)
@@ -47,6 +59,7 @@ def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[
     from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
     from gpu_pipelines.step_interface import local_files, place_of
     rank = os.environ["PET_NODE_RANK"]
+    assert os.environ.get("HF_TOKEN") == "hf_secret"
     print(f"node {rank} of {os.environ['PET_NNODES']} reads {(local_files(dataset) / 'rows').read_text()}", flush=True)
     with user_errors_end_the_step():
         where = pathlib.Path(place_of(checkpoints, place))
@@ -82,7 +95,14 @@ def kubernetes_api(tmp_path: Path) -> Iterator[KubernetesApi]:
     folder = tmp_path / "cluster"
     folder.mkdir()
     with serving(folder) as api:
+        # What the documents give the service account of a run, and no more.
+        found = [each for each in yaml.safe_load_all("---\n".join(yaml_blocks())) if each and "rules" in each]
+        api.rules = [rule for role in found for rule in role["rules"]]
+        api.pods["launcher"] = LAUNCHER_POD
+        api.secrets["huggingface/token"] = "hf_secret"
         yield api
+        # The SDK asks for Trainer's version, and passes over that it is not told.
+        assert set(api.refused) <= {"get configmaps"}
 
 
 @pytest.fixture
@@ -107,6 +127,7 @@ def spec(claim: Path) -> TrainJobSpec:
         queue="training",
         service_account="trainer",
         environment={"GPU_PIPELINES_ACCELERATOR": "l4:2"},
+        secrets={"HF_TOKEN": "huggingface/token"},
         hours=5,
         restarts=2,
     )
@@ -135,12 +156,14 @@ def command_of(tmp_path: Path, place: str, what: str = "", dataset: str = "") ->
     return [*as_process_1(["sh", "-ec", STUB]), STEP, *step]
 
 
-def start(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str]) -> subprocess.Popen[str]:
-    """Starts what the step's own pod runs."""
+def start(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str], silence: float = 60) -> subprocess.Popen[str]:
+    """Starts what the step's own pod runs; `silence` is how long its nodes do without a sign of it, seconds."""
     environment = {
         **os.environ,
         "KUBECONFIG": str(api.kubeconfig),
         "GPU_PIPELINES_RUN": "run-1",
+        "KFP_POD_NAME": "launcher",
+        "GPU_PIPELINES_TRAIN_JOB_SILENCE": str(silence),
         "GPU_PIPELINES_STORAGE": spec.storage,
         "GPU_PIPELINES_TRAIN_JOB_INTERVAL": "0.3",
     }
@@ -164,17 +187,22 @@ def output_of(tmp_path: Path) -> dict[str, Any]:
 def require_manifest(job: TrainJob, spec: TrainJobSpec) -> None:
     """Checks that a TrainJob is what its specification says."""
     manifest, pod = job.manifest, job.pod["spec"]
-    assert manifest["spec"]["runtimeRef"] == {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
+    runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
+    assert manifest["spec"]["runtimeRef"] == runtime
     assert manifest["spec"]["trainer"]["numNodes"] == 2
     assert manifest["spec"]["activeDeadlineSeconds"] == 5 * 3600
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
+    assert manifest["metadata"]["labels"]["pipeline/runid"] == "run-1"
+    assert manifest["metadata"]["ownerReferences"] == [WORKFLOW], "it is deleted with the run"
     main = pod["containers"][0]
     assert main["image"] == spec.image
     assert main["resources"]["limits"] == {"cpu": "6", "memory": "20Gi", "nvidia.com/gpu": "2"}
-    assert {v["name"]: v["value"] for v in main["env"]} == {
+    assert {v["name"]: v.get("value") or v["valueFrom"] for v in main["env"]} == {
         "GPU_PIPELINES_ACCELERATOR": "l4:2",
         "GPU_PIPELINES_RUN": "run-1",
+        "HF_TOKEN": {"secretKeyRef": {"name": "huggingface", "key": "token"}},
     }
+    assert pod["securityContext"]["fsGroup"] == 10001, "the user of the image writes to the claim"
     assert pod["nodeSelector"] == dict(NEEDS.node_selector)
     assert [toleration["key"] for toleration in pod["tolerations"]] == ["nvidia.com/gpu", "cloud.google.com/gke-spot"]
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
@@ -184,7 +212,7 @@ def require_manifest(job: TrainJob, spec: TrainJobSpec) -> None:
     assert mounts == {"/dev/shm", "/mnt/gpu-pipelines"}
 
 
-def test_a_step_runs_on_its_nodes_and_its_outputs_are_those_of_the_chief(
+def test_a_step_runs_on_its_nodes_and_its_outputs_are_those_of_rank_0(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
     place = f"{claim}/checkpoints/${{GPU_PIPELINES_RUN}}"
@@ -237,6 +265,74 @@ def test_nodes_that_are_taken_away_each_time_end_the_step_as_resumable(
     assert "were taken away, 2 times" in err
 
 
+def test_a_step_whose_pod_is_replaced_goes_on_with_its_train_job(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    command = command_of(tmp_path, f"{claim}/c", "wait")
+    process = start(kubernetes_api, spec, command)
+    _until(lambda: (claim / "c" / "0").exists() and (claim / "c" / "1").exists())
+    process.kill()
+    process.communicate()
+    # As KFP's launcher does it in the pod of a retry.
+    document = json.loads(command[command.index("--executor_input") + 1])
+    artifacts = document["outputs"]["artifacts"]
+    artifacts["executor-logs"] = {"artifacts": [{"name": "executor-logs", "uri": "minio://x/executor-logs-1"}]}
+    again = start(kubernetes_api, spec, with_executor_input(command, document))
+    (job,) = kubernetes_api.created
+    assert again.stdout
+    assert f"TrainJob {job.name}: is there already, and goes on" in again.stdout.readline()
+    assert job.runs
+    again.send_signal(signal.SIGTERM)
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 75, out + err
+    assert kubernetes_api.created == [job], "there is one TrainJob only"
+
+
+def test_other_runs_and_other_iterations_of_a_loop_have_train_jobs_of_their_own(spec: TrainJobSpec) -> None:
+    class NoJobs:
+        def find(self, labels: dict[str, str]) -> list[str]:
+            return []
+
+    jobs: Any = NoJobs()
+    first = {"inputs": {"parameterValues": {"learning_rate": 1}}, "outputs": {}}
+    second = {"inputs": {"parameterValues": {"learning_rate": 2}}, "outputs": {}}
+    names = {Attempts(spec, run, document, jobs).name for run in ("a", "b") for document in (first, second)}
+    assert len(names) == 4
+    long = Attempts(replace(spec, step="train-model-with-a-name-that-is-much-too-long"), "a", first, jobs).name
+    assert len(f"{long}-10-node-0-0-abcde") <= 63
+
+
+def test_nothing_runs_on_when_the_step_was_killed(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    process = start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c", "wait"), silence=3)
+    _until(lambda: (claim / "c" / "0").exists() and (claim / "c" / "1").exists())
+    process.kill()
+    process.communicate()
+    (job,) = kubernetes_api.created
+    _until(lambda: not job.runs)
+    assert "nobody waits for this TrainJob any more" in job.log(0).read_text() + job.log(1).read_text()
+
+
+def test_a_deadline_ends_the_step(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    process = start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c", "wait"))
+    _until(lambda: (claim / "c" / "0").exists() and (claim / "c" / "1").exists())
+    kubernetes_api.created[0].exceed_deadline()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert "ran for longer than it may (--hours)" in err
+    assert len(kubernetes_api.created) == 1, "it would only do so again"
+
+
+def test_without_hours_a_train_job_ends_after_a_week(spec: TrainJobSpec) -> None:
+    made = manifest_of(
+        "x", replace(spec, hours=DEFAULT_HOURS), [], runtime_kind="TrainingRuntime", labels={}, owner=None
+    )
+    assert made["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600
+
+
 def test_a_step_that_is_told_to_stop_deletes_its_train_job(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
@@ -245,8 +341,8 @@ def test_a_step_that_is_told_to_stop_deletes_its_train_job(
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, out + err
-    assert kubernetes_api.jobs == {}
     assert kubernetes_api.created[0].deleted
+    _until(lambda: kubernetes_api.jobs == {})
 
 
 def test_a_cluster_without_the_runtime_or_that_refuses_is_one_line(

@@ -33,6 +33,10 @@ class KubernetesApi:
         created: all that were ever created, in order.
         runtimes: runtimes by name.
         environment: further variables of the nodes.
+        secrets: values in the cluster's secrets, by SECRET/KEY.
+        pods: pods besides those of TrainJobs, by name.
+        rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
+        refused: what was not allowed.
     """
 
     kubeconfig: Path
@@ -41,6 +45,17 @@ class KubernetesApi:
     created: list[TrainJob] = field(default_factory=list)
     runtimes: dict[str, Any] = field(default_factory=lambda: {"torch-distributed": RUNTIME})
     environment: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    pods: dict[str, Any] = field(default_factory=dict)
+    rules: list[dict[str, Any]] | None = None
+    refused: list[str] = field(default_factory=list)
+
+    def allows(self, verb: str, group: str, resource: str) -> bool:
+        """Whether a rule allows a request."""
+        return self.rules is None or any(
+            verb in rule["verbs"] and group in rule["apiGroups"] and resource in rule["resources"]
+            for rule in self.rules
+        )
 
 
 @contextmanager
@@ -78,7 +93,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if match := re.fullmatch(rf"{_JOBS}/([^/]+)", parts.path):
+        if not self._allowed("list" if parts.path in (_JOBS, _PODS) else "get", parts.path):
+            return
+        if parts.path == _JOBS:
+            self._answer(200, {"apiVersion": "v1", "kind": "List", "items": self._labelled(query["labelSelector"])})
+        elif match := re.fullmatch(rf"{_JOBS}/([^/]+)", parts.path):
             job = self.api.jobs.get(match[1])
             self._answer(200, job.to_json()) if job else self._missing("trainjobs", match[1])
         elif match := re.fullmatch(rf"{_TRAINER}/clustertrainingruntimes/([^/]+)", parts.path):
@@ -92,18 +111,32 @@ class _Handler(BaseHTTPRequestHandler):
         elif match := re.fullmatch(rf"{_PODS}/(.+)-node-0-([0-9]+)/log", parts.path):
             assert query["container"] == "node"
             self._log(self.api.jobs[match[1]], int(match[2]), query)
+        elif (match := re.fullmatch(rf"{_PODS}/([^/]+)", parts.path)) and match[1] in self.api.pods:
+            self._answer(200, self.api.pods[match[1]])
         else:
             self._missing("resource", parts.path)
 
+    def _labelled(self, selector: str) -> list[dict[str, Any]]:
+        wanted = dict(pair.split("=") for pair in selector.split(","))
+        jobs = [job.to_json() for job in list(self.api.jobs.values())]
+        return [job for job in jobs if wanted.items() <= job["metadata"].get("labels", {}).items()]
+
     def do_POST(self) -> None:
         manifest = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if urlsplit(self.path).path != _JOBS:
+        path = urlsplit(self.path).path
+        if not self._allowed("create", path):
+            return
+        if path != _JOBS:
             self._missing("resource", self.path)
             return
+        if manifest["metadata"]["name"] in self.api.jobs:
+            self._refuse(409, "AlreadyExists", f'trainjobs "{manifest["metadata"]["name"]}" already exists')
+            return
         try:
-            job = TrainJob(manifest, self.api.folder, self.api.environment)
+            runtime = self.api.runtimes[manifest["spec"]["runtimeRef"]["name"]]
+            job = TrainJob(manifest, self.api.folder, self.api.environment, runtime, self.api.secrets)
         except Invalid as error:
-            self._answer(422, {"kind": "Status", "message": str(error), "reason": "Invalid", "code": 422})
+            self._refuse(422, "Invalid", str(error))
             return
         self.api.jobs[job.name] = job
         self.api.created.append(job)
@@ -111,13 +144,40 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(201, job.to_json())
 
     def do_DELETE(self) -> None:
-        job = self.api.jobs.pop(self.path.partition("?")[0].rpartition("/")[2], None)
+        parts = urlsplit(self.path)
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if not self._allowed("delete", parts.path):
+            return
+        job = self.api.jobs.get(parts.path.rpartition("/")[2])
         if job is None:
-            self._missing("trainjobs", self.path)
+            self._missing("trainjobs", parts.path)
             return
         job.deleted = True
         job.stop()
+        if "propagationPolicy=Foreground" in parts.query:
+            threading.Thread(target=self._remove, args=(job,), daemon=True).start()
+        else:
+            self.api.jobs.pop(job.name)
         self._answer(200, {"kind": "Status", "status": "Success"})
+
+    def _remove(self, job: TrainJob) -> None:
+        """Removes a TrainJob once its pods are gone."""
+        while job.runs:
+            time.sleep(0.05)
+        self.api.jobs.pop(job.name, None)
+
+    def _allowed(self, verb: str, path: str) -> bool:
+        """Whether the rules allow a request; one that they do not is answered."""
+        group, *rest = (
+            path.removeprefix("/apis/").split("/") if path.startswith("/apis/") else ("", *path.split("/")[2:])
+        )
+        rest = rest[3:] if rest[1] == "namespaces" else rest[1:]
+        resource = f"{rest[0]}/{rest[2]}" if len(rest) > 2 else rest[0]
+        if self.api.allows(verb, group, resource):
+            return True
+        self.api.refused.append(f"{verb} {resource}")
+        self._refuse(403, "Forbidden", f"{resource} is forbidden: cannot {verb}")
+        return False
 
     def _log(self, job: TrainJob, rank: int, query: dict[str, str]) -> None:
         if query.get("follow") not in ("true", "True"):
@@ -146,8 +206,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def _missing(self, kind: str, name: str) -> None:
-        message = f'{kind} "{name}" not found'
-        self._answer(404, {"kind": "Status", "message": message, "reason": "NotFound", "code": 404})
+        self._refuse(404, "NotFound", f'{kind} "{name}" not found')
+
+    def _refuse(self, status: int, reason: str, message: str) -> None:
+        self._answer(status, {"kind": "Status", "message": message, "reason": reason, "code": status})
 
     def _answer(self, status: int, content: Any) -> None:
         text = json.dumps(content).encode()

@@ -1,12 +1,14 @@
 """TrainJobs that really run: each node is a process here, with the variables that Trainer's torch runtime sets.
 
-The runtime is `torch-distributed` as Kubeflow Trainer installs it, as far as its SDK reads it.
+The runtime is `torch-distributed` as Kubeflow Trainer 2.3 installs it
+(https://github.com/kubeflow/trainer, charts/kubeflow-trainer/files/runtimes/torch-distributed.yaml).
 """
 
 from __future__ import annotations
 
 import copy
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,14 +20,15 @@ from typing import Any
 
 from kubeflow_trainer_api import models
 
-from kubernetes_api.types import problems_of, problems_of_pod
+from kubernetes_api.strict import problems_of_model
+from kubernetes_api.types import problems_of_pod
 
 RUNTIME: dict[str, Any] = {
     "apiVersion": "trainer.kubeflow.org/v1alpha1",
     "kind": "ClusterTrainingRuntime",
     "metadata": {"name": "torch-distributed", "labels": {"trainer.kubeflow.org/framework": "torch"}},
     "spec": {
-        "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
+        "mlPolicy": {"numNodes": 1, "torch": {}},
         "template": {
             "spec": {
                 "replicatedJobs": [
@@ -33,7 +36,11 @@ RUNTIME: dict[str, Any] = {
                         "name": "node",
                         "template": {
                             "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
-                            "spec": {"template": {"spec": {"containers": [{"name": "node", "image": "pytorch"}]}}},
+                            "spec": {
+                                "template": {
+                                    "spec": {"containers": [{"name": "node", "image": "pytorch/pytorch:2.13.0"}]}
+                                }
+                            },
                         },
                     }
                 ]
@@ -54,33 +61,44 @@ class TrainJob:
         manifest: as it was created.
         folder: gets the logs of the nodes.
         environment: further variables of the nodes.
+        runtime: the training runtime that it starts from.
+        secrets: values in the cluster's secrets, by SECRET/KEY.
 
     Raises:
         Invalid: the manifest is not of the types of the API.
     """
 
-    def __init__(self, manifest: dict[str, Any], folder: Path, environment: dict[str, str]) -> None:
-        _check(manifest)
+    def __init__(
+        self,
+        manifest: dict[str, Any],
+        folder: Path,
+        environment: dict[str, str],
+        runtime: dict[str, Any],
+        secrets: dict[str, str],
+    ) -> None:
+        if problems := problems_of_model(models.TrainerV1alpha1TrainJob, manifest, "trainjob"):
+            raise Invalid("; ".join(problems))
         self.manifest = {
             **manifest,
             "metadata": {**manifest["metadata"], "namespace": "default", "creationTimestamp": "2026-11-21T10:00:00Z"},
         }
         self.name = manifest["metadata"]["name"]
-        self.pod = _pod(manifest)
+        self.pod = _pod(manifest, runtime)
         if problems := problems_of_pod(self.pod):
             raise Invalid("; ".join(problems))
-        self._folder, self._environment = folder, environment
+        self._folder, self._environment, self._secrets = folder, environment, secrets
         self._nodes: list[subprocess.Popen[bytes]] = []
         self._gone: set[int] = set()
         self.preempted: set[int] = set()
         self.deleted = False
+        self.over_deadline = False
 
     def start(self) -> None:
         """Starts the nodes, and watches them."""
         port = _free_port()
         nodes = self.manifest["spec"]["trainer"]["numNodes"]
         main = self.pod["spec"]["containers"][0]
-        variables = {variable["name"]: variable["value"] for variable in main.get("env", [])}
+        variables = {variable["name"]: self._value(variable) for variable in main.get("env", [])}
         for rank in range(nodes):
             torchrun = {"NNODES": nodes, "NODE_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             environment = {
@@ -94,6 +112,12 @@ class TrainJob:
                 process = subprocess.Popen(main["command"], env=environment, stdout=log, stderr=log)
             self._nodes.append(process)
         threading.Thread(target=self._watch, daemon=True).start()
+
+    def _value(self, variable: dict[str, Any]) -> str:
+        if "value" in variable:
+            return str(variable["value"])
+        reference = variable["valueFrom"]["secretKeyRef"]
+        return self._secrets[f"{reference['name']}/{reference['key']}"]
 
     def _watch(self) -> None:
         """Stops all nodes when one fails, as the job controller does, which also deletes the pods that still ran."""
@@ -109,6 +133,17 @@ class TrainJob:
         for process in self._nodes:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
+
+    def exceed_deadline(self) -> None:
+        """Ends all nodes, as Trainer does after `activeDeadlineSeconds`."""
+        self.over_deadline = True
+        self._gone = set(range(len(self._nodes)))
+        self.stop()
+
+    @property
+    def runs(self) -> bool:
+        """Whether a node still runs."""
+        return any(process.poll() is None for process in self._nodes)
 
     def preempt(self, rank: int) -> None:
         """Takes a node away."""
@@ -126,13 +161,16 @@ class TrainJob:
     def to_json(self) -> dict[str, Any]:
         """The TrainJob with its status."""
         codes = [process.poll() for process in self._nodes]
+        if self.deleted:
+            metadata = {**self.manifest["metadata"], "deletionTimestamp": "2026-11-21T10:30:00Z"}
+            return {**self.manifest, "metadata": metadata}
         if any(code is None for code in codes):
             return self.manifest
         kind = "Complete" if not any(codes) else "Failed"
         condition = {
             "type": kind,
             "status": "True",
-            "reason": "Jobs",
+            "reason": "DeadlineExceeded" if self.over_deadline else "Jobs",
             "message": "",
             "lastTransitionTime": "2026-11-21T10:00:00Z",
         }
@@ -172,47 +210,43 @@ class TrainJob:
         return pod
 
 
-def _check(manifest: dict[str, Any]) -> None:
-    """Reads a manifest with the models of kubeflow-trainer-api, and sees whether anything was not understood."""
-    try:
-        read = models.TrainerV1alpha1TrainJob.from_dict(manifest)
-    except ValueError as error:
-        raise Invalid(str(error)) from None
-    assert read is not None
-    if unknown := lost(manifest, read.to_dict(), "trainjob"):
-        raise Invalid(f"unknown fields: {', '.join(unknown)}")
+def _pod(manifest: dict[str, Any], runtime: dict[str, Any]) -> dict[str, Any]:
+    """The pod of a node: that of the runtime, with what the TrainJob says of its trainer, and its patches.
 
-
-def lost(given: Any, read: Any, path: str) -> list[str]:
-    """Paths of what is in a document and not in what was read of it."""
-    if isinstance(given, dict) and isinstance(read, dict):
-        return [p for name, value in given.items() for p in lost(value, read.get(name), f"{path}.{name}")]
-    if isinstance(given, list) and isinstance(read, list) and len(given) == len(read):
-        return [p for number, each in enumerate(given) for p in lost(each, read[number], f"{path}[{number}]")]
-    return [] if given == read or not given else [path]
-
-
-def _pod(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The pod of a node: that of the runtime, with what the TrainJob says of its trainer, and its patches."""
+    As Trainer does it, in the plugin `jobset` and by `StrategicMergePatch`: lists are merged by name.
+    """
     trainer, spec = manifest["spec"]["trainer"], manifest["spec"]
-    runtime_job = RUNTIME["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
-    pod_spec = copy.deepcopy(runtime_job["template"]["spec"])
-    main = pod_spec["containers"][0]
-    main.update({name: trainer[name] for name in ("image", "command", "args", "env") if name in trainer})
+    template = copy.deepcopy(runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"])
+    pod_spec = template["spec"]
+    (main,) = [container for container in pod_spec["containers"] if container["name"] == "node"]
+    main.update({name: trainer[name] for name in ("image", "command", "args") if name in trainer})
+    main["env"] = _merged(main.get("env", []), trainer.get("env", []), "name")
     if "resourcesPerNode" in trainer:
         main["resources"] = trainer["resourcesPerNode"]
+    labels = {name: value for name, value in manifest["metadata"].get("labels", {}).items() if "kueue" in name}
     for patch in spec.get("runtimePatches", []):
+        if not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._/-]+", patch["manager"]):
+            raise Invalid(f"manager {patch['manager']!r} is no path with a domain")
         for job in patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]:
             assert job["name"] == "node"
-            changes = copy.deepcopy(job["template"]["spec"]["template"]["spec"])
-            for container in changes.pop("containers", []):
+            changed = copy.deepcopy(job["template"]["spec"]["template"])
+            labels |= changed.get("metadata", {}).get("labels", {})
+            for container in changed["spec"].pop("containers", []):
+                if container.get("env"):
+                    raise Invalid("must not have envs for the node container")
                 assert container.pop("name") == "node"
-                if problems := problems_of("V1Container", {"name": "node", **container}):
-                    raise Invalid("; ".join(problems))
+                mounts = container.pop("volumeMounts", [])
+                main["volumeMounts"] = _merged(main.get("volumeMounts", []), mounts, "mountPath")
                 main.update(container)
-            pod_spec.update(changes)
-    labels = {name: value for name, value in manifest["metadata"].get("labels", {}).items() if "kueue" in name}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "node", "labels": labels}, "spec": pod_spec}
+            pod_spec["volumes"] = _merged(pod_spec.get("volumes", []), changed["spec"].pop("volumes", []), "name")
+            pod_spec.update(changed["spec"])
+    metadata = {"name": "node", **template.get("metadata", {})}
+    metadata["labels"] = {**metadata.get("labels", {}), **labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+
+
+def _merged(first: list[dict[str, Any]], second: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return list({each[key]: each for each in [*first, *second]}.values())
 
 
 def _free_port() -> int:

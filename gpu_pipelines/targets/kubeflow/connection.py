@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from http import HTTPStatus
 from io import StringIO
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,19 +21,49 @@ from gpu_pipelines.project_settings import ProjectSettings
 TOKEN = "GPU_PIPELINES_KUBEFLOW_TOKEN"  # noqa: S105 (the name of a variable)
 #: What KFP's client takes for a deployment without profiles.
 _NO_NAMESPACE = "kubeflow"
-_REACHED_SECONDS = 15.0
+#: Seconds within which a connection is made, and within which an answer comes. (KFP's client passes over a single
+#: number that is not whole.)
+_TIMEOUT = (15, 60)
 #: What KFP's gateway in Google Cloud is called; its client finds credentials for it itself.
 _GOOGLE_PROXY = ".googleusercontent.com"
+_SIGN_IN = f"Give a token in {TOKEN}, or use a port-forward of svc/ml-pipeline-ui: docs/kubeflow.md."
+_WHERE = (
+    "kubeflow_host takes the address of Kubeflow Pipelines' API: that of a port-forward of svc/ml-pipeline-ui, or on a "
+    f"deployment with a dashboard https://HOST/pipeline. A page to sign in wants a token in {TOKEN}: docs/kubeflow.md."
+)
+_TITLE = re.compile(r"<title[^>]*>([^<]{1,200})</title>", re.IGNORECASE)
+
+
+class NotThereError(UserError):
+    """The service knows no such thing."""
+
+
+class UnavailableError(UserError):
+    """The service could not answer just now, and may be able to later.
+
+    Args:
+        problem: what is wrong.
+        remedy: what to do about it.
+        status: what it answered; 0 if nobody answered.
+    """
+
+    def __init__(self, problem: str, remedy: str = "", status: int = 0) -> None:
+        super().__init__(problem, remedy)
+        self.status = status
+
+
+class ForeignAnswerError(Exception):
+    """Something answered that is not the API: a page to sign in, a dashboard."""
 
 
 def connect(settings: ProjectSettings) -> Any:
-    """A `kfp.Client`.
+    """A `kfp.Client`, each of whose requests has a time limit and takes nothing for an answer but the API's.
 
     Args:
         settings: address and namespace.
 
     Raises:
-        UserError: the address is not known, or nobody answers there.
+        UserError: the address is not known, or nobody answers there, or it is not the API that does.
     """
     settings.require("kubeflow_host")
     host = str(settings.kubeflow_host).rstrip("/")
@@ -42,19 +75,60 @@ def connect(settings: ProjectSettings) -> Any:
         # The client would ask five times, five seconds apart.
         if not str(urlsplit(host).hostname).endswith(_GOOGLE_PROXY):
             _require_answer(host, token)
-        return kfp.Client(host=host, namespace=settings.kubeflow_namespace or _NO_NAMESPACE, existing_token=token)
+
+        class Client(kfp.Client):  # type: ignore[misc]
+            """A client whose first request, in its constructor, has a time limit as well."""
+
+            def get_kfp_healthz(self, sleep_duration: int = 0) -> Any:
+                return self._healthz_api.healthz_service_get_healthz(_request_timeout=_TIMEOUT)
+
+        client = Client(host=host, namespace=settings.kubeflow_namespace or _NO_NAMESPACE, existing_token=token)
+        _guard(client._run_api.api_client.rest_client)
+        return client
 
 
 def _require_answer(host: str, token: str | None) -> None:
     import kfp_server_api
 
     configuration = kfp_server_api.Configuration(host=host)
-    configuration.retries = False
     if token:
         configuration.api_key["authorization"] = token
         configuration.api_key_prefix["authorization"] = "Bearer"
-    api = kfp_server_api.HealthzServiceApi(kfp_server_api.ApiClient(configuration))
-    api.healthz_service_get_healthz(_request_timeout=_REACHED_SECONDS)
+    client = kfp_server_api.ApiClient(configuration)
+    _guard(client.rest_client)
+    kfp_server_api.HealthzServiceApi(client).healthz_service_get_healthz()
+
+
+def _guard(rest_client: Any) -> None:
+    """Gives all requests of a client a time limit, and lets through no answers but the API's own."""
+    import urllib3
+
+    # A page that one is sent on to is none of the API's. What was not connected is tried again, nothing else is.
+    rest_client.pool_manager.connection_pool_kw["retries"] = urllib3.Retry(connect=1, read=0, other=0, redirect=False)
+    send = rest_client.request
+
+    def request(method: str, url: str, **options: Any) -> Any:
+        options["_request_timeout"] = options.get("_request_timeout") or _TIMEOUT
+        answer = send(method, url, **options)
+        if options.get("_preload_content", True):
+            _require_json(answer, url)
+        return answer
+
+    rest_client.request = request
+
+
+def _require_json(answer: Any, url: str) -> None:
+    kind = (answer.urllib3_response.headers.get("Content-Type") or "").partition(";")[0]
+    content = answer.data if isinstance(answer.data, str) else bytes(answer.data or b"").decode("utf-8", "replace")
+    try:
+        if isinstance(json.loads(content or "{}"), dict):
+            return
+    except ValueError:
+        pass
+    title = _TITLE.search(content)
+    page = f" {html.unescape(title[1]).strip()!r}" if title else ""
+    what = f"a web page{page}" if "html" in kind or title else f"{kind or 'something'} that is no JSON"
+    raise ForeignAnswerError(f"{what} answered at {url.partition('?')[0]}, and not the API")
 
 
 def namespace_of(settings: ProjectSettings) -> str | None:
@@ -86,15 +160,32 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        if error.status in (401, 403):
-            remedy = f"Give a token in {TOKEN}, or use a port-forward: docs/kubeflow.md."
-        raise UserError(f"{what} failed: {_said(error)}", remedy) from None
+        problem = f"{what} failed: {_said(error)}"
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise NotThereError(problem, remedy) from None
+        if error.status in _FOR_NOW:
+            raise UnavailableError(problem, remedy, error.status) from None
+        if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or 300 <= (error.status or 0) < 400:
+            remedy = _SIGN_IN
+        raise UserError(problem, remedy) from None
+    except ForeignAnswerError as error:
+        raise UserError(f"{what} failed: {error}.", _WHERE) from None
     except (HTTPError, TimeoutError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         text = (str(reason).splitlines() or [type(reason).__name__])[0][:300]
-        raise UserError(
+        raise UnavailableError(
             f"{what} failed: {text}", remedy or "Check kubeflow_host; is the port-forward running? docs/kubeflow.md."
         ) from None
+
+
+#: Answers of a service, or of the gateway before it, that can do nothing just now.
+_FOR_NOW = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
 
 
 def _said(error: Any) -> str:
@@ -104,4 +195,7 @@ def _said(error: Any) -> str:
         text = content.get("error_message") or content.get("message") or content.get("error") or ""
     except (ValueError, AttributeError):
         text = ""
+    place = (error.headers or {}).get("Location", "") if 300 <= (error.status or 0) < 400 else ""
+    if place:
+        return f"{error.status} {error.reason}: one is sent on to {place[:200]}, a page to sign in or another address"
     return f"{error.status} {text or error.reason}"[:500]

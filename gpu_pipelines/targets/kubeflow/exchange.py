@@ -1,4 +1,4 @@
-"""What passes between a step and the nodes of its TrainJob: inputs to the nodes, outputs of the chief back to the step.
+"""What passes between a step and the nodes of its TrainJob: inputs to the nodes, outputs of rank 0 back to the step.
 
 Kubeflow Pipelines fills in and collects the artifacts of the step's own pod alone. The nodes are other pods, so
 that what they exchange lies in a folder that all of them reach: in a bucket, or on a claim that all of them mount.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import secrets
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,31 +75,70 @@ class Exchange:
         Returns:
             The executor input for the nodes.
         """
+        before, sent = _input_artifacts(document), self.sent(document)
+        for artifact, there in zip(before, _input_artifacts(sent), strict=True):
+            if artifact["uri"] != there["uri"]:
+                _copy(Path(local_path(artifact["uri"])), there["uri"])
+        return sent
+
+    def sent(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The executor input for the nodes, when the input artifacts have been copied."""
         sent = copy.deepcopy(document)
         for name, artifacts in sent.get("inputs", {}).get("artifacts", {}).items():
             for artifact in artifacts.get("artifacts", []):
-                uri = artifact.get("uri", "")
-                if uri.startswith("gs://") or artifact.get("metadata", {}).get(PLACE):
-                    continue
-                artifact["uri"] = f"{self.place}/{_INPUTS}/{name}"
-                _copy(Path(local_path(uri)), artifact["uri"])
+                if not (artifact.get("uri", "").startswith("gs://") or artifact.get("metadata", {}).get(PLACE)):
+                    artifact["uri"] = f"{self.place}/{_INPUTS}/{name}"
         return sent
 
+    def note(self, name: str, text: str) -> None:
+        """Leaves a line in the folder; one of the same name is replaced at once.
+
+        Raises:
+            UserError: the storage cannot be written to.
+        """
+        if is_remote(self.place):
+            RemoteFolder(self.place).write(name, text.encode())
+            return
+        Path(self.place).mkdir(parents=True, exist_ok=True)
+        scratch = Path(self.place) / f".{name}.{secrets.token_hex(4)}"
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(Path(self.place) / name)
+
+    def noted(self, name: str) -> str:
+        """What `note` left; empty if nothing.
+
+        Raises:
+            UserError: the storage cannot be read.
+        """
+        try:
+            if is_remote(self.place):
+                return RemoteFolder(self.place).read(name).decode()
+            return (Path(self.place) / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    def forget(self, name: str) -> None:
+        """Removes what `note` left."""
+        if is_remote(self.place):
+            RemoteFolder(self.place).delete([name])
+        else:
+            (Path(self.place) / name).unlink(missing_ok=True)
+
     def send_outputs(self, directory: Path) -> None:
-        """Copies what the chief wrote; the executor output goes last."""
+        """Copies what rank 0 wrote; the executor output goes last."""
         _copy(directory, f"{self.place}/{_OUTPUTS}", last=EXECUTOR_OUTPUT)
 
     def collect_outputs(self, document: dict[str, Any]) -> None:
-        """Puts what the chief wrote to where KFP's launcher expects it of the step.
+        """Puts what rank 0 wrote to where KFP's launcher expects it of the step.
 
-        An artifact that the chief moved, such as checkpoints, keeps the URI that KFP gave it, and has its place in its
+        An artifact that rank 0 moved, such as checkpoints, keeps the URI that KFP gave it, and has its place in its
         metadata.
 
         Args:
             document: the step's executor input.
 
         Raises:
-            UserError: the chief has left no outputs.
+            UserError: rank 0 has left no outputs.
         """
         place = f"{self.place}/{_OUTPUTS}"
         directory = fetched_folder(place) if is_remote(place) else Path(place)
@@ -152,6 +192,11 @@ def for_node(document: dict[str, Any], scratch: Path) -> dict[str, Any]:
 def outputs_in(scratch: Path) -> Path:
     """The directory of a node's outputs."""
     return scratch / _OUTPUTS
+
+
+def _input_artifacts(document: dict[str, Any]) -> list[dict[str, Any]]:
+    artifacts = document.get("inputs", {}).get("artifacts", {}).values()
+    return [{"uri": "", **artifact} for each in artifacts for artifact in each.get("artifacts", [])]
 
 
 def _copy(source: Path, target: str, last: str = "") -> None:

@@ -1,6 +1,6 @@
-"""What each node of a TrainJob runs: the step itself, with outputs that the chief alone hands back.
+"""What each node of a TrainJob runs: the step itself, with outputs that rank 0 alone hands back.
 
-`python3 -m gpu_pipelines.targets.kubeflow.node --exchange PLACE -- COMMAND…`
+`python3 -m gpu_pipelines.targets.kubeflow.node --exchange PLACE --silence SECONDS -- COMMAND…`
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.errors import INTERRUPTED, user_errors_end_the_step
 from gpu_pipelines.targets.kubeflow.exchange import (
     EXECUTOR_OUTPUT,
     Exchange,
@@ -23,37 +24,59 @@ from gpu_pipelines.targets.kubeflow.exchange import (
     outputs_in,
     with_executor_input,
 )
+from gpu_pipelines.targets.kubeflow.sign_of_life import Listener
+
+#: How long a step that nobody waits for may save its state, seconds.
+_SECONDS_TO_SAVE = 60.0
+_ORPHAN = "nobody waits for this TrainJob any more: the pod of its step is gone"
 
 
-def run(exchange: Exchange, command: Sequence[str]) -> int:
-    """Runs the step on this node, and sends its outputs if it has any, which is so on the chief alone.
+def run(exchange: Exchange, command: Sequence[str], silence: float) -> int:
+    """Runs the step on this node, and sends its outputs if it has any, which is so on rank 0 alone.
 
     Args:
         exchange: the folder that is shared with the step.
         command: the step.
+        silence: seconds without a sign of the step's own pod after which this node ends.
 
     Returns:
-        The step's exit status.
+        The step's exit status; `INTERRUPTED` if nobody waits for it.
     """
+    listener = Listener(exchange, silence)
+    if listener.is_orphan:
+        print(_ORPHAN, flush=True)
+        return INTERRUPTED
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-node-") as folder:
         scratch = Path(folder)
         document = for_node(executor_input_of(command), scratch)
-        status = _status_of(with_executor_input(command, document))
+        status = _status_of(with_executor_input(command, document), listener)
         if status == 0 and (outputs_in(scratch) / EXECUTOR_OUTPUT).is_file():
             exchange.send_outputs(outputs_in(scratch))
         return status
 
 
-def _status_of(command: list[str]) -> int:
-    """The exit status of a command that is told to stop when this process is."""
+def _status_of(command: list[str], listener: Listener) -> int:
+    """The exit status of a command that is told to stop when this process is, or when nobody waits for it."""
     process = subprocess.Popen(command)
+    over = threading.Event()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
+    def end_orphan() -> None:
+        if listener.wait(over):
+            print(
+                "nobody waits for this TrainJob any more: its step is gone, so it saves its state and ends", flush=True
+            )
+            process.terminate()
+            if not over.wait(_SECONDS_TO_SAVE):
+                process.kill()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
+    threading.Thread(target=end_orphan, daemon=True, name="listener").start()
     status = process.wait()
+    over.set()
     return status if status >= 0 else 128 - status
 
 
@@ -61,10 +84,11 @@ def main() -> None:
     """Reads the command line, and ends with the step's exit status."""
     parser = argparse.ArgumentParser(prog="kubeflow_node")
     parser.add_argument("--exchange", required=True)
+    parser.add_argument("--silence", type=float, required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     with user_errors_end_the_step():
-        sys.exit(run(Exchange(given.exchange), given.command[1:]))
+        sys.exit(run(Exchange(given.exchange), given.command[1:], given.silence))
 
 
 if __name__ == "__main__":

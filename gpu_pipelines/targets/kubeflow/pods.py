@@ -17,6 +17,9 @@ GPU_RESOURCE = "nvidia.com/gpu"
 ACCELERATOR_LABEL = "cloud.google.com/gke-accelerator"
 SPOT_LABEL = "cloud.google.com/gke-spot"
 FLEX_START_LABEL = "cloud.google.com/gke-flex-start"
+#: Taint of the nodes of a pool with queued provisioning:
+#: https://cloud.google.com/kubernetes-engine/docs/how-to/provisioningrequest.
+QUEUED_TAINT = "cloud.google.com/gke-queued"
 NODE_POOL_LABEL = "cloud.google.com/gke-nodepool"
 ARCHITECTURE_TAINT = "kubernetes.io/arch"
 #: What Kueue reads: https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/.
@@ -101,6 +104,7 @@ def pod_needs(plan: AcceleratorPlan, settings: ProjectSettings) -> PodNeeds:
         tolerations.append(Toleration(SPOT_LABEL, "true"))
     elif plan.strategy == "flex-start":
         selector[FLEX_START_LABEL] = "true"
+        tolerations.append(Toleration(QUEUED_TAINT, "true"))
     if machine.host_architecture == "arm64":
         tolerations.append(Toleration(ARCHITECTURE_TAINT, machine.host_architecture))
     if settings.node_pool:

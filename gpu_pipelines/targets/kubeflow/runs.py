@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,14 @@ import yaml
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.kubeflow.connection import connect, namespace_of, quietly, service_errors
+from gpu_pipelines.targets.kubeflow.connection import (
+    UnavailableError,
+    connect,
+    namespace_of,
+    quietly,
+    service_errors,
+)
+from gpu_pipelines.targets.kubeflow.run_failure import base_name, reason_of
 from gpu_pipelines.targets.local_log import Observer, StepRecord
 
 #: The experiment that runs are filed under if no other is given.
@@ -27,13 +34,11 @@ _STATES = {
     "PAUSED": "waiting",
     "CANCELING": "running",
     "SUCCEEDED": "succeeded",
-    "SKIPPED": "reused",
+    "SKIPPED": "not triggered",
     "FAILED": "failed",
     "CANCELED": "cancelled",
 }
-_ENDS = ("succeeded", "reused", "failed", "cancelled")
-#: Tasks that Kubeflow Pipelines has besides the steps.
-_NOT_STEPS = ("root", "root-driver", "executor")
+_ENDS = ("succeeded", "not triggered", "failed", "cancelled")
 _MISSES = 5
 
 
@@ -174,7 +179,7 @@ class StepState:
 
     Attributes:
         name: name of the task in the pipeline.
-        state: waiting, running, succeeded, reused, failed or cancelled.
+        state: waiting, running, succeeded, not triggered, failed or cancelled.
         seconds: how long it has run.
         error: the service's message; empty if there is none.
     """
@@ -218,14 +223,28 @@ def look(client: Any, run_id: str) -> RunState:
     """
     with service_errors(f"Looking at the run {run_id}", "The run goes on; try again later."):
         run = client.get_run(run_id)
+        tasks = _tasks_of(client, run)
     details = (run.run_details.task_details or []) if run.run_details else []
-    by_task = {detail.task_id: detail for detail in details}
-    steps = [
-        _step(detail, by_task)
-        for detail in sorted(details, key=_begun)
-        if detail.display_name not in _NOT_STEPS and not str(detail.display_name).endswith("-driver")
-    ]
-    return RunState(run_id, _state(run.state), tuple(steps), _message(run.error))
+    found: dict[str, list[Any]] = {}
+    for detail in sorted(details, key=_begun):
+        name = base_name(str(detail.display_name))
+        # Tasks are the nodes of Argo's workflow: drivers, executors, the attempts of each, and what contains them.
+        if name in tasks:
+            found.setdefault(name, []).append(detail)
+    steps = tuple(_step(name, nodes) for name, nodes in found.items())
+    return RunState(run_id, _state(run.state), steps, _message(run.error))
+
+
+def _tasks_of(client: Any, run: Any) -> set[str]:
+    """Names of the tasks of a run's pipeline, of those within conditions and loops too."""
+    spec = run.pipeline_spec
+    reference = run.pipeline_version_reference
+    if not spec and reference:
+        spec = client.get_pipeline_version(reference.pipeline_id, reference.pipeline_version_id).pipeline_spec
+    spec = spec or {}
+    spec = spec.get("pipeline_spec", spec)
+    components = [spec.get("root", {}), *spec.get("components", {}).values()]
+    return {name for component in components for name in component.get("dag", {}).get("tasks", {})}
 
 
 def follow(run_id: str, settings: ProjectSettings, observer: Observer, every: float) -> RunState:
@@ -240,26 +259,33 @@ def follow(run_id: str, settings: ProjectSettings, observer: Observer, every: fl
     Raises:
         UserError: there is no such run, or the service could not be reached several times in a row.
     """
-    client, began, ended, misses = connect(settings), set[str](), set[str](), 0
+    client: Any = None
+    began, ended, misses = set[str](), dict[str, StepState](), 0
     while True:
         try:
+            client = client or connect(settings)
             run, misses = look(client, run_id), 0
-        except UserError:
+        except UnavailableError as error:
             misses += 1
-            if misses >= _MISSES or not began:
+            # Where nothing has answered yet and nobody listens, the address is wrong or the port-forward is not there.
+            if misses >= _MISSES or (client is None and not error.status):
                 raise
             time.sleep(every)
             continue
         for step in run.steps:
-            if step.state != "waiting" and step.name not in began:
+            if step.state not in ("waiting", "not triggered") and step.name not in began:
                 began.add(step.name)
                 observer.step_began(step.name)
             if step.state in _ENDS and step.name not in ended:
-                ended.add(step.name)
-                observer.step_ended(StepRecord(step.name, step.state, step.seconds, message=step.error))
+                ended[step.name] = _with_reason(client, run_id, step)
+                observer.step_ended(StepRecord(step.name, step.state, step.seconds, message=ended[step.name].error))
         if run.ended:
-            return run
+            return replace(run, steps=tuple(ended.get(step.name, step) for step in run.steps))
         time.sleep(every)
+
+
+def _with_reason(client: Any, run_id: str, step: StepState) -> StepState:
+    return replace(step, error=reason_of(client, run_id, step.name)) if step.state == "failed" else step
 
 
 def terminate(run_id: str, settings: ProjectSettings) -> None:
@@ -283,22 +309,23 @@ def run_page(run_id: str, settings: ProjectSettings) -> str:
     return f"{runs_page(settings)}/details/{run_id}"
 
 
-def _step(detail: Any, by_task: Mapping[str, Any]) -> StepState:
-    seconds = 0.0
-    if detail.start_time and detail.end_time:
-        seconds = max(0.0, (detail.end_time - detail.start_time).total_seconds())
-    error = _message(detail.error)
-    for child in detail.child_tasks or []:
-        # What the container's end was is told of the executor below the step.
-        inner = by_task.get(child.task_id)
-        error = error or (_message(inner.error) if inner else "")
-    return StepState(str(detail.display_name), _state(detail.state), seconds, error)
+def _step(name: str, nodes: Sequence[Any]) -> StepState:
+    """A step, from the node of its task and those of the task's attempts."""
+    task = next((node for node in nodes if node.display_name == name), nodes[-1])
+    began, ended = _time(task.start_time), _time(task.end_time)
+    seconds = max(0.0, (ended - began).total_seconds()) if began and ended else 0.0
+    return StepState(name, _state(task.state), seconds, _message(task.error))
 
 
 def _begun(detail: Any) -> tuple[bool, str, str]:
     """Sorts tasks by when they began; those that have not come last."""
-    began = detail.start_time
+    began = _time(detail.start_time)
     return began is None, began.isoformat() if began else "", str(detail.display_name)
+
+
+def _time(time: datetime | None) -> datetime | None:
+    """A time; None for 1970, by which the service says that there is none."""
+    return time if time and time.year > 1970 else None
 
 
 def _state(state: str | None) -> str:

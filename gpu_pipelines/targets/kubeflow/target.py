@@ -1,4 +1,9 @@
-"""The Kubeflow target: steps become pods of GKE, those that use several nodes a TrainJob of Kubeflow Trainer."""
+"""The Kubeflow target: steps become pods of GKE; those on several nodes, or on Spot nodes, become TrainJobs.
+
+Spot nodes are taken away, and Kubeflow Pipelines cannot start such a step again: the manifests of its version 2.17 set
+Argo's `retryPolicy: OnError`, which leaves out pods that failed, and the longest pause of `set_retry` becomes Argo's
+`maxDuration`, which counts from the first attempt. Whoever waits for a TrainJob can.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,9 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_interface import THIS_RUN
 from gpu_pipelines.targets.environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
+from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
-from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_RUNTIME, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE
 
@@ -26,8 +32,8 @@ _STEP_SIZES = {PREPARES: PodNeeds(8, 32)}
 _OTHER_SIZE = PodNeeds(2, 8)
 #: What waits for a TrainJob computes nothing.
 _LAUNCHER_SIZE = PodNeeds(1, 2)
-#: How often a step on Spot nodes is started again when its node is taken away, and the pause before, seconds.
-SPOT_RESTARTS, _FIRST_PAUSE, _LONGEST_PAUSE = 10, 60, 1800
+#: How often a TrainJob on Spot nodes is created again when nodes are taken away.
+SPOT_RESTARTS = 10
 #: How often a TrainJob is created again on nodes that are not Spot: maintenance takes those too.
 _OTHER_RESTARTS = 3
 #: The label by which Kubeflow Pipelines finds the pods of a run (LabelKeyWorkflowRunId of its backend).
@@ -70,7 +76,7 @@ class KubeflowTarget:
         self.registry = f"{MOUNT_PATH}/registry" if self._claim else VERTEX
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
-        """The component as a pod on a node of the plan, or as a TrainJob on several.
+        """The component as a pod on a node of the plan, or as a TrainJob on several nodes or on Spot nodes.
 
         Args:
             component: a KFP component.
@@ -81,7 +87,7 @@ class KubeflowTarget:
         """
         name = component.name
         needs = _STEP_SIZES.get(name, _OTHER_SIZE) if plan is None else pod_needs(plan, self._settings)
-        several = plan is not None and plan.nodes > 1
+        is_train_job = plan is not None and (plan.nodes > 1 or plan.strategy == "spot")
 
         def task(**arguments: Any) -> Any:
             made = component(**arguments)
@@ -89,14 +95,12 @@ class KubeflowTarget:
             if name == PREPARES:
                 # Artifacts are uploaded only when a step ends, so that beside them nothing would outlive its pod.
                 made.set_env_variable(UNFINISHED_WORK, f"{self._storage}/unfinished-preparations")
-            if plan is not None and several:
+            if plan is not None and is_train_job:
                 self._as_train_job(made, plan, needs)
-            self._in_pod(made, _LAUNCHER_SIZE if several else needs)
-            if plan is not None and not several:
+            self._in_pod(made, _LAUNCHER_SIZE if is_train_job else needs)
+            if plan is not None and not is_train_job:
                 made.set_env_variable(ACCELERATOR, plan.spec)
                 self._limit(made, plan)
-                if plan.strategy == "spot":
-                    made.set_retry(SPOT_RESTARTS, f"{_FIRST_PAUSE}s", 2.0, f"{_LONGEST_PAUSE}s")
             return made
 
         return task
@@ -129,6 +133,9 @@ class KubeflowTarget:
         kubernetes.use_field_path_as_env(task, RUN, _RUN_LABEL)
         for name, value in {STORAGE: self._storage, **self._variables}.items():
             task.set_env_variable(name, value)
+        for name, place in self._settings.secret_env.items():
+            secret, _, key = place.partition("/")
+            kubernetes.use_secret_as_env(task, secret, {key: name})
 
     @staticmethod
     def _limit(task: Any, plan: AcceleratorPlan) -> None:
@@ -152,14 +159,15 @@ class KubeflowTarget:
             nodes=plan.nodes,
             needs=needs,
             storage=self._storage,
-            runtime=self._settings.kubeflow_runtime or DEFAULT_RUNTIME,
+            runtime=runtime_for(plan, self._settings.kubeflow_runtime),
             volume_claim=self._claim,
             mount_path=MOUNT_PATH if self._claim else "",
             pull_secret=self._settings.pull_secret or "",
             queue=self._settings.kueue_queue or "",
             service_account=self._settings.kubeflow_service_account or "",
             environment={ACCELERATOR: plan.spec, **self._variables},
-            hours=plan.hours or 0.0,
+            secrets=dict(self._settings.secret_env),
+            hours=plan.hours or DEFAULT_HOURS,
             restarts=SPOT_RESTARTS if plan.strategy == "spot" else _OTHER_RESTARTS,
         )
         container = task.container_spec

@@ -1,4 +1,8 @@
-"""What a step on several nodes runs in its own pod: it creates a TrainJob, follows it, and hands on its outputs.
+"""What a step that is a TrainJob runs in its own pod: it creates the TrainJob, follows it, and hands on its outputs.
+
+The TrainJob has a name made of the run, the step and its inputs, and a number that counts its starts. A pod that takes
+the place of this one finds it by that and goes on with it. While this process runs it says so in the folder that it
+shares with the nodes; nodes that hear nothing for five minutes save their state and end, whatever became of this pod.
 
 `python3 -m gpu_pipelines.targets.kubeflow.train_job --train-job JSON -- COMMAND…`, with the command of the step.
 """
@@ -6,6 +10,9 @@
 from __future__ import annotations
 
 import argparse
+import copy
+import hashlib
+import json
 import os
 import secrets
 import signal
@@ -13,19 +20,70 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
 from gpu_pipelines.targets.environment import RUN
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
+from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
+from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 from gpu_pipelines.targets.kubeflow.trainer import LogFollower, TrainJobs, wait
 
-#: Seconds between two looks at a TrainJob, for tests.
-INTERVAL = "GPU_PIPELINES_TRAIN_JOB_INTERVAL"
-_INTERVAL = 10.0
+#: Seconds between two looks at a TrainJob, and seconds without a sign of this process after which its nodes end, for
+#: tests.
+INTERVAL, SILENCE = "GPU_PIPELINES_TRAIN_JOB_INTERVAL", "GPU_PIPELINES_TRAIN_JOB_SILENCE"
+_INTERVAL, _SILENCE = 10.0, 300.0
 _NODE = "gpu_pipelines.targets.kubeflow.node"
-#: The longest name from which Kubernetes can still make those of the pods, NAME-node-0-0-abcde, within 63 letters.
-_NAME_LENGTH = 40
+#: The longest name of a step from which Kubernetes can still make the names of pods, STEP-0123456789-00-node-0-0-abcde,
+#: within 63 letters.
+_STEP_LENGTH = 32
+#: How many names are tried while those before are being deleted.
+_MOST_NAMES = 100
+
+
+class Attempts:
+    """The TrainJobs of a step in a run, of which there is one at a time.
+
+    Args:
+        spec: what they are made of.
+        run: the run.
+        document: the step's executor input, which tells the iterations of a loop apart.
+        jobs: where they are.
+    """
+
+    def __init__(self, spec: TrainJobSpec, run: str, document: dict[str, Any], jobs: TrainJobs) -> None:
+        self.name = f"{spec.step[:_STEP_LENGTH]}-{_digest(run, spec.step, document)}"
+        self._spec, self._jobs = spec, jobs
+        self._labels = {RUN_LABEL: run, STEP_LABEL: self.name}
+        self._number = 0
+
+    def existing(self) -> str | None:
+        """The TrainJob that an earlier pod of this step has created, if it is there."""
+        names = [name for name in self._jobs.find(self._labels) if name.rpartition("-")[2].isdecimal()]
+        if not names:
+            return None
+        newest = max(names, key=lambda name: int(name.rpartition("-")[2]))
+        self._number = int(newest.rpartition("-")[2])
+        return newest
+
+    def create(self, command: Sequence[str]) -> str:
+        """Creates the next one; where one of its name is still being deleted, with the name after that."""
+        owner = self._jobs.owner()
+        for _ in range(_MOST_NAMES):
+            self._number += 1
+            name = f"{self.name}-{self._number}"
+            if self._jobs.create(name, self._spec, command, self._labels, owner):
+                return name
+        raise UserError(f"There are {_MOST_NAMES} TrainJobs {self.name}-….", "Delete those that nobody needs.")
+
+
+def _digest(run: str, step: str, document: dict[str, Any]) -> str:
+    """What tells the inputs and outputs of a step, which its pod's successor has as well, from all others."""
+    same = copy.deepcopy(document)
+    # KFP's launcher puts the number of the pod into it (`qualifyExecutorLogsURI`).
+    same.get("outputs", {}).get("artifacts", {}).pop("executor-logs", None)
+    return hashlib.sha256(json.dumps([run, step, same], sort_keys=True).encode()).hexdigest()[:10]
 
 
 def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stopped: threading.Event) -> None:
@@ -43,12 +101,18 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stoppe
     """
     document = executor_input_of(command)
     run = os.environ.get(RUN) or secrets.token_hex(8)
-    exchange = Exchange(f"{spec.storage}/train-jobs/{run}/{spec.step}-{secrets.token_hex(3)}")
+    attempts = Attempts(_with_run(spec, run), run, document, jobs)
+    exchange = Exchange(f"{spec.storage}/train-jobs/{run}/{attempts.name}")
+    silence = float(os.environ.get(SILENCE) or _SILENCE)
+    existing = attempts.existing()
     try:
-        sent = with_executor_input(command, exchange.send_inputs(document))
-        on_node = ["python3", "-m", _NODE, "--exchange", exchange.place, "--", *sent]
-        _run_until_complete(_with_run(spec, run), on_node, jobs, stopped)
-        exchange.collect_outputs(document)
+        with SignOfLife(exchange, silence):
+            # What another pod has sent is being read.
+            sent = exchange.sent(document) if existing else exchange.send_inputs(document)
+            on_node = ["python3", "-m", _NODE, "--exchange", exchange.place, "--silence", f"{silence:g}", "--"]
+            on_node += with_executor_input(command, sent)
+            _run_until_complete(spec, attempts, existing, on_node, jobs, stopped)
+            exchange.collect_outputs(document)
     finally:
         exchange.delete()
 
@@ -57,13 +121,21 @@ def _with_run(spec: TrainJobSpec, run: str) -> TrainJobSpec:
     return replace(spec, environment={**spec.environment, RUN: run})
 
 
-def _run_until_complete(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stopped: threading.Event) -> None:
+def _run_until_complete(
+    spec: TrainJobSpec,
+    attempts: Attempts,
+    existing: str | None,
+    command: Sequence[str],
+    jobs: TrainJobs,
+    stopped: threading.Event,
+) -> None:
     every = float(os.environ.get(INTERVAL) or _INTERVAL)
     for restart in range(spec.restarts + 1):
-        name = f"{spec.step[: _NAME_LENGTH - 7]}-{secrets.token_hex(3)}"
+        name = existing or attempts.create(command)
+        told = "is there already, and goes on" if existing else f"{spec.nodes} node{'s' if spec.nodes > 1 else ''}"
+        existing = None
         try:
-            jobs.create(name, spec, command)
-            print(f"TrainJob {name}: {spec.nodes} nodes", flush=True)
+            print(f"TrainJob {name}: {told}", flush=True)
             lines = LogFollower(jobs, name, _say)
             state = wait(jobs, name, every, stopped, _say)
             lines.stop()

@@ -1,4 +1,4 @@
-"""A training on several nodes as it is written into a compiled file, from which its step makes a TrainJob."""
+"""A step that runs as a TrainJob as it is written into a compiled file, from which its own pod makes the TrainJob."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from gpu_pipelines.targets.kubeflow.pods import PodNeeds, Toleration
 
 #: The runtime that Kubeflow Trainer comes with for torchrun's variables.
 DEFAULT_RUNTIME = "torch-distributed"
+#: The longest that a TrainJob runs where nobody said how long: as long as a custom job of Vertex AI.
+DEFAULT_HOURS = 168.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class TrainJobSpec:
         queue: queue of Kueue that it waits in; empty for none.
         service_account: Kubernetes service account of the nodes; empty for the namespace's default.
         environment: variables of the nodes.
-        hours: the longest that it may run; 0 for no limit.
+        secrets: variables whose values are in Kubernetes secrets, each as SECRET/KEY.
+        hours: the longest that it may run.
         restarts: how often it is created again after an interruption that it can continue from.
     """
 
@@ -46,7 +49,8 @@ class TrainJobSpec:
     queue: str = ""
     service_account: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    hours: float = 0.0
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    hours: float = DEFAULT_HOURS
     restarts: int = 0
 
     def dumps(self) -> str:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from gpu_pipelines.errors import ERROR_PREFIX, INTERRUPTED, NOT_HEARD_OF, Interrupted, UserError
-from gpu_pipelines.targets.kubeflow.pods import QUEUE_LABEL
+from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
-#: Name of the container of a node, and of the job that makes the nodes, in Trainer's runtimes.
-NODE = "node"
 #: Label of the pods of a TrainJob.
 _JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 #: Condition of a pod whose node was taken away: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/.
 _DISRUPTED = "DisruptionTarget"
+#: Reason of a TrainJob that reached its deadline (`TrainJobDeadlineExceededReason`).
+_TOO_LONG = "DeadlineExceeded"
+#: Set by Kubeflow Pipelines in the pods of its steps.
+_POD_NAME = "KFP_POD_NAME"
 _LINES_READ = 200
 _SECONDS_BETWEEN_STREAMS = 2.0
 
@@ -50,39 +54,79 @@ class TrainJobs:
             trainer = _sdk()
             self._client = trainer.TrainerClient()
             self._backend = self._client.backend
+            self._api = self._backend.custom_api
+            self._train_jobs = ("trainer.kubeflow.org", "v1alpha1", self._backend.namespace, "trainjobs")
 
-    def create(self, name: str, spec: TrainJobSpec, command: Sequence[str]) -> None:
+    def create(
+        self,
+        name: str,
+        spec: TrainJobSpec,
+        command: Sequence[str],
+        labels: Mapping[str, str],
+        owner: Mapping[str, Any] | None,
+    ) -> bool:
         """Creates a TrainJob.
 
         Args:
             name: its name.
             spec: what it is made of.
             command: what each node runs.
+            labels: by which it is found again.
+            owner: what it is deleted with; None for nothing.
+
+        Returns:
+            Whether it was created; False if there is one of that name.
 
         Raises:
             UserError: the cluster refuses it, or has no such runtime.
         """
-        trainer = _sdk()
-        needs = spec.needs
         with _service_errors(
             f"Creating the TrainJob {name}",
             f"Look whether Kubeflow Trainer with the runtime {spec.runtime} is installed, and the step's service "
             "account may create TrainJobs: docs/kubeflow.md.",
         ):
-            self._client.train(
-                runtime=spec.runtime,
-                trainer=trainer.CustomTrainerContainer(
-                    image=spec.image,
-                    num_nodes=spec.nodes,
-                    resources_per_node={
-                        "cpu": str(needs.cpus),
-                        "memory": f"{needs.memory_gib}Gi",
-                        "gpu": str(needs.gpus),
-                    },
-                    env=dict(spec.environment),
-                ),
-                options=_options(name, spec, command),
-            )
+            kind = self._client.get_runtime(spec.runtime).kind.value
+            manifest = manifest_of(name, spec, command, runtime_kind=kind, labels=labels, owner=owner)
+            try:
+                self._api.create_namespaced_custom_object(*self._train_jobs, manifest)
+            except _api_error() as error:
+                if error.status != HTTPStatus.CONFLICT:
+                    raise
+                return False
+        return True
+
+    def find(self, labels: Mapping[str, str]) -> list[str]:
+        """Names of the TrainJobs with some labels, but for those that are being deleted.
+
+        Raises:
+            UserError: the cluster cannot be reached, or does not allow it.
+        """
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        with _service_errors("Looking for TrainJobs of this step", "May its service account list them?"):
+            found = self._api.list_namespaced_custom_object(*self._train_jobs, label_selector=selector)
+        return [
+            str(each["metadata"]["name"]) for each in found["items"] if not each["metadata"].get("deletionTimestamp")
+        ]
+
+    def owner(self) -> dict[str, Any] | None:
+        """Reference to what a TrainJob of this pod is deleted with: the workflow that the pod belongs to, else the pod.
+
+        The workflow outlives its pods, so that a step whose pod is replaced finds its TrainJob.
+
+        Returns:
+            The reference; None where this is no pod, or the pod cannot be read, which is said.
+        """
+        name = os.environ.get(_POD_NAME) or socket.gethostname()
+        try:
+            pod = self._backend.core_api.read_namespaced_pod(name, self._backend.namespace)
+        except _api_error() as error:
+            print(f"warning: nothing owns the TrainJob: the pod {name} cannot be read ({error.status})", flush=True)
+            return None
+        controllers = [each for each in pod.metadata.owner_references or [] if each.controller]
+        if not controllers:
+            return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod.metadata.uid}
+        above = controllers[0]
+        return {"apiVersion": above.api_version, "kind": above.kind, "name": above.name, "uid": above.uid}
 
     def state(self, name: str) -> str:
         """Created, Running, Complete or Failed."""
@@ -102,6 +146,9 @@ class TrainJobs:
             nodes: how many it had.
         """
         with _service_errors(f"Looking at the pods of {name}"):
+            status = self._api.get_namespaced_custom_object(*self._train_jobs, name).get("status", {})
+            if any(each.get("reason") == _TOO_LONG for each in status.get("conditions", [])):
+                return Failure(f"The TrainJob {name} ran for longer than it may (--hours).", resumable=False)
             pods = self._backend.core_api.list_namespaced_pod(
                 self._backend.namespace, label_selector=f"{_JOB_LABEL}={name}"
             ).items
@@ -141,9 +188,10 @@ class TrainJobs:
         """
         with _service_errors(f"Deleting the TrainJob {name}", f"Delete it: kubectl delete trainjob {name}."):
             try:
-                self._client.delete_job(name)
-            except RuntimeError as error:
-                if getattr(error.__cause__, "status", None) != HTTPStatus.NOT_FOUND:
+                # Its name is free again once its pods are gone, and not before.
+                self._api.delete_namespaced_custom_object(*self._train_jobs, name, propagation_policy="Foreground")
+            except _api_error() as error:
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
 
 
@@ -185,53 +233,6 @@ class LogFollower:
             self._over.wait(_SECONDS_BETWEEN_STREAMS)
 
 
-def _options(name: str, spec: TrainJobSpec, command: Sequence[str]) -> list[Any]:
-    """What the SDK calls options: the command, labels, the deadline, and changes to the runtime's pods."""
-    from kubeflow.trainer.options import ActiveDeadlineSeconds, Labels, Name, RuntimePatch, TrainerCommand
-
-    labels = {"app.kubernetes.io/managed-by": "gpu-pipelines", "app.kubernetes.io/component": spec.step}
-    if spec.queue:
-        labels[QUEUE_LABEL] = spec.queue
-    options = [Name(name), Labels(labels), TrainerCommand(list(command)), RuntimePatch(_patch(spec))]
-    if spec.hours:
-        options.append(ActiveDeadlineSeconds(round(spec.hours * 3600)))
-    return options
-
-
-def _patch(spec: TrainJobSpec) -> Any:
-    """Nodes, shared memory, claim and pull secret of the pods."""
-    from kubeflow.trainer.options import (
-        ContainerPatch,
-        JobSetSpecPatch,
-        JobSetTemplatePatch,
-        JobSpecPatch,
-        JobTemplatePatch,
-        PodSpecPatch,
-        PodTemplatePatch,
-        ReplicatedJobPatch,
-        TrainingRuntimeSpecPatch,
-    )
-
-    needs = spec.needs
-    shared = {"medium": "Memory", "sizeLimit": f"{needs.shared_memory_gib}Gi"}
-    volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": shared}]
-    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108 (shared memory is there)
-    if spec.volume_claim:
-        volumes.append({"name": "claim", "persistentVolumeClaim": {"claimName": spec.volume_claim}})
-        mounts.append({"name": "claim", "mountPath": spec.mount_path})
-    pod = PodSpecPatch(
-        service_account_name=spec.service_account or None,
-        volumes=volumes,
-        containers=[ContainerPatch(NODE, volume_mounts=mounts)],
-        image_pull_secrets=[{"name": spec.pull_secret}] if spec.pull_secret else None,
-        node_selector=dict(needs.node_selector),
-        tolerations=[toleration.to_json() for toleration in needs.tolerations],
-    )
-    job = JobTemplatePatch(spec=JobSpecPatch(template=PodTemplatePatch(spec=pod)))
-    jobs = JobSetSpecPatch(replicated_jobs=[ReplicatedJobPatch(NODE, job)])
-    return TrainingRuntimeSpecPatch(JobSetTemplatePatch(spec=jobs))
-
-
 def _newest_by_node(pods: Sequence[Any]) -> list[Any]:
     """The last pod of each node, by node: Kubernetes may have replaced one that failed."""
     newest: dict[int, Any] = {}
@@ -265,11 +266,10 @@ def _sdk() -> Any:
     return trainer
 
 
-def _api_error() -> type[Exception]:
+def _api_error() -> Any:
     from kubernetes.client import ApiException
 
-    error: type[Exception] = ApiException
-    return error
+    return ApiException
 
 
 @contextmanager

@@ -1,0 +1,258 @@
+"""One writer at a time for the checkpoints of a training: a lease in their folder that its holder renews.
+
+Two trainings that write into one folder delete each other's checkpoints and mix their metrics. Whoever writes holds
+`writer.json`, which says who it is, and renews it four times in the length of a lease. Nobody has to clear up after a
+writer that died: a lease that is not renewed for its length is over. Nobody's clock matters for that, because a
+successor watches for as long itself.
+
+| what the folder's lease is | what a new writer does |
+|---|---|
+| none, or given back | begins at once |
+| of a process of this machine that is gone | begins at once |
+| not renewed for more than ten of its lengths, by its own date | begins at once |
+| not renewed while it is watched, for its length (60 s) | begins then |
+| renewed by the same run, such as a pod that was replaced and still saves its state | waits up to two lengths (120 s) |
+| renewed by another run | is refused |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.artifacts.versioned_file import VersionedFile, versioned_file
+from gpu_pipelines.errors import UserError
+
+LOCK = "writer.json"
+LEASE_SECONDS = 60.0
+#: How often a lease is renewed in its length, and after how many of them its own date is believed to be long ago.
+_RENEWALS, _LONG_AGO = 4, 10
+#: How many lengths of a lease a restarted run waits for its former self.
+_PATIENCE = 2
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """What `writer.json` says.
+
+    Attributes:
+        token: of this holder alone.
+        run: the run that it belongs to; empty if none is known.
+        host: name of its machine, for the reader.
+        machine: what tells one machine, and one container on it, from all others.
+        process: number of its process there.
+        began: when that process began, in the kernel's ticks since the machine was started.
+        renewed: when it was last heard of, by its own clock, seconds since 1970.
+        lease: seconds for which that holds.
+    """
+
+    token: str = ""
+    run: str = ""
+    host: str = "a machine that is not named"
+    machine: str = ""
+    process: int = 0
+    began: int = 0
+    renewed: float = 0.0
+    lease: float = LEASE_SECONDS
+
+    @classmethod
+    def loads(cls, content: bytes) -> _Holder:
+        """Reads the file; of one that cannot be read all fields have their defaults."""
+        try:
+            found: dict[str, Any] = json.loads(content)
+            return cls(**{field.name: type(field.default)(found[field.name]) for field in fields(cls)})
+        except (ValueError, KeyError, TypeError):
+            return cls()
+
+    def dumps(self) -> bytes:
+        return json.dumps(asdict(self), indent=2).encode()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known without waiting that this holder writes no more."""
+        if self.renewed and time.time() - self.renewed > _LONG_AGO * self.lease:
+            return True
+        return self.is_here and not self._runs
+
+    @property
+    def is_alive_here(self) -> bool:
+        """Whether it is known without waiting that this holder still writes."""
+        return self.is_here and self._runs
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is on this machine, where its process can be looked for."""
+        return self.machine == _this_machine() != ""
+
+    @property
+    def _runs(self) -> bool:
+        return bool(self.process) and _began(self.process) == self.began
+
+
+class CheckpointLock:
+    """The right to write the checkpoints of a folder.
+
+    Args:
+        uri: the folder, a directory or `gs://…`.
+        run: what this writer belongs to: the one that takes the place of a writer of the same run waits for its end,
+            and any other is refused. Empty if none is known.
+        lease: seconds after which a writer that is not heard of has lost its right.
+    """
+
+    def __init__(self, uri: str, run: str = "", lease: float = LEASE_SECONDS) -> None:
+        self._uri, self._run, self._lease = uri, run, lease
+        self._file: VersionedFile = versioned_file(f"{uri.rstrip('/')}/{LOCK}")
+        self._token = uuid.uuid4().hex
+        self._version = ""
+        self._renewed = 0.0
+        self._lost = ""
+        self._changing = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="checkpoint lock")
+
+    def acquire(self) -> None:
+        """Waits until nobody else writes, and keeps the right from then on; see the module for how long.
+
+        Raises:
+            UserError: another training writes there, or the storage cannot be reached.
+        """
+        if not is_remote(self._uri):
+            Path(self._uri).mkdir(parents=True, exist_ok=True)
+        seen, since, first, told = "", 0.0, time.monotonic(), False
+        while True:
+            content, version = self._file.read()
+            holder, now = _Holder.loads(content), time.monotonic()
+            if holder.token == self._token:
+                # It was taken, and the answer to that was lost.
+                self._version, self._renewed = version, now
+                break
+            renewed = bool(seen) and version not in ("", seen)
+            if version != seen:
+                seen, since = version, now
+            if (not version or holder.is_gone or now - since > holder.lease) and self._take(version):
+                break
+            self._require_patience(holder, renewed=renewed, waited=now - first)
+            if version and not told:
+                told = True
+                print(
+                    f"waiting up to {holder.lease:.0f} s for {_named(holder)}, which wrote to {self._uri}", flush=True
+                )
+            time.sleep(min(_SECONDS_BETWEEN_LOOKS, holder.lease / (2 * _RENEWALS)))
+        self._thread.start()
+
+    def _require_patience(self, holder: _Holder, *, renewed: bool, waited: float) -> None:
+        """Raises UserError where waiting for a holder does not help."""
+        alive = renewed or holder.is_alive_here
+        is_former_self = bool(self._run) and holder.run == self._run and waited <= _PATIENCE * holder.lease
+        if alive and not is_former_self:
+            raise UserError(
+                f"Another training writes to {self._uri}: {_named(holder)}.",
+                "Wait for its end, stop it, or give another checkpoint_uri. Once it is dead, its right is over after "
+                f"{holder.lease:.0f} s.",
+            )
+
+    def require_held(self) -> None:
+        """Checks, before something is written, that nobody has taken the right in the meantime.
+
+        Raises:
+            UserError: somebody has, because this process was not heard of for the length of its lease.
+        """
+        if not self._lost and time.monotonic() - self._renewed > self._lease:
+            self._renew()
+        if self._over.is_set() and not self._lost:
+            raise UserError(f"{self._uri} is not written to any more: the training has ended.")
+        if self._lost:
+            raise UserError(
+                f"{self._uri} is written to by another training: {self._lost}.",
+                "Nothing more is written there by this one. Stop the other, or give another checkpoint_uri.",
+            )
+
+    def release(self) -> None:
+        """Gives the right back; the next writer begins at once."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._changing, suppress(UserError, OSError):
+            # One that cannot be deleted is over after its length.
+            if self._version and not self._lost:
+                self._file.delete(self._version)
+            self._version = ""
+
+    def __enter__(self) -> CheckpointLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def _take(self, version: str) -> bool:
+        asked = time.monotonic()
+        try:
+            taken = self._file.write(self._as_holder().dumps(), version)
+        except OSError as error:
+            raise UserError(f"{self._uri} cannot be written to: {error.strerror or error}.") from None
+        if taken is not None:
+            self._version, self._renewed = taken, asked
+        return taken is not None
+
+    def _keep(self) -> None:
+        while not self._over.wait(self._lease / _RENEWALS):
+            # What the storage does not take now it takes the next time, or somebody else takes over.
+            with suppress(UserError, OSError):
+                self._renew()
+
+    def _renew(self) -> None:
+        with self._changing:
+            if self._lost or not self._version or self._take(self._version):
+                return
+            content, version = self._file.read()
+            holder = _Holder.loads(content)
+            # Where it is still this one's, the answer to the last renewal was lost.
+            if holder.token != self._token or not self._take(version):
+                self._lost = _named(holder) if content else f"somebody who has removed {LOCK}"
+
+    def _as_holder(self) -> _Holder:
+        process = os.getpid()
+        return _Holder(
+            token=self._token,
+            run=self._run,
+            host=socket.gethostname(),
+            machine=_this_machine(),
+            process=process,
+            began=_began(process),
+            renewed=time.time(),
+            lease=self._lease,
+        )
+
+
+def _named(holder: _Holder) -> str:
+    process = f"process {holder.process} on {holder.host}" if holder.process else holder.host
+    return f"{process} (run {holder.run})" if holder.run else process
+
+
+def _this_machine() -> str:
+    """This boot of this machine and the container in it, whose process numbers are its own; empty if not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _began(process: int) -> int:
+    """When a process of this machine began, in ticks (field 22 of proc(5)'s stat); 0 if it does not run."""
+    try:
+        state, *others = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if state in ("Z", "X") else int(others[18])

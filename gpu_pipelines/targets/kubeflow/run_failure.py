@@ -1,0 +1,108 @@
+"""Why a step of a run failed: from the log of its pod, and from the status of the workflow that Argo runs.
+
+The API's own answer about a run has no errors of its tasks and no names of their pods (`toApiPipelineTaskDetail` of KFP
+2.17), but it serves the workflow with its status (v1beta1) and the logs of pods (v1alpha1), to those who may read them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import quote
+
+from gpu_pipelines.errors import ERROR_PREFIX
+from gpu_pipelines.targets.kubeflow.connection import ForeignAnswerError
+
+#: What Argo appends to the name of a node that it may start again.
+_ATTEMPT = re.compile(r"\([0-9]+\)$")
+_FAILED = ("Failed", "Error")
+_DRIVER, _EXECUTOR = "-driver", "executor"
+
+
+def base_name(display_name: str) -> str:
+    """The name of a task, without the number of an attempt."""
+    return _ATTEMPT.sub("", display_name)
+
+
+def reason_of(client: Any, run_id: str, step: str) -> str:
+    """What a step said before it failed, else what Argo says of its pod; empty where neither may be read.
+
+    Args:
+        client: a client of `connect`.
+        run_id: id of the run.
+        step: name of the task in the pipeline.
+    """
+    workflow = _workflow_of(client, run_id)
+    nodes = list(workflow.get("status", {}).get("nodes", {}).values())
+    failed = [node for node in nodes if _is_pod_of(node, step) and node.get("phase") in _FAILED]
+    if not failed:
+        return ""
+    last = max(failed, key=lambda node: str(node.get("finishedAt") or ""))
+    said = _error_in(_log_of(client, run_id, _pod_name(workflow, last)))
+    return said or str(last.get("message") or "")
+
+
+def _is_pod_of(node: dict[str, Any], step: str) -> bool:
+    """Whether a node of a workflow is a pod of a step: what runs it, or the driver before that."""
+    if node.get("type") != "Pod":
+        return False
+    *above, own = [base_name(part) for part in str(node.get("name", "")).split(".")]
+    return own == f"{step}{_DRIVER}" or (own == _EXECUTOR and above[-1:] == [step])
+
+
+def _pod_name(workflow: dict[str, Any], node: dict[str, Any]) -> str:
+    """Name of the pod of a node (`RetrievePodName` of KFP's backend)."""
+    metadata = workflow.get("metadata", {})
+    if metadata.get("annotations", {}).get("workflows.argoproj.io/pod-name-format") == "v1":
+        return str(node["id"])
+    template = "" if ".inline" in node["name"] else f"-{node.get('templateName', '')}"
+    return f"{metadata.get('name', '')}{template}-{str(node['id']).rpartition('-')[2]}"
+
+
+def _error_in(log: str) -> str:
+    """The last error that a step printed for its user, with the indented lines after it; empty if there is none."""
+    _, found, rest = f"\n{log}".rpartition(f"\n{ERROR_PREFIX}")
+    if not found:
+        return ""
+    first, *others = rest.splitlines()
+    more = []
+    for line in others:
+        if not line.startswith("  "):
+            break
+        more.append(line)
+    return "\n".join([first, *more])
+
+
+def _log_of(client: Any, run_id: str, pod: str) -> str:
+    """The log of a pod; empty if it cannot be read.
+
+    `ReadRunLogV1` answers with status 200 before it knows, and an error as JSON.
+    """
+    text = _read(client, f"/apis/v1alpha1/runs/{quote(run_id, safe='')}/nodes/{quote(pod, safe='')}/log")
+    return "" if text.lstrip().startswith(("{", "<")) else text
+
+
+def _workflow_of(client: Any, run_id: str) -> dict[str, Any]:
+    """The workflow of a run with its status; empty if it cannot be read."""
+    try:
+        content = json.loads(_read(client, f"/apis/v1beta1/runs/{quote(run_id, safe='')}"))
+        workflow = json.loads(content["pipeline_runtime"]["workflow_manifest"])
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return workflow if isinstance(workflow, dict) else {}
+
+
+def _read(client: Any, path: str) -> str:
+    """What is at a path of the service; empty where it is not allowed, or not there."""
+    from kfp_server_api import ApiException
+    from urllib3.exceptions import HTTPError
+
+    api = client._run_api.api_client
+    headers = dict(api.default_headers)
+    api.update_params_for_auth(headers, [], ["Bearer"])
+    try:
+        answer = api.rest_client.request("GET", api.configuration.host + path, headers=headers, _preload_content=False)
+        return str(answer.data.decode("utf-8", "replace"))
+    except (ApiException, ForeignAnswerError, HTTPError, OSError):
+        return ""

@@ -1,0 +1,104 @@
+"""The manifest of a TrainJob: what Kubeflow's SDK has no option for is who owns it, and variables from secrets.
+
+Types: TrainJob of trainer.kubeflow.org/v1alpha1 (`kubeflow-trainer-api`). Trainer refuses variables of the container
+`node` in a runtime patch, so that all of them stand below `trainer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+
+#: Name of the container of a node, and of the job that makes the nodes, in Trainer's runtimes.
+NODE = "node"
+#: Labels by which the TrainJobs of a step are found: the run, as Kubeflow Pipelines labels its pods, and the step.
+RUN_LABEL, STEP_LABEL = "pipeline/runid", "app.kubernetes.io/instance"
+#: Who may change these fields of the runtime, for the record.
+_MANAGER = "gpu-pipelines/kubeflow"
+#: The user of the image of the steps, to whose group the files of a claim are given where its driver does that.
+IMAGE_USER = 10001
+
+
+def manifest_of(
+    name: str,
+    spec: TrainJobSpec,
+    command: Sequence[str],
+    *,
+    runtime_kind: str,
+    labels: Mapping[str, str],
+    owner: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """A TrainJob.
+
+    Args:
+        name: its name.
+        spec: what it is made of.
+        command: what each node runs.
+        runtime_kind: ClusterTrainingRuntime or TrainingRuntime.
+        labels: by which it is found again.
+        owner: reference to the object with which Kubernetes deletes it; None for none.
+    """
+    all_labels = {
+        "app.kubernetes.io/managed-by": "gpu-pipelines",
+        "app.kubernetes.io/component": spec.step,
+        **labels,
+        **({QUEUE_LABEL: spec.queue} if spec.queue else {}),
+    }
+    metadata: dict[str, Any] = {"name": name, "labels": all_labels}
+    if owner:
+        metadata["ownerReferences"] = [dict(owner)]
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": metadata,
+        "spec": {
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": runtime_kind, "name": spec.runtime},
+            "activeDeadlineSeconds": round(spec.hours * 3600),
+            "trainer": _trainer(spec, command),
+            "runtimePatches": [{"manager": _MANAGER, "trainingRuntimeSpec": _runtime_patch(spec, labels)}],
+        },
+    }
+
+
+def _trainer(spec: TrainJobSpec, command: Sequence[str]) -> dict[str, Any]:
+    needs = spec.needs
+    amounts = {"cpu": str(needs.cpus), "memory": f"{needs.memory_gib}Gi", GPU_RESOURCE: str(needs.gpus)}
+    plain = [{"name": name, "value": value} for name, value in spec.environment.items()]
+    secret = [
+        {"name": name, "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), place.split("/", 1), strict=True))}}
+        for name, place in spec.secrets.items()
+    ]
+    return {
+        "image": spec.image,
+        "command": list(command),
+        "numNodes": spec.nodes,
+        "resourcesPerNode": {"limits": dict(amounts), "requests": dict(amounts)},
+        "env": [*plain, *secret],
+    }
+
+
+def _runtime_patch(spec: TrainJobSpec, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Nodes, shared memory, claim and pull secret of the pods."""
+    needs = spec.needs
+    shared = {"medium": "Memory", "sizeLimit": f"{needs.shared_memory_gib}Gi"}
+    volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": shared}]
+    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108 (shared memory is there)
+    pod: dict[str, Any] = {
+        "nodeSelector": dict(needs.node_selector),
+        "tolerations": [toleration.to_json() for toleration in needs.tolerations],
+    }
+    if spec.volume_claim:
+        volumes.append({"name": "claim", "persistentVolumeClaim": {"claimName": spec.volume_claim}})
+        mounts.append({"name": "claim", "mountPath": spec.mount_path})
+        pod["securityContext"] = {"fsGroup": IMAGE_USER, "fsGroupChangePolicy": "OnRootMismatch"}
+    if spec.service_account:
+        pod["serviceAccountName"] = spec.service_account
+    if spec.pull_secret:
+        pod["imagePullSecrets"] = [{"name": spec.pull_secret}]
+    pod |= {"volumes": volumes, "containers": [{"name": NODE, "volumeMounts": mounts}]}
+    template = {"metadata": {"labels": dict(labels)}, "spec": pod}
+    job = {"name": NODE, "template": {"spec": {"template": template}}}
+    return {"template": {"spec": {"replicatedJobs": [job]}}}

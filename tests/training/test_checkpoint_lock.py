@@ -1,0 +1,204 @@
+"""One writer at a time for a checkpoint folder, in a directory and in a bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import storage_emulator
+from started_training import run_training
+from trainings import photos_dataset
+
+from gpu_pipelines.artifacts.checkpoint_lock import LOCK, CheckpointLock
+from gpu_pipelines.artifacts.versioned_file import versioned_file
+from gpu_pipelines.components.training.script_run import run_script
+from gpu_pipelines.components.training.script_settings import ScriptSettings
+from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.errors import UserError
+
+#: A lease short enough for a test; renewed every quarter of it.
+LEASE = 1.2
+SETTINGS = TrainingSettings(model="vit-micro", max_steps=4, checkpoint_every_steps=2, global_batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with storage_emulator("locks") as uri:
+        yield uri
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, bucket: str, tmp_path: Path) -> str:
+    """A folder for checkpoints."""
+    return str(tmp_path / "checkpoints") if request.param == "directory" else f"{bucket}/{tmp_path.name}"
+
+
+def held_there(place: str) -> dict[str, Any] | None:
+    content, version = versioned_file(f"{place}/{LOCK}").read()
+    return json.loads(content) if version else None
+
+
+def elsewhere(place: str, **changes: Any) -> None:
+    """Makes the lock one of another machine that has just been heard of, and is not heard of again."""
+    file = versioned_file(f"{place}/{LOCK}")
+    content, version = file.read()
+    changed = {**json.loads(content), "machine": "another", "token": "another", "renewed": time.time(), **changes}
+    assert file.write(json.dumps(changed).encode(), version)
+
+
+def test_a_lock_is_held_renewed_and_given_back(place: str) -> None:
+    with CheckpointLock(place, "run-1", LEASE) as lock:
+        first = held_there(place)
+        assert first is not None
+        assert (first["run"], first["process"]) == ("run-1", os.getpid())
+        time.sleep(LEASE)
+        again = held_there(place)
+        assert again is not None
+        assert again["renewed"] > first["renewed"]
+        lock.require_held()
+    assert held_there(place) is None
+    with pytest.raises(UserError, match="not written to any more"):
+        lock.require_held()
+
+
+def test_another_run_is_refused_while_the_writer_lives(place: str) -> None:
+    with CheckpointLock(place, "run-1", LEASE):
+        for run in ("run-2", ""):
+            with pytest.raises(UserError, match=r"Another training writes to .*process \d+ on .*run-1") as refused:
+                CheckpointLock(place, run, LEASE).acquire()
+            assert "give another checkpoint_uri" in refused.value.remedy
+
+
+def test_another_run_on_another_machine_is_refused_once_the_writer_is_heard_of(place: str) -> None:
+    with CheckpointLock(place, "run-1", LEASE) as lock:
+        over = threading.Event()
+
+        def stays_alive() -> None:
+            while not over.wait(LEASE / 4):
+                elsewhere(place)
+
+        lock._over.set()
+        thread = threading.Thread(target=stays_alive)
+        thread.start()
+        try:
+            with pytest.raises(UserError, match="Another training writes to"):
+                CheckpointLock(place, "run-2", LEASE).acquire()
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_a_restarted_run_waits_for_its_former_self(place: str) -> None:
+    former, successor = CheckpointLock(place, "run-1", LEASE), CheckpointLock(place, "run-1", LEASE)
+    former.acquire()
+    saved: list[float] = []
+
+    def end() -> None:
+        time.sleep(LEASE)
+        former.require_held()
+        saved.append(time.monotonic())
+        former.release()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    successor.acquire()
+    assert saved
+    assert time.monotonic() >= saved[0], "it has waited"
+    ending.join()
+    successor.require_held()
+    successor.release()
+
+
+def test_a_writer_that_died_elsewhere_holds_nobody_up_for_longer_than_its_lease(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    CheckpointLock(place, "run-1", LEASE).acquire()
+    dead = held_there(place)
+    elsewhere(place, host="gone")
+    began = time.monotonic()
+    with CheckpointLock(place, "run-2", LEASE):
+        assert time.monotonic() - began >= LEASE, "it might have been alive"
+        now = held_there(place)
+    assert dead is not None
+    assert now is not None
+    assert now["run"] == "run-2"
+    assert "waiting up to 1 s for process" in capsys.readouterr().out
+
+
+def test_a_writer_that_was_taken_for_dead_writes_no_more(place: str) -> None:
+    stalled = CheckpointLock(place, "run-1", LEASE)
+    stalled.acquire()
+    elsewhere(place, host="successor")
+    time.sleep(LEASE)
+    with pytest.raises(UserError, match=r"is written to by another training: process \d+ on successor"):
+        stalled.require_held()
+    stalled.release()
+    assert held_there(place), "that of the successor stays"
+
+
+@pytest.mark.parametrize("change", [{"machine": None}, {"machine": "another", "renewed": 1.0}])
+def test_one_that_is_known_to_be_dead_is_not_waited_for(place: str, change: dict[str, Any]) -> None:
+    dead = f"""
+from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
+import os
+CheckpointLock({place!r}, "run-1", 3600).acquire()
+os._exit(1)
+"""
+    subprocess.run([sys.executable, "-c", dead], check=False, timeout=60)
+    assert held_there(place)
+    if change["machine"]:
+        elsewhere(place, **change)
+    with CheckpointLock(place, "run-2", 3600):
+        pass
+
+
+def test_of_many_that_begin_at_once_one_writes(place: str) -> None:
+    held, refused = [], []
+
+    def begin(number: int) -> None:
+        lock = CheckpointLock(place, f"run-{number}", LEASE)
+        try:
+            lock.acquire()
+            held.append(lock)
+        except UserError:
+            refused.append(number)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(held), len(refused)) == (1, 5)
+    held[0].release()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photos_dataset(tmp_path_factory.mktemp("photos"))
+
+
+def test_a_training_is_refused_while_another_writes_there(photos: Path, tmp_path: Path) -> None:
+    with CheckpointLock(str(tmp_path), "another"):
+        refused = run_training(SETTINGS, photos, str(tmp_path))
+        assert refused.status == 1, refused.text
+        assert f"error: Another training writes to {tmp_path}: process {os.getpid()} on " in refused.text
+        assert "Traceback" not in refused.text
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK], "it has left nothing there"
+
+
+def test_a_script_is_refused_while_another_writes_there(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("raise SystemExit('it was started')")
+    settings = ScriptSettings(script=str(tmp_path / "script.py"), launcher="plain")
+    with (
+        CheckpointLock(str(tmp_path / "checkpoints"), "another"),
+        pytest.raises(UserError, match="Another training writes to"),
+    ):
+        run_script(settings, tmp_path, str(tmp_path / "checkpoints"))
