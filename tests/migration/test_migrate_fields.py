@@ -131,7 +131,7 @@ def test_the_commands_carry_name_labels_and_key() -> None:
     assert found.gcloud_command("v.yaml").endswith(
         f"--display-name=my_job --config=v.yaml --labels=team=a --kms-key={KEY}"
     )
-    assert migrated(custom("n1-standard-8", "")).own_command("f") is None, "job submit is for jobs with GPUs"
+    assert migrated(custom("n1-standard-8", "")).own_command("f"), "job submit takes jobs without GPUs, too"
 
 
 @pytest.mark.parametrize(
@@ -228,15 +228,12 @@ def test_a_described_job_migrates_and_an_empty_one_does_not(tmp_path: Path) -> N
     file = tmp_path / "job.yaml"
     file.write_text("state: SUCCEEDED\ncreateTime: now\ntrainingOutput: {consumedMLUnits: 1}\njobId: j\n")
     assert read_job_file(file)["jobId"] == "j"
-    assert "There is no training" in refusal("")
+    assert "There is no training" in refusal("trainingInput: {}")
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8"):
         read_job_file(file)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
         read_job_file(tmp_path)
-    file.write_text("x" * 1_000_001)
-    with pytest.raises(UserError, match="no config of a job"):
-        read_job_file(file)
 
 
 @pytest.mark.parametrize(
