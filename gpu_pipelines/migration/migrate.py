@@ -240,8 +240,8 @@ def _labels(job: Mapping[str, Any], notes: Notes) -> dict[str, str]:
 
 def _name(job: Mapping[str, Any], command: GcloudCommand, notes: Notes) -> str:
     name = str(job.get("jobId") or (command.file.stem if command.file else "") or "migrated")
-    if len(name) > _LONGEST_NAME:
-        notes.refuse(f"The name {name[:60]!r}… has {len(name)} characters; a job's has at most {_LONGEST_NAME}.")
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        notes.refuse(f"The name {name[:60]!r} has {len(name)} characters; a job's has 1 to {_LONGEST_NAME}.")
     if not fits_one_line(name):
         notes.refuse(f"The name {name[:60]!r} has characters that do not fit on one line.", "Give another.")
     return name
