@@ -81,7 +81,7 @@ def migrate(
     running = programs(training, tuple(pools), packages, around, notes)
     spec = {"workerPoolSpecs": _pool_specs(pools, running), **timing.fields(), **_rest(training, notes)}
     if leaves_a_pool_out(spec["workerPoolSpecs"]) and not training.get("hyperparameters"):
-        notes.changed("trainingInput", NOT_BY_GCLOUD.format("{}"))
+        notes.changed("trainingInput", NOT_BY_GCLOUD)
     _note_rest(training, command, pools, notes)
     key = _key(training, command, project, notes)
     config, labels, name = spec, _labels(job, notes), _name(job, command, notes)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shlex
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from commands import command
+from gcloud_reader_process import read_by_gcloud
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration import migrate
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
 IMAGE = "us-docker.pkg.dev/p/r/trainer:1"
-READER = Path(__file__).with_name("gcloud_reader.py")
 #: Numbers, truths, nulls, times, merge keys and marks of YAML 1.1 and 1.2, and what shells and templates look for.
 WORDS = r"""
 1e-4 5e-5 1.5e3 12e03 1E5 .5 5. -.inf .NaN +1 -0 0e0 nan inf Infinity 010 08 0o17 0x1F 0b1 1_000 1__0 1_ 3 0 1,0 2.10
@@ -69,30 +67,6 @@ class Hostile:
 
     def variables(self) -> dict[str, str]:
         return {self.text().replace("=", "") or "A": self.text() or "1" for _ in range(self.random.randint(0, 3))}
-
-
-@cache
-def installation() -> list[str]:
-    """The folder of gcloud, and its Python."""
-    command = ["gcloud", "info", "--format=value(installation.sdk_root,basic.python_location)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return done.stdout.strip().split("\t")
-
-
-def read_by_gcloud(configs: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """What gcloud sends for configs, or `{"refused": …}`."""
-    folder, python = installation()
-    done = subprocess.run(
-        [python, str(READER), folder],
-        input=json.dumps(configs),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
 
 
 def job_of_flags(make: Hostile) -> tuple[dict[str, Any], str] | None:
