@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.yaml_input import data_of, node_of, read_text
 
 FILE = "gpu-pipelines.yaml"
 
@@ -195,14 +194,10 @@ def load_project_settings(flags: Mapping[str, str | None] | None = None, directo
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return {}
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+    root = node_of(read_text(path, str(path)), str(path))
+    content = data_of(root, str(path)) if root is not None else None
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -3,6 +3,7 @@ resource "google_artifact_registry_repository" "images" {
   repository_id = local.images
   description   = "Images of gpu-pipelines"
   format        = "DOCKER"
+  kms_key_name  = local.encryption_key
   labels        = var.labels
 
   # A tag that is pushed again leaves the image it named before without one.
@@ -16,7 +17,11 @@ resource "google_artifact_registry_repository" "images" {
     }
   }
 
-  depends_on = [google_project_service.needed]
+  lifecycle {
+    prevent_destroy = true
+  }
+
+  depends_on = [google_project_service.needed, google_kms_crypto_key_iam_member.service_agents]
 }
 
 resource "google_artifact_registry_repository" "pipelines" {
@@ -24,7 +29,12 @@ resource "google_artifact_registry_repository" "pipelines" {
   repository_id = local.pipelines
   description   = "Compiled pipelines of gpu-pipelines"
   format        = "KFP"
+  kms_key_name  = local.encryption_key
   labels        = var.labels
 
-  depends_on = [google_project_service.needed]
+  lifecycle {
+    prevent_destroy = true
+  }
+
+  depends_on = [google_project_service.needed, google_kms_crypto_key_iam_member.service_agents]
 }

@@ -13,7 +13,7 @@ resource "google_storage_bucket_iam_member" "builder_reads_sources" {
 
   condition {
     title      = "sources of builds"
-    expression = "resource.name.startsWith(\"projects/_/buckets/${local.bucket}/objects/${local.builds_folder}/\")"
+    expression = local.is_source_of_a_build
   }
 }
 
@@ -46,9 +46,23 @@ resource "google_service_account_iam_member" "image_builders_act_as_builder" {
   member             = each.value
 }
 
+# They leave new archives in builds/, and may neither read nor change any other file.
 resource "google_storage_bucket_iam_member" "image_builders_stage_sources" {
   for_each = var.image_builders
   bucket   = google_storage_bucket.files.name
-  role     = "roles/storage.objectUser"
+  role     = "roles/storage.objectCreator"
+  member   = each.value
+
+  condition {
+    title      = "sources of builds"
+    expression = local.is_source_of_a_build
+  }
+}
+
+# storage.buckets.get: `gcloud builds submit` looks whether the bucket is there.
+resource "google_storage_bucket_iam_member" "image_builders_see_the_bucket" {
+  for_each = var.image_builders
+  bucket   = google_storage_bucket.files.name
+  role     = "roles/storage.legacyBucketReader"
   member   = each.value
 }

@@ -12,6 +12,7 @@ resource "google_project_service" "needed" {
       "monitoring.googleapis.com",
       "storage.googleapis.com",
     ],
+    local.encryption_key != null ? ["cloudkms.googleapis.com"] : [],
     local.needs_budget_alert ? ["billingbudgets.googleapis.com", "cloudbilling.googleapis.com"] : [],
   ))
   service            = each.value

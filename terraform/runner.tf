@@ -20,10 +20,10 @@ resource "google_project_iam_member" "runner_writes_logs" {
   member  = google_service_account.runner.member
 }
 
-# objectAdmin: reads, writes and deletes files (superseded checkpoints), of this bucket alone.
+# objectUser: reads, writes and deletes files (superseded checkpoints), of this bucket alone; not who may use them.
 # legacyBucketReader: adds storage.buckets.get, which Google's SDK asks for before it stages files.
 resource "google_storage_bucket_iam_member" "runner_uses_files" {
-  for_each = toset(["roles/storage.objectAdmin", "roles/storage.legacyBucketReader"])
+  for_each = toset(["roles/storage.objectUser", "roles/storage.legacyBucketReader"])
   bucket   = google_storage_bucket.files.name
   role     = each.value
   member   = google_service_account.runner.member

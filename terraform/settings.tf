@@ -10,8 +10,12 @@ locals {
   pipelines_folder   = "pipelines"
   builds_folder      = "builds"
   needs_budget_alert = var.billing_account != ""
+  encryption_key     = var.encryption_key != "" ? var.encryption_key : null
 
-  settings = {
+  # Of a condition in IAM.
+  is_source_of_a_build = "resource.name.startsWith(\"projects/_/buckets/${local.bucket}/objects/${local.builds_folder}/\")"
+
+  settings = merge({
     project         = var.project
     region          = var.region
     pipeline_root   = "gs://${local.bucket}/${local.pipelines_folder}"
@@ -19,12 +23,17 @@ locals {
     serving_image   = "${local.image_repository}/serving:${var.serving_image_tag}"
     repository      = "https://${var.region}-kfp.pkg.dev/${var.project}/${local.pipelines}"
     service_account = "${local.runner}@${local.account_domain}"
-  }
+  }, local.encryption_key != null ? { encryption_key = local.encryption_key } : {})
 }
 
 output "settings" {
   description = "What gpu-pipelines.yaml holds: terraform output -raw settings > gpu-pipelines.yaml."
   value       = yamlencode(local.settings)
+
+  precondition {
+    condition     = var.encryption_key == "" || can(regex("/locations/${var.region}/", var.encryption_key))
+    error_message = "encryption_key is in another location than region: bucket, repositories and jobs need it in theirs."
+  }
 }
 
 output "image_repository" {

@@ -6,6 +6,14 @@ resource "google_storage_bucket" "files" {
   public_access_prevention    = "enforced"
   labels                      = var.labels
 
+  dynamic "encryption" {
+    for_each = local.encryption_key != null ? [local.encryption_key] : []
+
+    content {
+      default_kms_key_name = encryption.value
+    }
+  }
+
   # Instead of versions: those would keep every checkpoint that a training overwrote or deleted.
   soft_delete_policy {
     retention_duration_seconds = var.soft_delete_days * 24 * 60 * 60
@@ -35,5 +43,9 @@ resource "google_storage_bucket" "files" {
     }
   }
 
-  depends_on = [google_project_service.needed]
+  lifecycle {
+    prevent_destroy = true
+  }
+
+  depends_on = [google_project_service.needed, google_kms_crypto_key_iam_member.service_agents]
 }

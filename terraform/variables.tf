@@ -50,6 +50,25 @@ variable "image_builders" {
   default     = []
 }
 
+variable "vm_creators" {
+  description = "Who may train on VMs of Compute Engine by `gpu-pipelines vm create`, such as [\"group:ml@example.com\"]."
+  type        = set(string)
+  default     = []
+}
+
+variable "encryption_key" {
+  description = "Cloud KMS key of region for the bucket, the repositories, jobs and VMs, by its full name. Empty for Google's."
+  type        = string
+  default     = ""
+
+  validation {
+    condition = var.encryption_key == "" || can(
+      regex("^projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+$", var.encryption_key)
+    )
+    error_message = "encryption_key is a full name, projects/P/locations/L/keyRings/R/cryptoKeys/K, or empty."
+  }
+}
+
 variable "artifact_days" {
   description = "Days after which what runs left (artifacts, checkpoints) is deleted; 0 for never."
   type        = number

@@ -16,10 +16,12 @@ class Caution:
     Attributes:
         code: short and stable, for programs: `contested`, `recommended`, `ends`, `bf16`, `cuda`, `arm64`, `unverified`.
         message: the warning.
+        of_vertex: whether it is about training on Vertex AI alone, and not about the machine.
     """
 
     code: str
     message: str
+    of_vertex: bool = False
 
 
 def cautions(
@@ -40,7 +42,8 @@ def _of_buying(machine: MachineType, strategy: str) -> list[Caution]:
     if stands == "contested":
         return [Caution("contested", f"{machine.name} on {strategy} may be refused: {machine.note}. Spot is safer.")]
     if stands == "unverified":
-        return [Caution("unverified", f"No page says whether {machine.name} can be had by {strategy} for training.")]
+        message = f"No page says whether {machine.name} can be had by {strategy} for training."
+        return [Caution("unverified", message, of_vertex=True)]
     if strategy == "standard" and "recommends" in machine.note:
         return [Caution("recommended", f"{machine.name}: {machine.note}.")]
     return []
@@ -74,11 +77,11 @@ def _of_unverified_facts(gpu: Gpu, machine: MachineType, strategy: str) -> list[
     found = []
     metric = quota_field(strategy)
     if metric in gpu.unverified:
-        found.append(Caution("unverified", f"The name of the quota metric, {getattr(gpu, metric)}, is not verified."))
+        message = f"The name of the quota metric, {getattr(gpu, metric)}, is not verified."
+        found.append(Caution("unverified", message, of_vertex=True))
     if "boot_disk" in machine.unverified:
-        found.append(
-            Caution("unverified", f"That {machine.name} starts from {machine.boot_disk} is not verified for training.")
-        )
+        message = f"That {machine.name} starts from {machine.boot_disk} is not verified for training."
+        found.append(Caution("unverified", message, of_vertex=True))
     return found
 
 
@@ -87,9 +90,8 @@ def _of_the_region(gpu: Gpu, region: str | None, catalog: Catalog) -> list[Cauti
         return []
     found = []
     if catalog.regions[region].vertex_training == "sdk-only":
-        found.append(
-            Caution("unverified", f"{region} is a training region for the SDK, but not for gcloud; it may be refused.")
-        )
+        message = f"{region} is a training region for the SDK, but not for gcloud; it may be refused."
+        found.append(Caution("unverified", message, of_vertex=True))
     if not zones_of(catalog, gpu.name, region):
         found.append(Caution("unverified", f"Which zones of {region} have {gpu.name} is not known."))
     return found

@@ -130,18 +130,19 @@ def estimate_cost(
 
 
 def price_in(
-    catalog: Catalog, gpu: Gpu, count: int, machine: MachineType, region: str, nodes: int = 1
+    catalog: Catalog, gpu: Gpu | None, count: int, machine: MachineType, region: str, nodes: int = 1
 ) -> RegionPrice | None:
     """The price of machines with their GPUs in a region; None if none is known.
 
-    An N1 machine is the sum of its vCPUs, its memory and the GPUs attached to it; every other machine has one price.
+    An N1 machine is the sum of its vCPUs, its memory and the GPUs attached to it, if any; every other machine has one
+    price.
     """
     if machine.family == "n1":
         parts = [
             (catalog.prices.get(("n1", "vcpu", region)), float(machine.vcpus)),
             (catalog.prices.get(("n1", "memory_gb", region)), machine.memory_gb),
-            (catalog.prices.get((gpu.name, "gpu", region)), float(count)),
         ]
+        parts += [(catalog.prices.get((gpu.name, "gpu", region)), float(count))] if gpu else []
     else:
         parts = [(catalog.prices.get((machine.name, "machine", region)), 1.0)]
     known = [(price, amount) for price, amount in parts if price is not None]

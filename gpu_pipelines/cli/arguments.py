@@ -16,6 +16,7 @@ import yaml
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, number_of
+from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
 
 _TYPES = {
     "String": "text",
@@ -241,37 +242,20 @@ def _from_file(path: Path) -> list[tuple[str, Any]]:
     A scalar is its text as written, like on the command line: YAML 1.1 itself would read 1e-3 as text, 010 as 8 and
     12:30 as 750.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None:
-            return []
-        if not isinstance(root, yaml.MappingNode):
-            raise UserError(f"The parameter file {path} is not a mapping of parameter names to values.")
-        return [(_name(key), _plain(value)) for key, value in root.value]
-    except OSError as error:
-        raise UserError(f"The parameter file {path} cannot be read: {error.strerror}.") from None
-    except RecursionError:
-        raise UserError(f"The parameter file {path} is not YAML: it is nested too deeply.") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"The parameter file {path} is not YAML: {' '.join(str(error).split())}.") from None
+    what = f"The parameter file {path}"
+    root = node_of(read_text(path, what), what)
+    if root is None:
+        return []
+    if not isinstance(root, yaml.MappingNode):
+        raise UserError(f"{what} is not a mapping of parameter names to values.")
+    return [(str(key.value), _plain(value, what)) for key, value in root.value]
 
 
-def _name(node: yaml.Node) -> str:
-    if not isinstance(node, yaml.ScalarNode):
-        raise yaml.constructor.ConstructorError(None, None, "a parameter's name is one word", node.start_mark)
-    return str(node.value)
-
-
-def _plain(node: yaml.Node) -> Any:
+def _plain(node: yaml.Node, what: str) -> Any:
     """Texts, lists of texts, mappings with JSON's types, or None, of a YAML node."""
-    if node.tag.startswith("!") or node.tag.startswith("tag:yaml.org,2002:python/"):
-        raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} has no place here", node.start_mark)
-    if isinstance(node, yaml.ScalarNode):
-        return None if node.tag == "tag:yaml.org,2002:null" else str(node.value)
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item) for item in node.value]
-    return yaml.SafeLoader("").construct_document(node)
+        return [_plain(item, what) for item in node.value]
+    return data_of(node, what) if isinstance(node, yaml.MappingNode) else text_of(node)
 
 
 def _converted(wanted: str, value: Any) -> Any:

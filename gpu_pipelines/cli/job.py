@@ -83,7 +83,7 @@ def config(
     ] = None,
 ) -> None:
     """Print the file for gcloud ai custom-jobs create --config, with the whole command as a comment."""
-    from gpu_pipelines.targets.vertex.job_config import config_text, gcloud_command
+    from gpu_pipelines.targets.vertex.job_config import config_text, submit_command
 
     prepared, _ = _prepared(locals())
     file = str(output or "config.yaml")
@@ -98,7 +98,7 @@ def config(
     except OSError as error:
         raise UserError(f"The file {output} cannot be written: {error.strerror}.") from None
     print(f"wrote {output}; submit it:")
-    print(gcloud_command(prepared, file))
+    print(submit_command(prepared, file))
 
 
 @app.command()
@@ -234,10 +234,10 @@ def _as_sent(prepared: PreparedJob) -> dict[str, Any]:
 
 def _show_cost(prepared: PreparedJob) -> None:
     """What is for the reader, not for what reads stdout."""
-    from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
+    from gpu_pipelines.targets.vertex.job_config import told_machines
 
-    for plan in prepared.plans:
-        print(f"{told_plan(plan)}\n{told_cost(plan)}", file=sys.stderr)
+    for line in told_machines(prepared):
+        print(line, file=sys.stderr)
 
 
 def _prepared(given: dict[str, Any]) -> tuple[PreparedJob, ProjectSettings]:
@@ -274,8 +274,8 @@ def _prepared(given: dict[str, Any]) -> tuple[PreparedJob, ProjectSettings]:
 
 
 def _warn(prepared: PreparedJob) -> None:
-    told = dict.fromkeys(caution.message for plan in prepared.plans for caution in plan.warnings)
-    for message in told:
+    cautions = [caution.message for plan in prepared.plans for caution in plan.warnings]
+    for message in dict.fromkeys([*prepared.remarks, *cautions]):
         print(f"warning: {message}", file=sys.stderr)
 
 

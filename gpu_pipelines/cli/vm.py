@@ -91,6 +91,7 @@ def config(
     network: Network = None,
     subnet: Subnet = None,
     external_ip: ExternalIp = True,
+    encryption_key: options.EncryptionKey = None,
     image_family: ImageFamily = None,
     image_project: ImageProject = None,
     label: Label = None,
@@ -140,6 +141,7 @@ def create(
     network: Network = None,
     subnet: Subnet = None,
     external_ip: ExternalIp = True,
+    encryption_key: options.EncryptionKey = None,
     image_family: ImageFamily = None,
     image_project: ImageProject = None,
     label: Label = None,
@@ -173,7 +175,8 @@ def _requested(given: dict[str, Any]) -> tuple[VirtualMachine, AcceleratorPlan]:
     if not given["accelerator"]:
         raise UserError("A VM needs GPUs.", "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them.")
     require_gpu(given["accelerator"], "A VM of this command")
-    settings = load_project_settings({name: given[name] for name in ("project", "region", "image", "service_account")})
+    names = ("project", "region", "image", "service_account", "encryption_key")
+    settings = load_project_settings({name: given[name] for name in names})
     settings = options.with_labels(settings, given["label"])
     settings.require("project", "image")
     plan = planned(
@@ -243,5 +246,7 @@ def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
 
 
 def _warn(vm: VirtualMachine, plan: AcceleratorPlan) -> None:
-    for message in dict.fromkeys([*(caution.message for caution in plan.warnings), *vm.warnings]):
+    # Quotas, regions and offers of Vertex AI are none of Compute Engine's.
+    of_machine = [caution.message for caution in plan.warnings if not caution.of_vertex]
+    for message in dict.fromkeys([*of_machine, *vm.warnings]):
         print(f"warning: {message}", file=sys.stderr)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.job_fields import JOB, TRAINING_INPUT
 from gpu_pipelines.migration.job_values import value_of
-
-#: A file larger than this is no job: a limit of this project.
-_LARGEST_BYTES = 1_000_000
+from gpu_pipelines.yaml_input import node_of, read_text, text_of
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
@@ -21,15 +17,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read, or is no job.
     """
-    try:
-        if path.is_file() and path.stat().st_size > _LARGEST_BYTES:
-            raise UserError(f"The file {path} has more than {_LARGEST_BYTES} bytes, so it is no config of a job.")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"The file {path} cannot be read: {error.strerror}.") from None
-    except ValueError:
-        raise UserError(f"The file {path} is not UTF-8.") from None
-    return read_job(text, str(path))
+    return read_job(read_text(path, f"The file {path}"), str(path))
 
 
 def read_job(text: str, origin: str) -> dict[str, Any]:
@@ -42,15 +30,10 @@ def read_job(text: str, origin: str) -> dict[str, Any]:
     Raises:
         UserError: lists all that is wrong.
     """
-    try:
-        # This loader leaves each scalar the text that it is written as: YAML would make the version 2.10 a 2.1.
-        document = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (BaseLoader builds nothing but texts)
-    except RecursionError:
-        raise UserError(f"{origin} is not YAML: it is nested too deeply.") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{origin} is not YAML: {' '.join(str(error).split())[:300]}.") from None
-    if document in (None, ""):
-        return {}
+    root = node_of(text, origin)
+    if root is None:
+        raise UserError(f"{origin} is empty.", "Leave it out if the flags say all of the job.")
+    document = text_of(root)
     if not isinstance(document, dict):
         raise UserError(f"{origin} is no job: it is not a mapping.", "It begins with trainingInput:.")
     problems: list[str] = []

@@ -21,8 +21,6 @@ from gpu_pipelines.migration.job_fields import (
     Unread,
 )
 
-#: How YAML writes that there is no value.
-_NOTHING = ("", "~", "null", "Null", "NULL")
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 #: Whole numbers of the API have at most 64 bits.
 _LARGEST = 2**63 - 1
@@ -34,13 +32,13 @@ def value_of(kind: Kind, given: Any, where: str, problems: list[str]) -> Any:
 
     Args:
         kind: what the field is.
-        given: a text, or lists and mappings of texts.
+        given: a text as it was written, lists and mappings of texts, or None for no value.
         where: what the field is called in messages.
         problems: is given all that is wrong.
     """
     if isinstance(kind, Unread):
         return given
-    if given is None or (isinstance(given, str) and given in _NOTHING):
+    if given is None:
         return None
     if isinstance(kind, Message):
         return _message(kind, given, where, problems)
@@ -48,14 +46,18 @@ def value_of(kind: Kind, given: Any, where: str, problems: list[str]) -> Any:
         if not isinstance(given, list):
             problems.append(f"{where} takes a list, not {shown(given)}.")
             return None
-        found = [value_of(kind.item, item, f"{where}[{number}]", problems) for number, item in enumerate(given)]
-        return [("" if item is None and kind.item == TEXT else item) for item in found]
+        problems += [
+            f"{where}[{number}] is a null, which is no value. Leave it out, or quote it if it is a text."
+            for number, item in enumerate(given)
+            if item is None
+        ]
+        return [value_of(kind.item, item, f"{where}[{number}]", problems) for number, item in enumerate(given)]
     if isinstance(kind, TextByName):
         return _texts_by_name(given, where, problems)
     if not isinstance(given, str):
         problems.append(f"{where} takes one value, not {shown(given)}.")
         return None
-    return _scalar(kind, given.strip(), where, problems)
+    return given if kind == TEXT else _scalar(kind, given.strip(), where, problems)
 
 
 def shown(value: Any) -> str:
@@ -89,8 +91,6 @@ def _texts_by_name(given: Any, where: str, problems: list[str]) -> dict[str, str
 
 
 def _scalar(kind: Kind, text: str, where: str, problems: list[str]) -> Any:
-    if kind == TEXT:
-        return text
     if isinstance(kind, Choice):
         return _choice(kind.values, text, where, problems)
     if kind == TRUTH and text.lower() in _TRUTHS:

@@ -21,6 +21,8 @@ from gpu_pipelines.migration.result import Migration
 from gpu_pipelines.migration.schedule import schedule
 from gpu_pipelines.migration.tuning import tuning_fields
 from gpu_pipelines.project_settings import ProjectSettings, problems_of_labels
+from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
+from gpu_pipelines.yaml_output import fits_one_line
 
 #: What the API takes for a display name.
 _LONGEST_NAME = 128
@@ -78,6 +80,8 @@ def migrate(
     around = Surroundings(options.image, region, tuple(plans), options.today)
     running = programs(training, tuple(pools), packages, around, notes)
     spec = {"workerPoolSpecs": _pool_specs(pools, running), **timing.fields(), **_rest(training, notes)}
+    if leaves_a_pool_out(spec["workerPoolSpecs"]) and not training.get("hyperparameters"):
+        notes.changed("trainingInput", NOT_BY_GCLOUD)
     _note_rest(training, command, pools, notes)
     key = _key(training, command, project, notes)
     config, labels, name = spec, _labels(job, notes), _name(job, command, notes)
@@ -236,6 +240,8 @@ def _labels(job: Mapping[str, Any], notes: Notes) -> dict[str, str]:
 
 def _name(job: Mapping[str, Any], command: GcloudCommand, notes: Notes) -> str:
     name = str(job.get("jobId") or (command.file.stem if command.file else "") or "migrated")
-    if len(name) > _LONGEST_NAME:
-        notes.refuse(f"The name {name[:60]!r}… has {len(name)} characters; a job's has at most {_LONGEST_NAME}.")
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        notes.refuse(f"The name {name[:60]!r} has {len(name)} characters; a job's has 1 to {_LONGEST_NAME}.")
+    if not fits_one_line(name):
+        notes.refuse(f"The name {name[:60]!r} has characters that do not fit on one line.", "Give another.")
     return name

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.migration.notes import Notes
 from gpu_pipelines.migration.packages import Packages
 from gpu_pipelines.migration.prebuilt_images import IMAGES, image_for, is_prebuilt
@@ -15,7 +16,6 @@ from gpu_pipelines.migration.replicas import ROLES
 
 #: Stand where the user has to put something; the notes say what.
 IMAGE_PLACE, MODULE_PLACE, PACKAGE_PLACE = "IMAGE", "MODULE", "gs://BUCKET/PACKAGE.tar.gz"
-_CONTAINER_REGISTRY = ("gcr.io/", "us.gcr.io/", "eu.gcr.io/", "asia.gcr.io/")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ def programs(
 ) -> dict[str, dict[str, Any]]:
     """`containerSpec` or `pythonPackageSpec` of each role; what does not go together is refused."""
     _require_one_kind(training, roles, packages, around, notes)
+    if remark := shut_down(around.image or ""):
+        notes.warn("--image", remark)
     for role in roles:
         if (training.get(f"{role}Config") or {}).get("tpuTfVersion"):
             notes.dropped(f"{role}Config.tpuTfVersion", "It is for TPUs.")
@@ -86,12 +88,8 @@ def _container(training: Mapping[str, Any], role: str, notes: Notes) -> dict[str
     if not image:
         image = _image(training, "master")
         notes.changed(f"{role}Config.imageUri", "None is given; that was the master's, which Vertex AI wants said.")
-    if image.startswith(_CONTAINER_REGISTRY):
-        notes.warn(
-            f"{role}Config.imageUri",
-            f"{image[:200]} has an address of Container Registry, which was shut down on 2025-03-18. It works if the "
-            "project moved its images to Artifact Registry.",
-        )
+    if remark := shut_down(image):
+        notes.warn(f"{role}Config.imageUri", remark)
     spec: dict[str, Any] = {"imageUri": image}
     if config.get("containerCommand"):
         spec["command"] = list(config["containerCommand"])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.migration.notes import Note
+from gpu_pipelines.submit_commands import Submission, leaves_a_pool_out
+from gpu_pipelines.yaml_output import comment, yaml_text
 
 
 @dataclass(frozen=True)
@@ -44,36 +43,25 @@ class Migration:
     notes: tuple[Note, ...]
     upload: tuple[str, ...] = field(default=())
 
-    def gcloud_command(self, file: str) -> str:
-        """The gcloud command that submits the config.
+    def gcloud_command(self, file: str) -> str | None:
+        """The gcloud command that submits the config; None where gcloud would refuse it.
 
         Args:
             file: name of the config's file.
         """
-        kind = "hp-tuning-jobs" if self.is_tuning else "custom-jobs"
-        words = ["gcloud", "ai", kind, "create", *self._project(), f"--region={self.region or 'REGION'}"]
-        words += [f"--display-name={self.name}", f"--config={file}"]
-        # A HyperparameterTuningJob has places of its own for labels and key, a CustomJobSpec has not.
-        if self.labels and not self.is_tuning:
-            words.append("--labels=" + ",".join(f"{key}={value}" for key, value in self.labels.items()))
-        if self.encryption_key and not self.is_tuning:
-            words.append(f"--kms-key={self.encryption_key}")
-        return shlex.join(words)
+        if self.is_tuning:
+            return self._submission.gcloud_command(file, "hp-tuning-jobs")
+        if leaves_a_pool_out(self.config["workerPoolSpecs"]):
+            return None
+        return self._submission.gcloud_command(file)
 
     def own_command(self, file: str) -> str | None:
-        """The command of this project that submits the config; None where it has none: for tuning, and without GPUs.
+        """The command of this project that submits the config; None where it has none: for tuning.
 
         Args:
             file: name of the config's file.
         """
-        if self.is_tuning or "master" not in self.plans:
-            return None
-        words = ["gpu-pipelines", "job", "submit", f"--config={file}", f"--name={self.name}", *self._project()]
-        words.append(f"--region={self.region or 'REGION'}")
-        words += [f"--label={key}={value}" for key, value in self.labels.items()]
-        if self.encryption_key:
-            words.append(f"--encryption-key={self.encryption_key}")
-        return shlex.join(words)
+        return None if self.is_tuning else self._submission.own_command(file)
 
     def config_text(self, origin: str, file: str) -> str:
         """The config as YAML, with what it came from and how it is submitted as comments.
@@ -84,11 +72,10 @@ class Migration:
         """
         head = [
             f"Migrated from {origin} by gpu-pipelines migrate.",
-            self.gcloud_command(file),
+            self.gcloud_command(file) or self.own_command(file) or "",
         ]
         head += [f"To do: {note.field}: {note.text}" for note in self.notes if note.kind == "to do"]
-        body = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True, width=4096)
-        return "".join(f"# {_on_one_line(line)}\n" for line in head) + body
+        return "".join(comment(line) for line in head) + yaml_text(self.config)
 
     def to_json(self, file: str) -> dict[str, Any]:
         """The migration as a JSON object.
@@ -111,10 +98,6 @@ class Migration:
             "plans": {role: plan.to_json() for role, plan in self.plans.items()},
         }
 
-    def _project(self) -> list[str]:
-        return [f"--project={self.project}"] if self.project else []
-
-
-def _on_one_line(text: str) -> str:
-    """A text that a comment in YAML can have: without line breaks and control characters."""
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    @property
+    def _submission(self) -> Submission:
+        return Submission(self.name, self.project, self.region, self.labels, self.encryption_key)

@@ -102,7 +102,7 @@ def _parameter(given: Mapping[str, Any], where: str, notes: Notes) -> dict[str, 
     elif kind == "DISCRETE":
         values = given.get("discreteValues", [])
         found["discreteValueSpec"] = {"values": values}
-        if not values or None in values or len(values) > _MOST_VALUES or values != sorted(set(values)):
+        if not values or len(values) > _MOST_VALUES or values != sorted(set(values)):
             notes.refuse(f"{where} is DISCRETE, which needs 1 to {_MOST_VALUES} discreteValues in increasing order.")
     else:
         notes.refuse(f"{where} needs a type: INTEGER, DOUBLE, CATEGORICAL or DISCRETE.")

@@ -267,7 +267,7 @@ def test_a_whole_number_that_kfp_would_round_is_refused(value: int, tmp_path: Pa
         (b"a: b: c", "not YAML"),
         (b"a: 1\n---\nb: 2", "not YAML"),
         (b"\tcount: 3", "not YAML"),
-        (b"\xff\xfe\xff", "not YAML"),
+        (b"\xff\xfe\xff", "not UTF-8"),
         (b"text: \x00", "not YAML"),
         (b"text: !!python/object/apply:os.getcwd []", "not YAML"),
         (b"? [a]\n: 1", "YAML"),

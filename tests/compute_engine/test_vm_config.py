@@ -246,3 +246,35 @@ def test_terraform_reads_the_file_and_the_script_in_it_as_it_is(tmp_path: Path) 
     (tmp_path / "main.tf.json").write_text(json.dumps(terraform(vm)))
     done = subprocess.run(["terraform", "providers"], capture_output=True, text=True, check=True)
     assert "hashicorp/google" in done.stdout
+
+
+def test_a_vm_is_told_nothing_of_vertex_ais_quotas_and_regions() -> None:
+    """The name of a quota metric of Vertex AI is none of Compute Engine's business."""
+    for made in every_plan():
+        of_vertex = [caution.message for caution in made.warnings if caution.of_vertex]
+        if any("quota metric" in message for message in of_vertex):
+            break
+    assert made.machine is not None
+    done = vm_command(
+        *("config", *HERE, "--accelerator", made.spec, "--machine-type", made.machine.name),
+        *("--region", str(made.region), "--strategy", made.strategy),
+    )
+    assert done.status == 0, done.err
+    assert "quota metric" not in done.err
+    assert "for training" not in done.err
+
+
+def test_the_boot_disk_takes_a_key_of_ones_own(tmp_path: Path) -> None:
+    key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
+    assert f"--boot-disk-kms-key={key}" in flags("--encryption-key", key, *L4)
+    assert not any("kms" in word for word in flags(*L4))
+    document = json.loads(printed("--encryption-key", key, "--format", "terraform", *L4, *HERE))
+    (instance,) = document["resource"]["google_compute_instance"].values()
+    assert instance["boot_disk"]["kms_key_self_link"] == key
+    (tmp_path / "gpu-pipelines.yaml").write_text(f"encryption_key: {key}\n")
+    assert f"--boot-disk-kms-key={key}" in flags(*L4)
+
+
+def test_an_image_of_container_registry_is_said_to_be_shut_down() -> None:
+    done = vm_command("config", "--project", "my-project", "--image", "gcr.io/p/i:1", *L4)
+    assert "shut down on 2025-03-18" in done.err

@@ -62,7 +62,7 @@ def test_what_vertex_ai_does_not_have_is_dropped_and_said() -> None:
         ([{**RATE, "minValue": 0, "scaleType": "UNIT_LOG_SCALE"}], {}, "above 0 alone"),
         ([{"parameterName": "c", "type": "CATEGORICAL"}], {}, "needs categoricalValues"),
         ([{"parameterName": "d", "type": "DISCRETE", "discreteValues": [2, 1]}], {}, "in increasing order"),
-        ([{"parameterName": "d", "type": "DISCRETE", "discreteValues": [1, None]}], {}, "in increasing order"),
+        ([{"parameterName": "d", "type": "DISCRETE", "discreteValues": [1, None]}], {}, "is a null"),
         ([RATE], {"algorithm": "GRID_SEARCH"}, "takes no parameter of the type DOUBLE"),
         ([RATE], {"maxTrials": 0}, "maxTrials is 0"),
         ([RATE], {"hyperparameterMetricTag": "my loss"}, "none with spaces"),

@@ -233,6 +233,20 @@ def test_flags_win_over_the_file_as_the_old_gcloud_had_it(tmp_path: Path) -> Non
     assert ours == sent
 
 
+#: Of flags that do not take any text.
+_VALUES = {
+    "--labels": "a=b",
+    "--scale-tier": "basic",
+    "--worker-count": "1",
+    "--parameter-server-count": "1",
+    "--use-chief-in-tf-config": "true",
+    **dict.fromkeys(
+        ("--master-accelerator", "--worker-accelerator", "--parameter-server-accelerator"),
+        "count=1,type=nvidia-tesla-t4",
+    ),
+}
+
+
 @pytest.mark.slow
 def test_every_flag_of_the_old_gcloud_is_known() -> None:
     shown = subprocess.run(
@@ -245,4 +259,4 @@ def test_every_flag_of_the_old_gcloud_is_known() -> None:
     assert len(flags) > 20
     switches = {"--async", "--enable-web-access", "--stream-logs"}
     for flag in flags:
-        parse_command([flag if flag in switches else f"{flag}="], None)
+        parse_command([flag if flag in switches else f"{flag}={_VALUES.get(flag, 'x')}"], None)

@@ -1,11 +1,15 @@
-"""What Terraform prints for gpu-pipelines.yaml: `make test-terraform`. Needs terraform, but no provider."""
+"""What Terraform prints for gpu-pipelines.yaml, and who may do what: `make test-terraform`. Needs no provider."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import hcl2
 import pytest
 
 from gpu_pipelines import __version__
@@ -52,3 +56,92 @@ def test_a_wrong_setting_is_refused(tmp_path: Path, wrong: str, told: str) -> No
     planned = terraform(tmp_path, "plan", "-no-color", "-var=project=p-123456", f"-var={wrong}")
     assert planned.returncode == 1
     assert told in " ".join(planned.stderr.replace("│", "").split())
+
+
+KEY = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
+
+
+def test_a_key_of_ones_own_is_a_setting_and_must_be_where_all_else_is(tmp_path: Path) -> None:
+    project = ("-no-color", "-var=project=p-123456")
+    assert terraform(tmp_path, "apply", "-auto-approve", *project, f"-var=encryption_key={KEY}").returncode == 0
+    (tmp_path / FILE).write_text(terraform(tmp_path, "output", "-raw", "settings").stdout)
+    assert load_project_settings(directory=tmp_path).encryption_key == KEY
+    for wrong, told in (("k", "full name"), (KEY.replace("central1", "east1"), "in another location than region")):
+        planned = terraform(tmp_path, "plan", *project, f"-var=encryption_key={wrong}")
+        assert planned.returncode == 1
+        assert told in " ".join(planned.stderr.replace("│", "").split())
+
+
+@pytest.fixture(scope="module")
+def resources() -> dict[str, dict[str, Any]]:
+    """The resources of the module, by type and name; texts without their quotes."""
+    found = {}
+    for file in MODULE.glob("*.tf"):
+        for block in plain(hcl2.loads(file.read_text(encoding="utf-8"))).get("resource", []):
+            ((kind, named),) = block.items()
+            ((name, resource),) = named.items()
+            found[f"{kind}.{name}"] = resource
+    return found
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {plain(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value.strip('"') if isinstance(value, str) else value
+
+
+def test_who_builds_images_may_write_sources_of_builds_and_nothing_else(resources: dict[str, dict[str, Any]]) -> None:
+    grants = {
+        name: resource
+        for name, resource in resources.items()
+        if resource.get("for_each") == "${var.image_builders}" and "bucket" in resource
+    }
+    roles = {resource["role"]: resource.get("condition") for resource in grants.values()}
+    assert set(roles) == {"roles/storage.objectCreator", "roles/storage.legacyBucketReader"}
+    (condition,) = roles["roles/storage.objectCreator"]
+    assert condition["expression"] == "${local.is_source_of_a_build}"
+
+
+def test_the_condition_is_on_the_folder_of_builds(tmp_path: Path) -> None:
+    for name in ("variables.tf", "settings.tf"):
+        shutil.copy(MODULE / name, tmp_path)
+    shown = subprocess.run(
+        ["terraform", "console", "-var=project=p-123456"],
+        input="local.is_source_of_a_build\n",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    prefix = "projects/_/buckets/p-123456-gpu-pipelines/objects/builds/"
+    assert json.loads(shown.stdout.strip().splitlines()[-1]) == f'resource.name.startsWith("{prefix}")'
+
+
+def test_no_account_may_give_away_files_and_no_role_is_wide(resources: dict[str, dict[str, Any]]) -> None:
+    text = "".join(file.read_text(encoding="utf-8") for file in MODULE.glob("*.tf"))
+    assert not re.search(r"roles/(owner|editor|[a-z]+\.admin|storage\.(admin|objectAdmin))\b", text)
+    runner = resources["google_storage_bucket_iam_member.runner_uses_files"]
+    assert "roles/storage.objectUser" in str(runner["for_each"])
+
+
+def test_what_holds_data_is_not_destroyed_by_mistake_and_takes_a_key(resources: dict[str, dict[str, Any]]) -> None:
+    kinds = ("google_storage_bucket.", "google_artifact_registry_repository.")
+    holding = [name for name in resources if name.startswith(kinds)]
+    assert len(holding) == 3
+    for name in holding:
+        assert resources[name]["lifecycle"][0]["prevent_destroy"] is True, name
+        assert "${google_kms_crypto_key_iam_member.service_agents}" in resources[name]["depends_on"], name
+        assert "local.encryption_key" in str(resources[name]), name
+    agents = str(resources["google_kms_crypto_key_iam_member.service_agents"]["for_each"])
+    for service in ("artifact_registry", "compute_engine", "storage", "vertex_ai"):
+        assert service in agents
+
+
+def test_who_creates_vms_may_do_that_and_act_as_the_account_they_run_as(resources: dict[str, dict[str, Any]]) -> None:
+    account = resources["google_service_account_iam_member.vm_creators_act_as_runner"]
+    assert account["service_account_id"] == "${google_service_account.runner.name}"
+    assert "var.vm_creators" in str(resources["google_project_iam_member.vm_creators"]["for_each"])
+    assert "roles/compute.instanceAdmin.v1" in (MODULE / "vm_creators.tf").read_text(encoding="utf-8")

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from commands import command
+from gcloud_reader_process import read_by_gcloud
+
+from gpu_pipelines.accelerators import load_catalog
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -250,7 +253,11 @@ def test_reduction_servers_are_added_to_a_file(tmp_path: Path) -> None:
         ("workerPoolSpecs: [{replicaCount: many}]", "replicaCount"),
         ("workerPoolSpecs: [{machineSpec: {acceleratorType: NVIDIA_RTX_4090}}]", "NVIDIA_RTX_4090"),
         (json.dumps({"workerPoolSpecs": [pool(replicas=2)]}), "the chief is alone"),
-        (json.dumps({"workerPoolSpecs": [pool({"machineType": "n1-standard-8"})]}), "has no GPU"),
+        (json.dumps({"workerPoolSpecs": [{}, pool()]}), "The first pool is empty"),
+        (json.dumps({"workerPoolSpecs": [pool(), pool({}, replicas=2)]}), "Pool 1 has no machineSpec.machineType"),
+        (json.dumps({"workerPoolSpecs": [pool(), {}, pool(replicas=0)]}), "has 0 replicas"),
+        ("workerPoolSpecs: []\nworkerPoolSpecs: {}", "twice, in lines 1 and 2"),
+        ("", "not a mapping"),
         (json.dumps({"workerPoolSpecs": [pool({**L4, "acceleratorCount": 3})]}), "g2-standard-24"),
         (json.dumps({"workerPoolSpecs": [pool({**L4, "machineType": "n1-standard-8"})]}), "n1-standard-8"),
         (json.dumps({"workerPoolSpecs": [{"machineSpec": L4}]}), "Give --image"),
@@ -301,3 +308,89 @@ def test_what_the_document_shows_is_what_is_printed(tmp_path: Path) -> None:
     assert len(shown) == 2
     for line, printed in shown:
         assert command(*shlex.split(line)).out == printed
+
+
+@pytest.mark.parametrize("accelerators", [2, 4, 8])
+def test_a_pool_without_a_list_is_taken_as_gcloud_takes_it(accelerators: int, tmp_path: Path) -> None:
+    """The form in which many documents print a config."""
+    (tmp_path / "job.yaml").write_text(
+        "workerPoolSpecs:\n"
+        "  machineSpec:\n"
+        "    machineType: n1-standard-16\n"
+        "    acceleratorType: NVIDIA_TESLA_V100\n"
+        f"    acceleratorCount: {accelerators}\n"
+        "  replicaCount: 1\n"
+        "  containerSpec:\n"
+        f"    imageUri: {IMAGE}\n"
+        "    args: --fast\n"
+        "    env: {name: A, value: '1'}\n"
+    )
+    done = command("job", "config", "--config", "job.yaml")
+    assert done.status == 0, done.err
+    (sent,) = read_by_gcloud([("custom", (tmp_path / "job.yaml").read_text())])
+    (read,) = yaml.safe_load(done.out)["workerPoolSpecs"]
+    (pool,) = sent["workerPoolSpecs"]
+    assert read == {**pool, "replicaCount": 1}
+    assert read["machineSpec"]["acceleratorCount"] == accelerators
+    assert read["containerSpec"]["args"] == ["--fast"]
+    for name in ("workerPoolSpecs", "args", "env"):
+        assert f"warning: {name} of job.yaml stands without a list" in done.err
+    dry = command("job", "submit", "--config", "job.yaml", "--project=p-123456", "--region=us-central1", "--dry-run")
+    assert json.loads(dry.out)["body"]["jobSpec"]["workerPoolSpecs"] == [read]
+
+
+def test_a_pool_left_out_between_two_others_goes_by_job_submit(tmp_path: Path) -> None:
+    server = pool({"machineType": "n1-standard-8"})
+    file = written(tmp_path / "job.yaml", pool(), {}, server)
+    done = command("job", "config", "--config", file, "--region", "us-central1", "--project", "p-123456")
+    assert done.status == 0, done.err
+    (line,) = [line for line in done.out.splitlines() if " --config=config.yaml" in line]
+    assert line.startswith("# gpu-pipelines job submit --config=config.yaml --name=trainer-l4-2 --project=p-123456")
+    assert "gcloud ai custom-jobs create refuses it in a file" in done.err
+    assert "Exactly one of fields" in read_by_gcloud([("custom", done.out)])[0]["refused"]
+
+
+def test_a_chief_without_a_gpu_is_taken_and_a_job_without_any_is_said_not_to_be_checked(tmp_path: Path) -> None:
+    chief = pool({"machineType": "n1-standard-8"})
+    done = command("job", "config", "--config", written(tmp_path / "job.yaml", chief, pool(replicas=3)))
+    assert done.status == 0, done.err
+    assert "# l4:2 on 3 × g2-standard-24" in done.out
+    assert [each["replicaCount"] for each in yaml.safe_load(done.out)["workerPoolSpecs"]] == [1, 3]
+    file = written(tmp_path / "cpu.yaml", chief)
+    done = command("job", "config", "--config", file)
+    assert "No pool of" in done.err
+    assert yaml.safe_load(done.out) == yaml.safe_load(Path(file).read_text())
+    assert "--strategy are for machines with GPUs" in refusal("--config", file, "--strategy", "spot")
+
+
+def test_several_pools_have_a_price_in_sum(tmp_path: Path) -> None:
+    a100 = {"machineType": "a2-highgpu-1g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 1}
+    server = {"machineType": "n1-highmem-8"}
+    file = written(tmp_path / "job.yaml", pool(), pool(a100, replicas=2), pool(server, replicas=3))
+    done = command("job", "config", "--config", file, "--region", "us-central1", "--hours", "10")
+    lines = [line for line in done.out.splitlines() if line.startswith("#")]
+    per_hour = [float(re.findall(r"about ([0-9.]+) USD", line)[0]) for line in lines if "USD per hour" in line]
+    assert len(per_hour) == 3
+    of_servers = per_hour[2] - sum(per_hour[:2])
+    # Three n1-highmem-8 (8 vCPUs, 52 GB) by the price list.
+    prices = load_catalog().prices
+    machine = (
+        8 * prices[("n1", "vcpu", "us-central1")].on_demand + 52 * prices[("n1", "memory_gb", "us-central1")].on_demand
+    )
+    assert of_servers == pytest.approx(3 * machine, abs=0.02)
+    (together,) = [line for line in lines if "all pools together" in line]
+    (total,) = re.findall(r"([0-9.]+) USD for 10 h", together)
+    assert float(total) == pytest.approx(per_hour[2] * 10, abs=0.1)
+    shown = command("job", "submit", "--config", file, "--region=us-central1", "--project=p-123456", "--dry-run")
+    assert "all pools together: about" in shown.err
+    odd = written(tmp_path / "odd.yaml", pool(), pool({"machineType": "e2-standard-8"}))
+    assert "all pools together: no price is known" in command("job", "config", "--config", odd).out
+
+
+def test_container_registry_is_said_to_be_shut_down(tmp_path: Path) -> None:
+    for image, said in (("gcr.io/p/i:1", True), ("eu.gcr.io/p/i:1", True), (IMAGE, False)):
+        done = command("job", "config", "--accelerator", "l4:2", "--image", image)
+        assert ("shut down on 2025-03-18" in done.err) == said
+    package = {"executorImageUri": "gcr.io/e", "packageUris": ["gs://b/p.tar.gz"], "pythonModule": "m"}
+    file = written(tmp_path / "job.yaml", {"machineSpec": L4, "replicaCount": 1, "pythonPackageSpec": package})
+    assert "shut down on 2025-03-18" in command("job", "config", "--config", file).err

@@ -84,6 +84,19 @@ def test_a_dry_run_prints_the_request_and_sends_nothing(api: VertexApi) -> None:
     assert api.state.requests == []
 
 
+def test_an_unused_pool_between_two_others_reaches_the_service_empty(api: VertexApi, tmp_path: Path) -> None:
+    """gcloud refuses such a file, and the chief of this one has no GPU."""
+    container = {"imageUri": "us-docker.pkg.dev/p/r/trainer:1", "args": ["1e-4", "y"]}
+    used = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": container}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"workerPoolSpecs": [used, {}, {}, {**used, "replicaCount": 2}]}))
+    done = command("job", "submit", "--config", "job.yaml", "--name", "evaluated")
+    assert done.status == 0, done.err
+    (sent,) = api.state.requests_of("CreateCustomJob")
+    pools = sent.custom_job.job_spec.worker_pool_specs
+    assert [pool.replica_count for pool in pools] == [1, 0, 0, 2]
+    assert list(pools[3].container_spec.args) == ["1e-4", "y"]
+
+
 def test_a_job_without_a_place_for_its_outputs_gets_none(api: VertexApi) -> None:
     assert command("job", "submit", *JOB).status == 0
     (sent,) = api.state.requests_of("CreateCustomJob")

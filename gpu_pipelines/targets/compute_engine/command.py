@@ -32,6 +32,7 @@ def create_command(vm: VirtualMachine, script: str) -> list[str]:
         f"--image-project={image.project}",
         f"--boot-disk-type={vm.boot_disk_type}",
         f"--boot-disk-size={vm.boot_disk_gb}GB",
+        *([f"--boot-disk-kms-key={vm.encryption_key}"] if vm.encryption_key else []),
         f"--network-interface={_network_interface(vm)}",
         *([f"--service-account={vm.service_account}"] if vm.service_account else []),
         f"--scopes={','.join(vm.scopes)}",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.image import BootImage, boot_image
@@ -91,6 +92,7 @@ class VirtualMachine:
         accelerator: name and number of the GPUs to attach; None where they are part of the machine type.
         boot_image: what it boots from.
         boot_disk_type, boot_disk_gb: the boot disk, GB.
+        encryption_key: full name of the Cloud KMS key of the boot disk; None for Google's own.
         provisioning_model: `STANDARD`, `SPOT` or `FLEX_START`.
         reservation: name of the reservation that it must come from; None for none in particular.
         max_run_seconds: Compute Engine ends it after that; None for no limit.
@@ -116,6 +118,7 @@ class VirtualMachine:
     boot_image: BootImage
     boot_disk_type: str
     boot_disk_gb: int
+    encryption_key: str | None
     provisioning_model: str
     reservation: str | None
     max_run_seconds: int | None
@@ -150,7 +153,7 @@ def virtual_machine(
     Args:
         plan: its GPUs and machine, checked by the rules of Vertex AI training.
         container: what it runs.
-        settings: project, service account, network and labels.
+        settings: project, service account, network, key and labels.
         options: the rest.
 
     Raises:
@@ -177,6 +180,7 @@ def virtual_machine(
         boot_image=image,
         boot_disk_type=machine.boot_disk,
         boot_disk_gb=options.boot_disk_gb,
+        encryption_key=settings.encryption_key,
         provisioning_model=PROVISIONING[plan.strategy],
         reservation=_reservation(plan, settings.project),
         max_run_seconds=None if run_hours is None else round(run_hours * 3600),
@@ -200,7 +204,7 @@ def virtual_machine(
             sync_directory=options.sync_directory,
             at_end=options.at_end,
         ),
-        warnings=_warnings(plan, image, options),
+        warnings=_warnings(plan, image, container, options),
     )
     # A script that is too long is told with the request, not with the command that sends it.
     startup_script(found.startup)
@@ -273,8 +277,8 @@ def _max_wait_seconds(plan: AcceleratorPlan, options: VmOptions) -> int | None:
     return round((options.max_wait_hours or FLEX_START_WAIT_HOURS) * 3600)
 
 
-def _warnings(plan: AcceleratorPlan, image: BootImage, options: VmOptions) -> tuple[str, ...]:
-    warnings = [image.warning] if image.warning else []
+def _warnings(plan: AcceleratorPlan, image: BootImage, container: Container, options: VmOptions) -> tuple[str, ...]:
+    warnings = list(filter(None, [image.warning, shut_down(container.image)]))
     if (plan.machine_type or "").startswith(_RDMA_SERIES):
         warnings.append(
             f"Google's pages show {plan.machine_type} with ten network interfaces. This VM has one, which one machine "

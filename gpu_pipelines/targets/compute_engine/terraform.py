@@ -65,7 +65,8 @@ def _instance(vm: VirtualMachine) -> dict[str, Any]:
                 "image": f"projects/{image.project}/global/images/family/{image.family}",
                 "type": vm.boot_disk_type,
                 "size": vm.boot_disk_gb,
-            }
+            },
+            **({"kms_key_self_link": vm.encryption_key} if vm.encryption_key else {}),
         },
         "scheduling": _scheduling(vm),
         "network_interface": _network_interface(vm),

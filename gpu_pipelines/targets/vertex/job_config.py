@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.cost import CostEstimate, estimate_cost
+from gpu_pipelines.submit_commands import Submission, leaves_a_pool_out
+from gpu_pipelines.targets.vertex.job_cost import cost_of_all_pools
 from gpu_pipelines.targets.vertex.job_request import PreparedJob
+from gpu_pipelines.yaml_output import comment, yaml_text
 
 #: Most regions that a comment names.
 _REGIONS_SHOWN = 6
@@ -38,26 +38,27 @@ def config_text(prepared: PreparedJob, file: str) -> str:
         file: name of the file, for the command.
     """
     comments = [
-        *(line for plan in prepared.plans for line in (told_plan(plan), told_cost(plan))),
-        gcloud_command(prepared, file),
+        *told_machines(prepared),
+        submit_command(prepared, file),
     ]
-    if prepared.region is None:
+    if prepared.region is None and prepared.plans:
         comments.append(_told_regions(prepared.plans[0]))
-    head = "".join(f"# {line}\n" for line in comments)
-    return head + yaml.safe_dump(config_document(prepared), sort_keys=False, allow_unicode=True, width=4096)
+    return "".join(comment(line) for line in comments) + yaml_text(config_document(prepared))
 
 
-def gcloud_command(prepared: PreparedJob, file: str) -> str:
-    """The command that submits the file; what a `CustomJobSpec` has no place for is its flags."""
-    words = ["gcloud", "ai", "custom-jobs", "create"]
-    if prepared.project:
-        words.append(f"--project={prepared.project}")
-    words += [f"--region={prepared.region or 'REGION'}", f"--display-name={prepared.name}", f"--config={file}"]
-    if prepared.labels:
-        words.append("--labels=" + ",".join(f"{key}={value}" for key, value in prepared.labels.items()))
-    if prepared.encryption_key:
-        words.append(f"--kms-key={prepared.encryption_key}")
-    return shlex.join(words)
+def submit_command(prepared: PreparedJob, file: str) -> str:
+    """The command that submits the file: gcloud's, or this project's own where gcloud would refuse it."""
+    submission = Submission(prepared.name, prepared.project, prepared.region, prepared.labels, prepared.encryption_key)
+    if leaves_a_pool_out(prepared.spec["worker_pool_specs"]):
+        return submission.own_command(file)
+    return submission.gcloud_command(file)
+
+
+def told_machines(prepared: PreparedJob) -> list[str]:
+    """What the pools with GPUs are and cost, and what all pools cost together, on lines."""
+    lines = [line for plan in prepared.plans for line in (told_plan(plan), told_cost(plan))]
+    together = cost_of_all_pools(prepared)
+    return [*lines, *([together] if together else [])]
 
 
 def told_plan(plan: AcceleratorPlan) -> str:

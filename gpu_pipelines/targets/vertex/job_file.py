@@ -10,15 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
-from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name
+from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name, image_of
 from gpu_pipelines.targets.vertex.job_spec import (
     add_places,
     environment_variables,
@@ -29,6 +27,7 @@ from gpu_pipelines.targets.vertex.job_spec import (
     require_job,
     timeout,
 )
+from gpu_pipelines.yaml_input import data_of, node_of, read_text
 
 #: ON_DEMAND and LOW_COST are the deprecated names of STANDARD and SPOT.
 _STRATEGIES = {"SPOT": "spot", "LOW_COST": "spot", "FLEX_START": "flex-start"}
@@ -47,44 +46,76 @@ def prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings) 
         UserError: the file is not what gcloud takes, or something in it is wrong.
         PlanError: its accelerator cannot be had like that.
     """
-    spec = read_job_file(path)
+    spec, hints = read_job_file(path)
     effective = _settings_over(spec, settings)
     pools: list[Pool] = spec["worker_pool_specs"]
     _set_pools(pools, flags)
     planned = {index: plan_request(request) for index, request in _requests(spec, flags, effective.region).items()}
-    if 0 not in planned:
-        raise UserError(
-            f"The first pool of {path} has no GPU, so there is nothing here to check.",
-            "Give --accelerator NAME:COUNT, or use gcloud itself.",
-        )
-    plan = planned[0]
-    require_job(plan, effective, flags.options())
-    if len(planned) > 1:
-        share_zone(list(planned.values()))
+    plans = tuple(planned.values())
+    if len(plans) > 1:
+        share_zone(plans)
     problems = _set_machines(pools, planned, flags)
-    problems += _set_scheduling(spec.setdefault("scheduling", {}), plan, flags)
     problems += _set_containers(pools, flags, _flag_value(settings, "image"))
-    problems += _set_reduction_servers(pools, plan, flags)
-    problems += _mixed_flex_start(pools, plan)
+    problems += _incomplete(pools)
+    if plans:
+        problems += _set_for_gpus(spec, plans[0], effective, flags)
+    else:
+        hints.append(f"No pool of {path} has a GPU, so its machines and their price were not looked at.")
+        problems += _for_gpus_alone(flags)
     if problems:
         raise UserError.of_all(problems)
     _set_rest(spec, effective, flags)
-    name = checked_name(flags.name or default_name(plan, _image_of(pools[0])))
-    return PreparedJob(_job(name, spec, settings), tuple(planned.values()), settings.project, plan.region)
+    name = checked_name(flags.name or default_name(plans[0] if plans else None, image_of(pools[0])))
+    region = plans[0].region if plans else effective.region
+    return PreparedJob(_job(name, spec, settings), plans, settings.project, region, tuple(hints))
 
 
-def read_job_file(path: Path) -> dict[str, Any]:
+def _set_for_gpus(
+    spec: dict[str, Any], plan: AcceleratorPlan, settings: ProjectSettings, flags: JobRequest
+) -> list[str]:
+    """What hangs on the machines with GPUs: how they are had, and what else there is for them."""
+    require_job(plan, settings, flags.options())
+    problems = _set_scheduling(spec.setdefault("scheduling", {}), plan, flags)
+    problems += _set_reduction_servers(spec["worker_pool_specs"], plan, flags)
+    return problems + _mixed_flex_start(spec["worker_pool_specs"], plan)
+
+
+def _for_gpus_alone(flags: JobRequest) -> list[str]:
+    """Why flags cannot be had in a job without GPUs."""
+    names = ("nodes", "machine_type", "strategy", "reservation", "hours", "max_wait_hours", "boot_disk_gb")
+    given = [f"--{name.removesuffix('_hours').replace('_', '-')}" for name in names if getattr(flags, name) is not None]
+    given += ["--reduction-server"] if flags.reduction_server else []
+    if not given:
+        return []
+    return [f"No pool of the file has a GPU, and {', '.join(given)} are for machines with GPUs. Give --accelerator."]
+
+
+def _incomplete(pools: list[Pool]) -> list[str]:
+    """What the service needs of a pool that is used."""
+    problems = [] if pools[0] else ["The first pool is empty; the chief is there."]
+    for index, pool in enumerate(pools):
+        if not pool:
+            continue
+        if not pool.get("machine_spec", {}).get("machine_type"):
+            problems.append(f"Pool {index} has no machineSpec.machineType.")
+        if not image_of(pool):
+            problems.append(f"Pool {index} has no image: neither containerSpec nor pythonPackageSpec. Give --image.")
+        pool.setdefault("replica_count", 1)
+    return problems
+
+
+def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     """A `CustomJobSpec`, with the names of the API's protobuf fields, each checked against the API's own types.
+
+    Returns:
+        The spec, and what is to be known of the file.
 
     Raises:
         UserError: the file cannot be read, or is no `CustomJobSpec`.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"The file {path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"The file {path} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+    what = f"The file {path}"
+    root = node_of(read_text(path, what), what)
+    content = data_of(root, what) if root is not None else None
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a mapping, so it is no config of a custom job.")
     if "jobSpec" in content or "job_spec" in content:
@@ -92,7 +123,8 @@ def read_job_file(path: Path) -> dict[str, Any]:
             f"{path} is a whole CustomJob; gcloud takes its jobSpec alone.",
             "Move what is below jobSpec to the top, and give name and labels as flags.",
         )
-    spec = _checked(content, path)
+    hints: list[str] = []
+    spec = _checked(content, path, hints)
     pools = spec.get("worker_pool_specs")
     if not pools:
         raise UserError(f"{path} has no workerPoolSpecs.", "gpu-pipelines job config writes a whole file.")
@@ -100,15 +132,17 @@ def read_job_file(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} has {len(pools)} pools; a job has at most {_MOST_POOLS}.")
     if pools[0].get("replica_count", 1) != 1:
         raise UserError(f"The first pool of {path} has {pools[0]['replica_count']} replicas; the chief is alone there.")
-    return spec
+    return spec, hints
 
 
-def _checked(content: dict[str, Any], path: Path) -> dict[str, Any]:
+def _checked(content: dict[str, Any], path: Path, hints: list[str]) -> dict[str, Any]:
     # These types alone take a second; the whole of google.cloud.aiplatform takes seven.
     from google.cloud.aiplatform_v1.types import custom_job
     from google.protobuf import json_format
 
     message = custom_job.CustomJobSpec.pb()()
+    content = _with_lists(content, message.DESCRIPTOR, path, hints)
+    _require_replicas(content, path)
     try:
         json_format.ParseDict(content, message)
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
@@ -119,6 +153,36 @@ def _checked(content: dict[str, Any], path: Path) -> dict[str, Any]:
             # JSON of protocol buffers has 64-bit numbers as texts.
             pool["replica_count"] = int(pool["replica_count"])
     return spec
+
+
+def _with_lists(content: dict[str, Any], descriptor: Any, path: Path, hints: list[str]) -> dict[str, Any]:
+    """The same with a list wherever the API has one: gcloud takes a value that stands alone for a list of it."""
+    fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
+    found = {}
+    for name, value in content.items():
+        field = fields.get(name)
+        if field is not None and field.is_repeated and not isinstance(value, (list, type(None))):
+            hints.append(f"{name} of {path} stands without a list; it was taken for a list of one, the usual form.")
+            value = [value]
+        if field is not None and field.message_type is not None:
+            found[name] = _with_lists_below(value, field.message_type, path, hints)
+        else:
+            found[name] = value
+    return found
+
+
+def _with_lists_below(value: Any, descriptor: Any, path: Path, hints: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_with_lists_below(item, descriptor, path, hints) for item in value]
+    return _with_lists(value, descriptor, path, hints) if isinstance(value, dict) else value
+
+
+def _require_replicas(content: dict[str, Any], path: Path) -> None:
+    """A 0 must be seen here: protocol buffers do not tell it from a number that was not given, which is taken for 1."""
+    for index, pool in enumerate(content.get("workerPoolSpecs") or content.get("worker_pool_specs") or []):
+        counts = [pool[name] for name in ("replicaCount", "replica_count") if name in pool] if pool else []
+        if any(str(count) == "0" for count in counts):
+            raise UserError(f"Pool {index} of {path} has 0 replicas.", "A pool that is not used is empty: {}.")
 
 
 def _settings_over(spec: Mapping[str, Any], settings: ProjectSettings) -> ProjectSettings:
@@ -265,7 +329,6 @@ def _set_containers(pools: list[Pool], flags: JobRequest, image: str | None) -> 
             pool["container_spec"] = {**kept, **pool.get("container_spec", {}), "image_uri": image}
         kind = next((kind for kind in _CONTAINERS if pool.get(kind)), None)
         if kind is None:
-            problems.append(f"Pool {index} has neither containerSpec nor pythonPackageSpec. Give --image.")
             continue
         if flags.command and kind == "python_package_spec":
             problems.append(f"Pool {index} runs a Python package, which takes no --command. Give --image as well.")
@@ -288,7 +351,7 @@ def _container(before: Mapping[str, Any], flags: JobRequest) -> dict[str, Any]:
 def _set_reduction_servers(pools: list[Pool], plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
     """As many as the machines need; those of the file are left alone where no flag has changed the machines."""
     before = pools[_SERVERS] if len(pools) > _SERVERS else {}
-    in_file = _REDUCTION_SERVER in _image_of(before)
+    in_file = _REDUCTION_SERVER in image_of(before)
     machines_changed = any(flag is not None for flag in (flags.nodes, flags.accelerator, flags.machine_type))
     if not flags.reduction_server and not (in_file and machines_changed):
         return []
@@ -296,7 +359,7 @@ def _set_reduction_servers(pools: list[Pool], plan: AcceleratorPlan, flags: JobR
         return ["The file has another third pool, where reduction servers would be. Leave one of them out."]
     if reason := no_reduction_server(plan):
         return [f"The reduction servers of the file cannot stay: {reason}"]
-    pools[_SERVERS : _SERVERS + 1] = [reduction_pool(plan, _image_of(pools[0]))]
+    pools[_SERVERS : _SERVERS + 1] = [reduction_pool(plan, image_of(pools[0]))]
     return []
 
 
@@ -312,11 +375,6 @@ def _mixed_flex_start(pools: list[Pool], plan: AcceleratorPlan) -> list[str]:
         return []
     listed = ", ".join(sorted(map(str, others)))
     return [f"flex-start takes the same machine in every pool; beside {plan.machine_type}, there is {listed}."]
-
-
-def _image_of(pool: Pool) -> str:
-    container = pool.get("container_spec", {})
-    return str(container.get("image_uri") or pool.get("python_package_spec", {}).get("executor_image_uri", ""))
 
 
 def _set_rest(spec: dict[str, Any], settings: ProjectSettings, flags: JobRequest) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import plan_request
 from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
+from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.sources.names import problems_of_place
+from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job
+from gpu_pipelines.yaml_output import fits_one_line
 
 #: What the API takes for `CustomJob.display_name`.
 LONGEST_NAME = 128
@@ -79,12 +82,21 @@ class PreparedJob:
         plans: what its pools run on, the chief's first; pools without GPUs are left out.
         project: id of the project; None if it is not known.
         region: its region; None if it is open.
+        hints: what is to be known of its file.
     """
 
     job: dict[str, Any]
     plans: tuple[AcceleratorPlan, ...]
     project: str | None
     region: str | None
+    hints: tuple[str, ...] = ()
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be known of the job besides its plans."""
+        pools = self.spec["worker_pool_specs"]
+        unusual = [NOT_BY_GCLOUD] if leaves_a_pool_out(pools) else []
+        return [*self.hints, *unusual, *filter(None, map(shut_down, dict.fromkeys(map(image_of, pools))))]
 
     @property
     def name(self) -> str:
@@ -122,6 +134,7 @@ def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None 
         PlanError: the accelerator cannot be had like that.
     """
     _require_output(flags.output_directory)
+    _require_text(flags)
     if file is not None:
         from gpu_pipelines.targets.vertex.job_file import prepare_from_file
 
@@ -147,9 +160,17 @@ def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None 
     return PreparedJob(job, (plan,), settings.project, plan.region)
 
 
-def default_name(plan: AcceleratorPlan, image: str) -> str:
-    """A display name from image and accelerator, such as `trainer-h100-8x2`."""
+def image_of(pool: Mapping[str, Any]) -> str:
+    """The image that a worker pool runs; empty for none."""
+    container = pool.get("container_spec", {})
+    return str(container.get("image_uri") or pool.get("python_package_spec", {}).get("executor_image_uri", ""))
+
+
+def default_name(plan: AcceleratorPlan | None, image: str) -> str:
+    """A display name from image and accelerator, such as `trainer-h100-8x2`; without a plan from the image alone."""
     program = image.rpartition("/")[2].partition("@")[0].partition(":")[0] or "job"
+    if plan is None:
+        return program[:LONGEST_NAME]
     nodes = f"x{plan.nodes}" if plan.nodes > 1 else ""
     return f"{program}-{plan.spec.replace(':', '-')}{nodes}"[:LONGEST_NAME]
 
@@ -162,7 +183,19 @@ def checked_name(name: str) -> str:
     """
     if not name.strip() or len(name) > LONGEST_NAME:
         raise UserError(f"The name {name[:60]!r} has {len(name)} characters.", f"A job's name has 1 to {LONGEST_NAME}.")
+    if not fits_one_line(name):
+        raise UserError(f"The name {name[:60]!r} has characters that do not fit on one line.", "Give another.")
     return name
+
+
+def _require_text(flags: JobRequest) -> None:
+    """Bytes of a command line that are not UTF-8 come as lone surrogates, which no file and no request can have."""
+    variables = [part for pair in flags.environment.items() for part in pair]
+    for text in (*flags.command, *flags.arguments, *variables):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(f"{text[:80]!a} is not UTF-8, which the request has to be.") from None
 
 
 def _require_output(directory: str | None) -> None:

@@ -1,0 +1,193 @@
+"""YAML of a user's: a file is read within bounds, and nothing in it is lost or guessed at without a word.
+
+A text of under 1 KB can stand for billions of values, by aliases of aliases; a device file never ends; and where a key
+stands twice, one reader takes the first value and another the last. All of these are refused here, before any of the
+values is used.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_pipelines.errors import UserError
+
+#: Limits of this project: files that people write have a few hundred values.
+LARGEST_BYTES = 1_000_000
+MOST_VALUES = 20_000
+MOST_CHARACTERS = 2_000_000
+DEEPEST = 50
+_MOST_DIRECTIVES = 8
+#: No number and no time is longer; PyYAML takes minutes for one of a million digits.
+_LONGEST_NUMBER = 100
+
+# Several times as fast where PyYAML has been built with libyaml.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PREFIX = "tag:yaml.org,2002:"
+NULL = f"{_PREFIX}null"
+_NUMBERS = tuple(f"{_PREFIX}{kind}" for kind in ("int", "float", "timestamp"))
+_TAGS = (*_NUMBERS, NULL, *(f"{_PREFIX}{kind}" for kind in ("str", "bool", "seq", "map", "merge", "value")))
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file or a pipe, of at most `LARGEST_BYTES`.
+
+    Args:
+        path: where it is.
+        what: what it is called in messages, such as "The file job.yaml".
+
+    Raises:
+        UserError: it cannot be read, is no file, is too large, or is not UTF-8.
+    """
+    try:
+        # Opening a pipe that nobody writes to would wait for ever.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+                raise UserError(f"{what} is a device or a socket.", "Give a file.")
+            os.set_blocking(file.fileno(), True)
+            content = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{what} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise UserError(f"{what} cannot be read: {error}.") from None
+    if len(content) > LARGEST_BYTES:
+        raise UserError(f"{what} has more than {LARGEST_BYTES:,} bytes, which is more than any such file needs.")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{what} is not UTF-8.") from None
+
+
+def node_of(text: str, what: str) -> yaml.Node | None:
+    """The tree of a YAML document, with merge keys (`<<`) resolved; None where there is nothing in it.
+
+    Its scalars are as they were written; `text_of` and `data_of` make values of them.
+
+    Args:
+        text: the document.
+        what: what it is called in messages, such as "The file job.yaml".
+
+    Raises:
+        UserError: it is not YAML, stands for more than the limits, has a key twice, or a tag that has no place here.
+    """
+    try:
+        if text.count("\n%") > _MOST_DIRECTIVES:
+            raise UserError(f"{what} has more than {_MOST_DIRECTIVES} lines that begin with %.")
+        _require_bounded(text, what)
+        root: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
+        for node in _nodes(root, set()) if root is not None else ():
+            _check(node, what)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{what} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+    return root
+
+
+def text_of(node: yaml.Node) -> Any:
+    """Texts as they were written, lists and mappings of texts; None for a null.
+
+    YAML itself would make the version 2.10 a 2.1 and 010 an 8. A quoted "null" is a text.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return None if node.tag == NULL else str(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [text_of(item) for item in node.value]
+    return {str(key.value): text_of(value) for key, value in node.value}
+
+
+def data_of(node: yaml.Node, what: str) -> Any:
+    """The values of a tree by the rules of YAML 1.1.
+
+    Args:
+        node: the tree.
+        what: what the document is called in messages.
+
+    Raises:
+        UserError: a value is none.
+    """
+    for part in _nodes(node, set()):
+        if part.tag in _NUMBERS and len(part.value) > _LONGEST_NUMBER:
+            line = part.start_mark.line + 1
+            raise UserError(f"{what} has a number of {len(part.value)} characters in line {line}.", "Quote a text.")
+    try:
+        return yaml.SafeLoader("").construct_document(node)
+    except (yaml.YAMLError, ValueError, ArithmeticError) as error:
+        raise UserError(f"{what} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+
+
+def _require_bounded(text: str, what: str) -> None:
+    """Counts what the document stands for, with what aliases repeat, before anything is built of it."""
+    sizes: dict[str, tuple[int, int]] = {}
+    anchors: list[str | None] = []
+    found = [(0, 0)]
+    for event in yaml.parse(text, Loader=_LOADER):
+        values, characters = 1, 0
+        if isinstance(event, yaml.CollectionStartEvent):
+            anchors.append(event.anchor)
+            found.append((0, 0))
+            if len(anchors) > DEEPEST:
+                raise UserError(f"{what} is nested too deeply: more than {DEEPEST} levels.")
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            values, characters = found.pop()
+            anchor, values = anchors.pop(), values + 1
+        elif isinstance(event, yaml.ScalarEvent):
+            anchor, characters = event.anchor, len(event.value)
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in anchors:
+                raise UserError(f"{what} has a recursive alias: *{event.anchor[:60]} is inside of what it stands for.")
+            # One that stands for nothing is left to the composer, which says where.
+            anchor, (values, characters) = None, sizes.get(event.anchor, (1, 0))
+        else:
+            continue
+        if anchor is not None:
+            sizes[anchor] = (values, characters)
+        found[-1] = (found[-1][0] + values, found[-1][1] + characters)
+        if sum(size[0] for size in found) > MOST_VALUES or sum(size[1] for size in found) > MOST_CHARACTERS:
+            raise UserError(
+                f"{what} stands for more than {MOST_VALUES:,} values or {MOST_CHARACTERS:,} characters.",
+                "Look at its aliases (*NAME), each of which repeats what its anchor stands for.",
+            )
+
+
+def _nodes(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
+    """All nodes, each once, those below a node before it."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _nodes(item, seen)
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            for part in pair:
+                yield from _nodes(part, seen)
+    yield node
+
+
+def _check(node: yaml.Node, what: str) -> None:
+    if node.tag not in _TAGS:
+        line = node.start_mark.line + 1
+        raise UserError(f"{what} is not YAML of plain values: it has the tag {node.tag[:60]} in line {line}.")
+    if isinstance(node, yaml.MappingNode):
+        _require_keys(node, what)
+        yaml.SafeLoader("").flatten_mapping(node)
+
+
+def _require_keys(node: yaml.MappingNode, what: str) -> None:
+    keys: dict[str, int] = {}
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise UserError(f"{what} is not YAML of plain values: a key in line {line} is a list or a mapping.")
+        if key.value in keys:
+            raise UserError(
+                f"{what} has the key {key.value[:60]!r} twice, in lines {keys[key.value]} and {line}.",
+                "Readers of YAML do not agree on which of the two counts. Leave one out.",
+            )
+        keys[key.value] = line
