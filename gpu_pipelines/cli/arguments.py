@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, number_of
+from gpu_pipelines.recipes.tasks import defaults_of_task
 
 _TYPES = {
     "String": "text",
@@ -46,11 +47,46 @@ class Parameter:
         type: String, Integer, Float, Boolean, List or Dict.
         default: its value where none is given.
         optional: whether it may be left out.
+        text: what it means.
     """
 
     type: str
     default: Any = None
     optional: bool = True
+    text: str = ""
+
+
+def type_of(parameter: Parameter) -> str:
+    """What a parameter takes, in words."""
+    return _TYPES.get(parameter.type, parameter.type)
+
+
+def parameters_of_pipeline(pipeline: Any) -> dict[str, Parameter]:
+    """The parameters of a KFP pipeline, by name."""
+    inputs = pipeline.component_spec.inputs or {}
+    return {
+        name: Parameter(spec.type, spec.default, spec.optional, spec.description or "") for name, spec in inputs.items()
+    }
+
+
+def with_defaults_of_task(known: Mapping[str, Parameter], task: str) -> dict[str, Parameter]:
+    """Parameters with the defaults of a task in place of those of the task that is theirs by default.
+
+    A default that a pipeline has changed, in a file compiled by somebody else, say, stays.
+
+    Args:
+        known: the parameters by name.
+        task: name of the task.
+    """
+    if "task" not in known or not isinstance(known["task"].default, str):
+        return dict(known)
+    before, now = defaults_of_task(known["task"].default), defaults_of_task(task)
+    changed = {
+        name: replace(known[name], default=value)
+        for name, value in now.items()
+        if name in known and known[name].default == before.get(name)
+    }
+    return {**known, "task": replace(known["task"], default=task), **changed}
 
 
 def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
@@ -64,9 +100,7 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     Raises:
         UserError: lists every unknown parameter and every value of a wrong type.
     """
-    inputs = pipeline.component_spec.inputs or {}
-    known = {name: Parameter(spec.type, spec.default, spec.optional) for name, spec in inputs.items()}
-    return all_arguments(known, assignments, file)
+    return all_arguments(parameters_of_pipeline(pipeline), assignments, file)
 
 
 def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
@@ -78,7 +112,8 @@ def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
 def _parameter(definition: Mapping[str, Any]) -> Parameter:
     given = str(definition.get("parameterType"))
     kind, default = _COMPILED_TYPES.get(given, given), definition.get("defaultValue")
-    return Parameter(kind, _stored(kind, default), definition.get("isOptional", False) or default is not None)
+    optional = definition.get("isOptional", False) or default is not None
+    return Parameter(kind, _stored(kind, default), optional, definition.get("description", ""))
 
 
 def _stored(kind: str, value: Any) -> Any:
@@ -92,7 +127,7 @@ def all_arguments(
     file: Path | None,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """As `pipeline_arguments`, of parameters that are known by name.
+    """As `pipeline_arguments`, of parameters that are known by name. Defaults follow the task that is given.
 
     Args:
         known: the parameters.
@@ -129,6 +164,8 @@ def all_arguments(
     ]
     if problems:
         raise UserError.of_all(problems)
+    if isinstance(given.get("task"), str):
+        known = with_defaults_of_task(known, given["task"])
     return {name: given.get(name, copy.deepcopy(parameter.default)) for name, parameter in known.items()}
 
 

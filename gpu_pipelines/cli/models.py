@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Look at registered models and move their aliases.", no_args_is_help=True)
+from gpu_pipelines.cli.application import Application
+
+app = Application(help="Look at registered models and move their aliases.")
 
 Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.cli.application import Application
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.cron import Cron
     from gpu_pipelines.targets.vertex.repository import PipelineVersion
 
-app = typer.Typer(
-    help="Schedule runs of an uploaded pipeline on Vertex AI or Kubeflow.", no_args_is_help=True, rich_markup_mode=None
-)
+app = Application(help="Schedule runs of an uploaded pipeline on Vertex AI or Kubeflow.")
 
 Schedule = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Name or id of the schedule.")]
 CronText = Annotated[str, typer.Option("--cron", metavar="EXPRESSION", help="Five fields: '0 3 * * *' is daily at 3.")]
