@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_pipelines.cli.application import Application
+from gpu_pipelines.cli.tables import Column, Table
 
 app = Application(help="Look at registered models and move their aliases.")
 
@@ -38,7 +39,9 @@ def list_models(registry: Registry = "./registry", as_json: AsJson = False) -> N
         [m["name"], m["versions"], *(m["aliases"].get(alias, "–") for alias in ("champion", "challenger"))]
         for m in models
     ]
-    _print_table(["model", "versions", "champion", "challenger"], rows)
+    _print_table(
+        Table("model", Column.number("versions"), Column.number("champion"), Column.number("challenger")), rows
+    )
 
 
 @app.command()
@@ -70,7 +73,8 @@ def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) 
         for v in reversed(versions)
     ]
     print(f"{name} in {opened.where(name)}")
-    _print_table(["version", "aliases", "created (UTC)", "gates", *metrics], rows)
+    columns = [Column.number("version"), Column.text("aliases"), Column("created (UTC)", spare=1), Column("gates")]
+    _print_table(Table(*columns, *map(Column.number, metrics)), rows)
 
 
 @app.command()
@@ -108,13 +112,7 @@ def deploy(
     print(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
 
 
-def _print_table(header: list[str], rows: list[list[Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in header:
-        table.add_column(column, no_wrap=True)
+def _print_table(table: Table, rows: list[list[Any]]) -> None:
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    Console().print(table)
+        table.add_row(*row)
+    table.print()

@@ -54,13 +54,12 @@ def run_here(
         UserError: lists everything that is wrong with the request.
         typer.Exit: with the exit status of a run that did not succeed.
     """
-    from rich.console import Console
-
     from gpu_pipelines.cli.local_request import check_request
+    from gpu_pipelines.cli.tables import console_on
 
     request = check_request(pipeline, assignments, file, accelerator, runs, resume=resume)
     # Bound to stdout as it is now: while the pipeline runs, stdout is read by the local target.
-    console = Console(file=sys.stdout)
+    console = console_on(sys.stdout)
     if dry_run:
         _show_request(console, request)
         return
@@ -113,36 +112,33 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
 
 
 def _show_request(console: Console, request: LocalRequest) -> None:
-    from rich.table import Table
+    from gpu_pipelines.cli.tables import Column, Table
 
     console.print(
         f"{request.name} on this machine: {' → '.join(request.dependencies)}", highlight=False, soft_wrap=True
     )
-    table = Table("parameter", "value", box=None, pad_edge=False)
+    table = Table("parameter", Column.text("value"))
     for name, value in request.arguments.items():
         table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
-    console.print(table)
-    console.print("Nothing was run.", highlight=False)
+    table.print(console)
+    console.print("Nothing was run.")
 
 
 def _show_result(console: Console, record: RunRecord) -> None:
-    from rich.table import Table
-
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.cli.tables import Column, Table
     from gpu_pipelines.numbers import figure
 
     evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
-    # As many as 80 columns hold; the report has them all.
+    # The report has them all.
     metrics = sorted(evaluation.test["metrics"], key=lambda name: name != evaluation.select_by)[:METRICS_SHOWN]
-    table = Table(box=None, pad_edge=False)
-    for name in ("checkpoint", "", *metrics):
-        table.add_column(name, no_wrap=True, justify="right" if name in metrics else "left")
+    table = Table("checkpoint", "", *(Column.number(name, spare=place) for place, name in enumerate(metrics)))
     for scored in evaluation.checkpoints:
         values = [figure(scored["val"].get(name)) for name in metrics]
         table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
     test = [figure(evaluation.test["metrics"][name]["value"]) for name in metrics]
     table.add_row(evaluation.best, "test", *test, style="bold")
-    console.print(table)
+    table.print(console)
     for gate in evaluation.gates:
         sign = "[green]✓[/]" if gate["passed"] else "[red]✗[/]"
         console.print(f"{sign} {gate['gate']}: {gate['why']}", highlight=False, soft_wrap=True)

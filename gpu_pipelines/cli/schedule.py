@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -136,10 +135,9 @@ def list_schedules(
     if not found:
         print(f"No schedules in {settings.region}.")
         return
-    from rich.console import Console
-    from rich.table import Table
+    from gpu_pipelines.cli.tables import Column, Table
 
-    table = Table("name", "id", "state", "cron", "next run (UTC)", "runs", box=None, pad_edge=False)
+    table = Table("name", "id", "state", "cron", Column("next run (UTC)", spare=1), Column.number("runs", spare=2))
     for schedule in found:
         table.add_row(
             schedule["displayName"],
@@ -149,7 +147,7 @@ def list_schedules(
             schedule.get("nextRunTime", "–")[:16].replace("T", " "),
             str(schedule.get("startedRunCount", 0)),
         )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    table.print()
 
 
 @app.command()

@@ -33,15 +33,15 @@ def width_of(stream: TextIO | None = None) -> int:
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)
     stream = stream or sys.stdout
-    return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else _UNLIMITED
+    return os.get_terminal_size(stream.fileno()).columns or 80 if stream.isatty() else _UNLIMITED
 
 
 def console_on(stream: TextIO | None = None) -> Console:
-    """A console of rich with the width of `width_of`, bound to the stream as it is now."""
+    """A console of rich with the width of `width_of`, bound to the stream as it is now; it follows a terminal's."""
     from rich.console import Console
 
     stream = stream or sys.stdout
-    return Console(file=stream, width=width_of(stream), highlight=False)
+    return Console(file=stream, width=None if stream.isatty() else width_of(stream), highlight=False)
 
 
 def wrapped(text: str, first: str = "", then: str | None = None, width: int | None = None) -> str:
@@ -49,13 +49,16 @@ def wrapped(text: str, first: str = "", then: str | None = None, width: int | No
 
     Args:
         text: the prose.
-        first: what the first line begins with.
+        first: what the first line begins with; where that leaves no place, the prose begins below it.
         then: what the other lines begin with; spaces as wide as `first` if not given.
         width: columns; those of stdout if not given.
     """
+    width = width_of() if width is None else width
+    if then is None and len(first) > width // 2:
+        return f"{first.rstrip()}\n{wrapped(text, _BELOW, width=width)}"
     lines = textwrap.wrap(
         text,
-        width_of() if width is None else width,
+        width,
         initial_indent=first,
         subsequent_indent=" " * len(first) if then is None else then,
         break_long_words=False,
@@ -78,15 +81,15 @@ class Column:
     kind: str = "name"
     spare: int = 0
 
+    @classmethod
+    def number(cls, heading: str, spare: int = 0) -> Column:
+        """A column of figures, aligned to the right."""
+        return cls(heading, "number", spare)
 
-def number(heading: str, spare: int = 0) -> Column:
-    """A column of figures, aligned to the right."""
-    return Column(heading, "number", spare)
-
-
-def text(heading: str, spare: int = 0) -> Column:
-    """The column that shrinks and wraps."""
-    return Column(heading, "text", spare)
+    @classmethod
+    def text(cls, heading: str, spare: int = 0) -> Column:
+        """The column that shrinks and wraps."""
+        return cls(heading, "text", spare)
 
 
 class Table:
