@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gpu_pipelines.cli.local_request import LocalRequest
-    from gpu_pipelines.targets.local_log import Observer
+    from gpu_pipelines.targets.local_log import Observer, StepRecord
     from gpu_pipelines.targets.run_record import RunRecord
 
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CACHE = ".cache"
+#: What a step does before it ends when it is interrupted.
+_WHEN_STOPPED = {"prepare-data": "keeps what is done and ends", "train-model": "writes a checkpoint and ends"}
 
 
 def run_here(
@@ -98,7 +100,9 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
     )
     record.save()
     started = time.monotonic()
-    outcome = run_locally(request.pipeline, request.arguments, directory, runs / CACHE, observer, reuse=reuse)
+    outcome = run_locally(
+        request.pipeline, request.arguments, directory, runs / CACHE, observer, reuse=reuse, stopping=_say_stopping
+    )
     record.status, record.steps = outcome.status, outcome.steps
     record.seconds = time.monotonic() - started
     left = outcome.outputs
@@ -109,6 +113,17 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
     write_run_report(record)
     write_outcome(runs, record)
     return record
+
+
+def _say_stopping(step: StepRecord | None) -> None:
+    """Says at once that a Ctrl-C has arrived, and what takes its time now."""
+    from gpu_pipelines.targets.local_processes import SECONDS_TO_END
+
+    if step is None:
+        return
+    doing = _WHEN_STOPPED.get(step.name, "ends")
+    told = f"interrupted: {step.name} {doing}, within {SECONDS_TO_END:.0f} s. Ctrl-C again ends it now."
+    print(told, file=sys.stderr, flush=True)
 
 
 def _show_request(console: Console, request: LocalRequest) -> None:
