@@ -14,17 +14,17 @@ app = Application(help="Look at registered models and move their aliases.")
 
 Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+#: Where the commands look if they are not told; nothing is there before the first run.
+DEFAULT_REGISTRY = "./registry"
 #: Where a model has none of these, its first ones are shown.
 SHOWN_METRICS = ("accuracy", "log_loss", "loss", "token_accuracy")
 MOST_METRICS_SHOWN = 2
 
 
 @app.command("list")
-def list_models(registry: Registry = "./registry", as_json: AsJson = False) -> None:
+def list_models(registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
     """List models with their newest version and their champion."""
-    from gpu_pipelines.registry import open_registry
-
-    opened = open_registry(registry)
+    opened = existing_registry(registry)
     models: list[dict[str, Any]] = [
         {"name": name, "versions": len(opened.versions(name)), "aliases": opened.aliases(name)}
         for name in opened.names()
@@ -45,17 +45,15 @@ def list_models(registry: Registry = "./registry", as_json: AsJson = False) -> N
 
 
 @app.command()
-def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) -> None:
+def show(name: str, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
     """Show the versions of a model."""
-    from gpu_pipelines.errors import UserError, nearest
     from gpu_pipelines.numbers import figure
-    from gpu_pipelines.registry import open_registry
+    from gpu_pipelines.registry.missing import missing_model
 
-    opened = open_registry(registry)
+    opened = existing_registry(registry)
     versions = opened.versions(name)
     if not versions:
-        known = opened.names()
-        raise UserError(f"There is no model {name!r} in {registry}.", nearest(name, known) if known else "It is empty.")
+        raise missing_model(opened, name, registry)
     if as_json:
         content = [{"version": v.number, "aliases": v.aliases, "place": v.place, **v.info} for v in reversed(versions)]
         print(json.dumps({"name": name, "versions": content}, indent=2))
@@ -78,11 +76,9 @@ def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) 
 
 
 @app.command()
-def alias(name: str, alias: str, version: int, registry: Registry = "./registry") -> None:
+def alias(name: str, alias: str, version: int, registry: Registry = DEFAULT_REGISTRY) -> None:
     """Let an alias name a version, such as champion after a look at the reports."""
-    from gpu_pipelines.registry import open_registry
-
-    open_registry(registry).set_alias(name, alias, version)
+    existing_registry(registry).set_alias(name, alias, version)
     print(f"{alias} of {name} is now version {version}")
 
 
@@ -110,6 +106,22 @@ def deploy(
     name, _, reference = model.partition("@")
     deployed = EndpointDeployer(opened.settings).deploy(opened.version(name, reference or "champion"), request)  # type: ignore[attr-defined]
     print(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
+
+
+def existing_registry(uri: str) -> Any:
+    """Opens a registry that is to be read.
+
+    Raises:
+        UserError: there is no such kind of registry, or no such directory.
+    """
+    from gpu_pipelines.errors import UserError
+    from gpu_pipelines.registry import DirectoryRegistry, open_registry
+
+    opened = open_registry(uri)
+    if isinstance(opened, DirectoryRegistry) and uri != DEFAULT_REGISTRY and not opened.root.is_dir():
+        there = "is no directory" if opened.root.exists() else "does not exist"
+        raise UserError(f"The registry {uri} {there}.", "Give the directory that runs had as registry.")
+    return opened
 
 
 def _print_table(table: Table, rows: list[list[Any]]) -> None:
