@@ -17,6 +17,8 @@ _HERE = Path(__file__).parent
 _STACKED = re.compile(r'<table class="stack">.*?</table>', re.DOTALL)
 _HEADING = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
 _CELL = re.compile(r"<t[dh]\b")
+#: As many fit a page of 800 pixels.
+_MOST_COLUMNS = 9
 _TAG = re.compile(r"<[^>]*>")
 
 
@@ -44,6 +46,8 @@ def _with_labels(table: re.Match[str]) -> str:
 
         return _CELL.sub(with_label, row)
 
+    if len(labels) > _MOST_COLUMNS:
+        start = start.replace('class="stack"', 'class="stack many"')
     return "<tr".join([start, head, *map(with_labels, rows)])
 
 
