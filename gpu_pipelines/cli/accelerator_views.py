@@ -173,10 +173,10 @@ def _draw_plan(each: dict[str, Any]) -> None:
         return
     total = f", {each['total_gpus']} GPUs in all" if each["nodes"] > 1 else ""
     print(f"{each['spec']}: {each['nodes']} × {each['machine_type']}{total}")
-    network = f", network {each['network_gbps']} Gbit/s" if each["network_gbps"] else ""
+    network = f", network {each['network_gbps']:,} Gbit/s" if each["network_gbps"] else ""
     lines = {
         "GPU": f"{each['accelerator_count']} × {each['accelerator_type']}, {each['gpu_memory_gb']} GB each",
-        "machine": f"{each['vcpus']} vCPUs, {each['memory_gb']:g} GB, {each['host_architecture']}{network}",
+        "machine": f"{each['vcpus']} vCPUs, {each['memory_gb']:,g} GB, {each['host_architecture']}{network}",
         "boot disk": each["boot_disk_type"],
         "strategy": each["strategy"] + (f", {each['hours']:g} hours at most" if each["hours"] else ""),
         "region": _region_line(each),
@@ -249,8 +249,8 @@ def draw_gpu_list(document: dict[str, Any]) -> None:
             gpu["name"],
             gpu["product"],
             str(gpu["memory_gb"]),
-            str(gpu["memory_bandwidth_gb_s"]),
-            f"{gpu['bf16_tflops']:g}" if gpu["bf16_tflops"] else "–",
+            f"{gpu['memory_bandwidth_gb_s']:,}",
+            f"{gpu['bf16_tflops']:,g}" if gpu["bf16_tflops"] else "–",
             ", ".join(map(str, gpu["counts"])),
             str(len(gpu["regions"])),
             _usd(gpu["cheapest_on_demand_per_gpu_hour"]),
@@ -268,9 +268,9 @@ def draw_gpu_details(gpu: dict[str, Any]) -> None:
     facts = {
         "status": gpu["status"] + (f", {gpu['ends']}; take {' or '.join(gpu['replacements'])}" if gpu["ends"] else ""),
         "memory_gb": f"{gpu['memory_gb']} GB",
-        "memory_bandwidth_gb_s": f"{gpu['memory_bandwidth_gb_s']} GB/s",
-        "bf16_tflops": f"{gpu['bf16_tflops']:g} TFLOP/s dense" if gpu["bf16_tflops"] else "none",
-        "fp16_tflops": f"{gpu['fp16_tflops']:g} TFLOP/s dense" if gpu["fp16_tflops"] else "no tensor cores",
+        "memory_bandwidth_gb_s": f"{gpu['memory_bandwidth_gb_s']:,} GB/s",
+        "bf16_tflops": f"{gpu['bf16_tflops']:,g} TFLOP/s dense" if gpu["bf16_tflops"] else "none",
+        "fp16_tflops": f"{gpu['fp16_tflops']:,g} TFLOP/s dense" if gpu["fp16_tflops"] else "no tensor cores",
         "fp32_tflops": f"{gpu['fp32_tflops']:g} TFLOP/s",
         "compute_capability": f"{gpu['compute_capability']} ({gpu['architecture']})",
         "nvlink": "yes" if gpu["nvlink"] else "no",
@@ -301,7 +301,7 @@ def _draw_machines(gpu: dict[str, Any]) -> None:
             machine["machine_type"],
             ", ".join(map(str, machine["counts"])),
             str(machine["vcpus"]),
-            f"{machine['memory_gb']:g}",
+            f"{machine['memory_gb']:,g}",
             *machine["strategies"].values(),
             machine["boot_disk"],
         )

@@ -56,11 +56,6 @@ class Parameter:
     text: str = ""
 
 
-def type_of(parameter: Parameter) -> str:
-    """What a parameter takes, in words."""
-    return _TYPES.get(parameter.type, parameter.type)
-
-
 def parameters_of_pipeline(pipeline: Any) -> dict[str, Parameter]:
     """The parameters of a KFP pipeline, by name."""
     inputs = pipeline.component_spec.inputs or {}

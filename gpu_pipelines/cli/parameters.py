@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 #: The steps in their order; the first that takes a parameter has it. What none of them takes is the pipeline's.
 STEPS = ("prepare_data", "train_model", "run_training_script", "evaluate_checkpoints", "upload_model")
 _OF_THE_PIPELINE = "pipeline"
+_KINDS = {
+    "String": "text",
+    "Integer": "whole number",
+    "Float": "number",
+    "Boolean": "true or false",
+    "List": "list of texts",
+    "Dict": "mapping",
+}
 
 
 def parameters(
@@ -106,7 +114,6 @@ def _documents(steps: Mapping[str, Mapping[str, Parameter]]) -> list[dict[str, A
 
 
 def _print(steps: Mapping[str, Mapping[str, Parameter]]) -> None:
-    from gpu_pipelines.cli.arguments import type_of
     from gpu_pipelines.cli.tables import width_of, wrapped
 
     width = min(width_of(), 110)
@@ -114,18 +121,15 @@ def _print(steps: Mapping[str, Mapping[str, Parameter]]) -> None:
         print(f"{step}:")
         for name, parameter in of_step.items():
             default = f"default {_shown(parameter.default)}" if parameter.optional else "must be given"
-            print(f"  {name}  ({type_of(parameter)}; {default})")
+            print(f"  {name}  ({_KINDS.get(parameter.type, parameter.type)}; {default})")
             print(wrapped(parameter.text, first=" " * 6, width=width))
         print()
 
 
 def _shown(value: Any) -> str:
+    """A default as it would be written after -p."""
     if value in (None, "", [], {}):
         return "empty"
-    return (
-        ",".join(map(str, value))
-        if isinstance(value, list)
-        else json.dumps(value)
-        if isinstance(value, bool | dict)
-        else str(value)
-    )
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return json.dumps(value) if isinstance(value, bool | dict) else str(value)

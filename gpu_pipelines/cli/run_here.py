@@ -134,7 +134,8 @@ def _show_request(console: Console, request: LocalRequest) -> None:
     )
     table = Table("parameter", Column.text("value"))
     for name, value in request.arguments.items():
-        table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
+        shown = ", ".join(value) if isinstance(value, list) else str(value)
+        table.add_row(name, shown.lower() if isinstance(value, bool) else shown)
     table.print(console)
     console.print("Nothing was run.")
 

@@ -53,7 +53,9 @@ def measured(page: Path, width: int, *, dark: bool = False, picture: Path | None
     """
     # A window of chromium is at least 500 pixels wide; a frame is as narrow as it is asked to be.
     text = html.escape(page.read_text(encoding="utf-8") + _MEASURE)
-    frame = f'<iframe srcdoc="{text}" style="border: 0; width: {width}px; height: 9000px"></iframe><pre id="said"></pre>'
+    frame = (
+        f'<iframe srcdoc="{text}" style="border: 0; width: {width}px; height: 9000px"></iframe><pre id="said"></pre>'
+    )
     listen = '<script>addEventListener("message", (m) => document.getElementById("said").textContent = m.data)</script>'
     with tempfile.TemporaryDirectory() as scratch:
         outer = Path(scratch) / "outer.html"
