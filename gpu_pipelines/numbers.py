@@ -29,4 +29,4 @@ def figure(value: float | None) -> str:
     """A figure as tables show it: four decimals, or a power of ten where those would say nothing or never end."""
     if value is None:
         return "–"
-    return f"{value:.4f}" if value == 0 or 1e-4 <= abs(value) < 1e7 else f"{value:.3e}"
+    return f"{value:,.4f}" if value == 0 or 1e-4 <= abs(value) < 1e7 else f"{value:.3e}"

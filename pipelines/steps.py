@@ -13,14 +13,12 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import one_gpu
 from gpu_pipelines.components.check_request.component import check_request
 from gpu_pipelines.components.data_prep.component import prepare_data
-from gpu_pipelines.components.data_prep.settings import SAMPLES
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.model_upload.component import upload_model
 from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.pipelines.advanced import ADVANCED, COMMON, FILLED_IN, is_of
 from gpu_pipelines.pipelines.parameters import Parameter, inputs_from, parameters_of
 from gpu_pipelines.recipes.tasks import TASKS
-from gpu_pipelines.sources.names import SAMPLE
 from gpu_pipelines.targets.target import Target
 
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
@@ -45,8 +43,8 @@ def pipeline_parameters(target: Target, steps: Mapping[str, Any], task: str = ""
     fields = {name: each for name, each in every.items() if name not in COMMON}
     if task:
         del common["task"]
-        common["source"] = replace(common["source"], default=f"{SAMPLE}{SAMPLES[task][0]}")
-        common["model"] = replace(common["model"], default=TASKS[task].models[0])
+        for name, value in TASKS[task].defaults.items():
+            common[name] = replace(common[name], default=value)
         common, fields = ({name: p for name, p in each.items() if is_of(name, task)} for each in (common, fields))
     return {**common, ADVANCED: _with_fields(fields), **target.parameters}
 

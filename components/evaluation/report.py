@@ -59,6 +59,7 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         classes=classes,
         hidden_classes=len(evaluation.labels) - len(classes),
         confusion=matrix(evaluation) if classifies and is_small(evaluation) else [],
+        digits=len(f"{max(map(max, evaluation.test['confusion'])):,}") if classifies else 0,
         confusion_picture=picture(evaluation) if classifies and not is_small(evaluation) else None,
         confused=confused_pairs(evaluation) if classifies and not is_small(evaluation) else [],
         calibration=_calibration(evaluation),

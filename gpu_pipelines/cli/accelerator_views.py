@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -12,6 +11,7 @@ from gpu_pipelines.accelerators.cost import LEFT_OUT, estimate_cost, price_in
 from gpu_pipelines.accelerators.placement import usable_regions, zones_of
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, Problem, plan, plan_request
 from gpu_pipelines.accelerators.request import STRATEGIES, PlanRequest, find_gpu, shown
+from gpu_pipelines.cli.tables import Column, Table, wrapped
 from gpu_pipelines.errors import UserError, nearest
 
 CHEAPEST = 5
@@ -173,10 +173,10 @@ def _draw_plan(each: dict[str, Any]) -> None:
         return
     total = f", {each['total_gpus']} GPUs in all" if each["nodes"] > 1 else ""
     print(f"{each['spec']}: {each['nodes']} × {each['machine_type']}{total}")
-    network = f", network {each['network_gbps']} Gbit/s" if each["network_gbps"] else ""
+    network = f", network {each['network_gbps']:,} Gbit/s" if each["network_gbps"] else ""
     lines = {
         "GPU": f"{each['accelerator_count']} × {each['accelerator_type']}, {each['gpu_memory_gb']} GB each",
-        "machine": f"{each['vcpus']} vCPUs, {each['memory_gb']:g} GB, {each['host_architecture']}{network}",
+        "machine": f"{each['vcpus']} vCPUs, {each['memory_gb']:,g} GB, {each['host_architecture']}{network}",
         "boot disk": each["boot_disk_type"],
         "strategy": each["strategy"] + (f", {each['hours']:g} hours at most" if each["hours"] else ""),
         "region": _region_line(each),
@@ -184,9 +184,9 @@ def _draw_plan(each: dict[str, Any]) -> None:
         "quota": f"{each['total_gpus']} of {each['quota_metric']}",
     }
     for name, text in lines.items():
-        print(f"  {name:<10} {text}")
+        print(wrapped(text, f"  {name:<10} "))
     for reason in each["reasons"]:
-        print(f"  {'why':<10} {reason}")
+        print(wrapped(reason, f"  {'why':<10} "))
     _draw_cost(each["cost"], each["region"])
     _draw_warnings(each["warnings"])
 
@@ -213,9 +213,8 @@ def _draw_cost(cost: dict[str, Any] | None, region: str | None) -> None:
     if region and not cost["here"]:
         print(f"  {'':<10} no price is known for {region}")
     undated = f" and an undated one ({', '.join(cost['undated_sources'])})" if cost["undated_sources"] else ""
-    print(
-        f"  {'':<10} USD, list prices of {cost['as_of'] or 'unknown date'}{undated}; left out: {', '.join(LEFT_OUT)}."
-    )
+    told = f"USD, list prices of {cost['as_of'] or 'unknown date'}{undated}; left out: {', '.join(LEFT_OUT)}."
+    print(wrapped(told, " " * 13))
 
 
 def _total_heading(cost: dict[str, Any]) -> str:
@@ -227,13 +226,22 @@ def _total_heading(cost: dict[str, Any]) -> str:
 
 def _draw_warnings(warnings: Sequence[dict[str, Any]]) -> None:
     for warning in warnings:
-        print(f"  {'warning':<10} {warning['message']}")
+        print(wrapped(warning["message"], f"  {'warning':<10} "))
 
 
 def draw_gpu_list(document: dict[str, Any]) -> None:
     """Prints the list of GPUs as a table."""
-    table = _table(
-        "", "GPU", "product", "GB", "GB/s", "bf16 TFLOP/s", "per machine", "regions", "USD/GPU h", "spot", ""
+    table = Table(
+        "GPU",
+        Column("product", spare=3),
+        Column.number("GB"),
+        Column.number("GB/s", spare=4),
+        Column.number("bf16 TFLOP/s", spare=2),
+        "per machine",
+        Column.number("regions", spare=1),
+        Column.number("USD/GPU h"),
+        Column.number("spot"),
+        Column.text(""),
     )
     for gpu in document["gpus"]:
         ends = f"{'ended' if gpu['status'] == 'gone' else 'ends'} {gpu['ends']}: {' or '.join(gpu['replacements'])}"
@@ -241,16 +249,16 @@ def draw_gpu_list(document: dict[str, Any]) -> None:
             gpu["name"],
             gpu["product"],
             str(gpu["memory_gb"]),
-            str(gpu["memory_bandwidth_gb_s"]),
-            f"{gpu['bf16_tflops']:g}" if gpu["bf16_tflops"] else "–",
+            f"{gpu['memory_bandwidth_gb_s']:,}",
+            f"{gpu['bf16_tflops']:,g}" if gpu["bf16_tflops"] else "–",
             ", ".join(map(str, gpu["counts"])),
             str(len(gpu["regions"])),
             _usd(gpu["cheapest_on_demand_per_gpu_hour"]),
             _usd(gpu["cheapest_spot_per_gpu_hour"]),
             ends if gpu["ends"] else "",
         )
-    _draw(table)
-    print("Cheapest region, with the GPU's share of its machine. Left out: " + ", ".join(LEFT_OUT) + ".")
+    table.print()
+    print(wrapped(f"Cheapest region, with the GPU's share of its machine. Left out: {', '.join(LEFT_OUT)}."))
 
 
 def draw_gpu_details(gpu: dict[str, Any]) -> None:
@@ -260,9 +268,9 @@ def draw_gpu_details(gpu: dict[str, Any]) -> None:
     facts = {
         "status": gpu["status"] + (f", {gpu['ends']}; take {' or '.join(gpu['replacements'])}" if gpu["ends"] else ""),
         "memory_gb": f"{gpu['memory_gb']} GB",
-        "memory_bandwidth_gb_s": f"{gpu['memory_bandwidth_gb_s']} GB/s",
-        "bf16_tflops": f"{gpu['bf16_tflops']:g} TFLOP/s dense" if gpu["bf16_tflops"] else "none",
-        "fp16_tflops": f"{gpu['fp16_tflops']:g} TFLOP/s dense" if gpu["fp16_tflops"] else "no tensor cores",
+        "memory_bandwidth_gb_s": f"{gpu['memory_bandwidth_gb_s']:,} GB/s",
+        "bf16_tflops": f"{gpu['bf16_tflops']:,g} TFLOP/s dense" if gpu["bf16_tflops"] else "none",
+        "fp16_tflops": f"{gpu['fp16_tflops']:,g} TFLOP/s dense" if gpu["fp16_tflops"] else "no tensor cores",
         "fp32_tflops": f"{gpu['fp32_tflops']:g} TFLOP/s",
         "compute_capability": f"{gpu['compute_capability']} ({gpu['architecture']})",
         "nvlink": "yes" if gpu["nvlink"] else "no",
@@ -276,33 +284,47 @@ def draw_gpu_details(gpu: dict[str, Any]) -> None:
     renamed = {"training_quota": "training_metric", "spot_quota": "spot_metric"}
     for name, text in facts.items():
         mark = "  (unverified)" if renamed.get(name, name) in unverified else ""
-        print(f"  {name.replace('_', ' '):<22} {text}{mark}")
+        print(wrapped(f"{text}{mark}", f"  {name.replace('_', ' '):<22} "))
     _draw_machines(gpu)
     for region, zones in gpu["zones"].items():
-        print(f"  {region:<24} {', '.join(zones) or 'zones not known'}")
+        print(wrapped(", ".join(zones) or "zones not known", f"  {region:<24} "))
     for source in gpu["sources"]:
-        print(f"  source: {source['what']}, {source['where']} ({source['as_of'] or 'no date'})")
+        print(wrapped(f"source: {source['what']}, {source['where']} ({source['as_of'] or 'no date'})", "  ", "    "))
 
 
 def _draw_machines(gpu: dict[str, Any]) -> None:
-    table = _table("", "machine", "GPUs", "vCPUs", "GB", *STRATEGIES, "boot disk")
+    table = Table(
+        "machine", "GPUs", Column.number("vCPUs"), Column.number("GB"), *STRATEGIES, Column("boot disk", spare=1)
+    )
     for machine in gpu["machines"]:
         table.add_row(
             machine["machine_type"],
             ", ".join(map(str, machine["counts"])),
             str(machine["vcpus"]),
-            f"{machine['memory_gb']:g}",
+            f"{machine['memory_gb']:,g}",
             *machine["strategies"].values(),
             machine["boot_disk"],
         )
-    _draw(table)
+    table.print()
 
 
 def draw_advice(document: dict[str, Any], top: int) -> None:
     """Prints the ranked options, the memory of the first, and why other GPUs will not do."""
     options = document["options"]
-    table = _table(
-        "", "", "plan", "machine", "precision", "", "batch", "GB/GPU", "hours", "limit", "region", "USD", "USD spot", ""
+    table = Table(
+        Column.number(""),
+        "plan",
+        Column("machine", spare=2),
+        Column("precision", spare=4),
+        Column("parallelism", spare=5),
+        Column.number("batch"),
+        Column("GB/GPU", spare=3),
+        Column.number("hours"),
+        Column("limit", spare=6),
+        Column("region", spare=1),
+        Column.number("USD"),
+        Column.number("USD spot"),
+        Column.text(""),
     )
     for number, option in enumerate(options[:top], 1):
         table.add_row(
@@ -321,7 +343,7 @@ def draw_advice(document: dict[str, Any], top: int) -> None:
             ", ".join(_marks(option)),
         )
     if options:
-        _draw(table)
+        table.print()
         _draw_memory(options[0])
         if len(options) > top:
             print(f"{len(options) - top} more will do; --top shows them.")
@@ -331,9 +353,9 @@ def draw_advice(document: dict[str, Any], top: int) -> None:
         if sized:
             _draw_memory(min(sized, key=lambda option: option["memory_gb"]["total"] / option["usable_gb"]))
     for option in document["rejected"]:
-        print(f"  not {_spec(option)}: {'; '.join(option['reasons'])}")
+        print(wrapped(f"not {_spec(option)}: {'; '.join(option['reasons'])}", "  ", "    "))
     for line in (*document["remedies"], *document["assumptions"]):
-        print(f"  {line}")
+        print(wrapped(line, "  ", "    "))
 
 
 def _marks(option: dict[str, Any]) -> list[str]:
@@ -371,7 +393,7 @@ def _draw_memory(option: dict[str, Any]) -> None:
         from gpu_pipelines.accelerators.memory_estimate import MemoryEstimate
 
         parts = MemoryEstimate(**{name: value for name, value in memory.items() if name != "total"})
-        print(f"Memory of one GPU on {_spec(option)}, GB: {parts.told()}.")
+        print(wrapped(f"Memory of one GPU on {_spec(option)}, GB: {parts.told()}.", then="  "))
 
 
 def draw_quota(report: dict[str, Any]) -> None:
@@ -392,23 +414,6 @@ def draw_refreshed(result: dict[str, Any]) -> None:
     )
     if result["unknown_regions"]:
         print(f"Left out, for regions.csv does not have them: {', '.join(result['unknown_regions'])}.")
-
-
-def _table(title: str, *columns: str) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=title or None, box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _draw(table: Any) -> None:
-    from rich.console import Console
-
-    # In a pipe rich would take 80 columns and fold every cell.
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
 
 
 def _usd(value: float | None) -> str:

@@ -13,16 +13,13 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-app = typer.Typer(
+from gpu_pipelines.cli.application import Application
+
+app = Application(
     name="accelerators",
-    help="NVIDIA GPUs on Google Cloud: what there is, what fits, what it costs. Checked before anything is submitted.",
-    no_args_is_help=True,
-    add_completion=False,
-    # Help in plain text: drawing it with rich would take as long as everything else together.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    help="NVIDIA GPUs on Google Cloud: what there is, what fits and what it costs, checked before anything is sent.",
 )
-catalog_app = typer.Typer(name="catalog", help="The facts behind it all.", no_args_is_help=True, rich_markup_mode=None)
+catalog_app = Application(name="catalog", help="The facts behind it all.")
 app.add_typer(catalog_app)
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, number_of
+from gpu_pipelines.recipes.tasks import defaults_of_task
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
 
 _TYPES = {
@@ -29,7 +30,7 @@ _TYPES = {
 
 
 #: The parameter of this project's pipelines whose fields are parameters as well.
-_ADVANCED = "advanced"
+ADVANCED = "advanced"
 #: The step that knows the task of a pipeline.
 _CHECK = "check-request"
 #: What KFP calls the types.
@@ -53,11 +54,41 @@ class Parameter:
         type: String, Integer, Float, Boolean, List or Dict.
         default: its value where none is given.
         optional: whether it may be left out.
+        text: what it means.
     """
 
     type: str
     default: Any = None
     optional: bool = True
+    text: str = ""
+
+
+def parameters_of_pipeline(pipeline: Any) -> dict[str, Parameter]:
+    """The parameters of a KFP pipeline, by name."""
+    inputs = pipeline.component_spec.inputs or {}
+    return {
+        name: Parameter(spec.type, spec.default, spec.optional, spec.description or "") for name, spec in inputs.items()
+    }
+
+
+def with_defaults_of_task(known: Mapping[str, Parameter], task: str) -> dict[str, Parameter]:
+    """Parameters with the defaults of a task in place of those of the task that is theirs by default.
+
+    A default that a pipeline has changed, in a file compiled by somebody else, say, stays.
+
+    Args:
+        known: the parameters by name.
+        task: name of the task.
+    """
+    if "task" not in known or not isinstance(known["task"].default, str):
+        return dict(known)
+    before, now = defaults_of_task(known["task"].default), defaults_of_task(task)
+    changed = {
+        name: replace(known[name], default=value)
+        for name, value in now.items()
+        if name in known and known[name].default == before.get(name)
+    }
+    return {**known, "task": replace(known["task"], default=task), **changed}
 
 
 def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
@@ -71,14 +102,8 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     Raises:
         UserError: lists every unknown parameter and every value of a wrong type.
     """
-    known = parameters_of(pipeline)
+    known = parameters_of_pipeline(pipeline)
     return all_arguments(known, assignments, file, fields=fields_of(pipeline.name, known))
-
-
-def parameters_of(component: Any) -> dict[str, Parameter]:
-    """The parameters of a KFP component or pipeline, by name."""
-    inputs = component.component_spec.inputs or {}
-    return {name: Parameter(spec.type, spec.default, spec.optional) for name, spec in inputs.items()}
 
 
 def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parameter]:
@@ -91,7 +116,7 @@ def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parame
     from gpu_pipelines.pipelines import PIPELINES, load_request
 
     name = pipeline.replace("-", "_")
-    if name not in PIPELINES or _ADVANCED not in known:
+    if name not in PIPELINES or ADVANCED not in known:
         return {}
     from gpu_pipelines.pipelines.advanced import advanced_defaults
 
@@ -112,7 +137,7 @@ def as_taken(
     if not fields:
         return dict(arguments)
     others = {name: arguments[name] for name in sorted(fields) if arguments[name] != fields[name].default}
-    return {**{name: arguments[name] for name in known if name != _ADVANCED}, _ADVANCED: others}
+    return {**{name: arguments[name] for name in known if name != ADVANCED}, ADVANCED: others}
 
 
 def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
@@ -134,7 +159,8 @@ def compiled_in(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _parameter(definition: Mapping[str, Any]) -> Parameter:
     given = str(definition.get("parameterType"))
     kind, default = _COMPILED_TYPES.get(given, given), definition.get("defaultValue")
-    return Parameter(kind, _stored(kind, default), definition.get("isOptional", False) or default is not None)
+    optional = definition.get("isOptional", False) or default is not None
+    return Parameter(kind, _stored(kind, default), optional, definition.get("description", ""))
 
 
 def _stored(kind: str, value: Any) -> Any:
@@ -149,7 +175,7 @@ def all_arguments(
     before: Mapping[str, Any] | None = None,
     fields: Mapping[str, Parameter] | None = None,
 ) -> dict[str, Any]:
-    """As `pipeline_arguments`, of parameters that are known by name.
+    """As `pipeline_arguments`, of parameters that are known by name. Defaults follow the task that is given.
 
     Fields of `advanced` are given, and come back, by their own names; they may be given in `advanced` as well.
 
@@ -165,7 +191,7 @@ def all_arguments(
     """
     problems: list[str] = []
     if fields:
-        known = {**{name: each for name, each in known.items() if name != _ADVANCED}, **fields}
+        known = {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
     texts: list[tuple[str, Any]] = list(_from_file(file)) if file else []
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
@@ -175,7 +201,7 @@ def all_arguments(
             texts.append((name.strip(), text))
         else:
             problems.append(f"-p {assignment[:80]} is not of the form key=value.")
-    stood = {**(before or {}), **((before or {}).get(_ADVANCED) or {})} if fields else before or {}
+    stood = {**(before or {}), **((before or {}).get(ADVANCED) or {})} if fields else before or {}
     given = {name: _stored(known[name].type, value) for name, value in stood.items() if name in known}
     for name, value in _opened(texts, problems) if fields else texts:
         if name not in known:
@@ -192,13 +218,15 @@ def all_arguments(
     ]
     if problems:
         raise UserError.of_all(problems)
+    if isinstance(given.get("task"), str):
+        known = with_defaults_of_task(known, given["task"])
     return {name: given.get(name, copy.deepcopy(parameter.default)) for name, parameter in known.items()}
 
 
 def _opened(texts: Sequence[tuple[str, Any]], problems: list[str]) -> Iterator[tuple[str, Any]]:
     """Names and values in which `advanced` has made way for what is in it."""
     for name, value in texts:
-        if name != _ADVANCED:
+        if name != ADVANCED:
             yield name, value
             continue
         try:

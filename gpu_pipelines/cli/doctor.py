@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.cli.tables import wrapped
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.doctor_checks import Check
@@ -68,7 +69,7 @@ def _shown(checks: Iterable[Check]) -> list[Check]:
     found = []
     for check in checks:
         sign = {"ok": "✓", "missing": "✗"}.get(check.state, "–")
-        print(f"{sign} {check.subject:<{_WIDTH}} {check.message}", flush=True)
+        print(wrapped(check.message, f"{sign} {check.subject:<{_WIDTH}} "), flush=True)
         if check.remedy:
             print(f"  {'':<{_WIDTH}} → {check.remedy}", flush=True)
         found.append(check)

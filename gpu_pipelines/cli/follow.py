@@ -88,9 +88,8 @@ def follow_run(name: str, settings: ProjectSettings, every: float, as_json: bool
         UserError: there is no such run, or the service cannot be reached.
         typer.Exit: the run has failed, or Ctrl-C was pressed.
     """
-    from rich.console import Console
-
     from gpu_pipelines.cli.progress import progress_on
+    from gpu_pipelines.cli.tables import console_on
     from gpu_pipelines.targets.vertex import follow as vertex_follow
 
     def warn(text: str) -> None:
@@ -100,7 +99,7 @@ def follow_run(name: str, settings: ProjectSettings, every: float, as_json: bool
         if as_json:
             followed = vertex_follow.follow(name, settings, Silent(), every, warn)
         else:
-            with progress_on(Console(file=sys.stdout)) as progress:
+            with progress_on(console_on(sys.stdout)) as progress:
                 followed = vertex_follow.follow(name, settings, progress, every, warn)
     except KeyboardInterrupt:
         print(f"{name.rpartition('/')[2]} goes on without being followed", file=sys.stderr)

@@ -31,17 +31,16 @@ def follow_on_kubeflow(run_id: str, settings: ProjectSettings, every: float, as_
         UserError: there is no such run, or the service cannot be reached.
         typer.Exit: the run has failed, or Ctrl-C was pressed.
     """
-    from rich.console import Console
-
     from gpu_pipelines.cli.follow import Silent
     from gpu_pipelines.cli.progress import progress_on
+    from gpu_pipelines.cli.tables import console_on
     from gpu_pipelines.targets.kubeflow.runs import follow, run_page
 
     try:
         if as_json:
             run = follow(run_id, settings, Silent(), every)
         else:
-            with progress_on(Console(file=sys.stdout)) as progress:
+            with progress_on(console_on(sys.stdout)) as progress:
                 run = follow(run_id, settings, progress, every)
     except KeyboardInterrupt:
         print(f"{run_id} goes on without being followed", file=sys.stderr)

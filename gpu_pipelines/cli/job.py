@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.cli.application import Application
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
 if TYPE_CHECKING:
@@ -19,13 +20,7 @@ if TYPE_CHECKING:
 
 RUN_FAILED, INTERRUPTED = 1, 130
 
-app = typer.Typer(
-    name="job",
-    help="Training jobs on Vertex AI without a pipeline.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
 
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.cli.arguments import as_taken, fields_of, parameters_of, pipeline_arguments
+from gpu_pipelines.cli.arguments import as_taken, fields_of, parameters_of_pipeline, pipeline_arguments
 from gpu_pipelines.errors import UserError
 
 #: Below the directory of runs: what is left of preparations that were interrupted.
@@ -33,7 +33,7 @@ class LocalRequest:
     @property
     def taken(self) -> dict[str, Any]:
         """The arguments as the pipeline takes them."""
-        known = parameters_of(self.pipeline)
+        known = parameters_of_pipeline(self.pipeline)
         return as_taken(self.arguments, known, fields_of(self.name, known))
 
     @property

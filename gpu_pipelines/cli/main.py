@@ -8,40 +8,42 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, job, models, schedule, vm
+from gpu_pipelines.cli import accelerators, completion, job, models, schedule, vm
+from gpu_pipelines.cli.application import WRONG_REQUEST, Application, UsageError, told_usage_error
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.migrate import JobCommand, migrate
+from gpu_pipelines.cli.parameters import parameters
 from gpu_pipelines.cli.run import run
 from gpu_pipelines.cli.serve import serve
 from gpu_pipelines.cli.upload import upload
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
-DONE, RUN_FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+PIPELINES, MODELS, MACHINES = "Pipelines", "Models", "Accelerators, jobs and machines"
 
-app = typer.Typer(
+app = Application(
     name="gpu-pipelines",
     help="Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.",
-    no_args_is_help=True,
-    # Plain help: drawing it with rich would take longer than all the rest of a short command.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command("compile")(compile_pipelines)
-app.command()(doctor)
-app.command()(follow)
-app.command()(cancel)
-app.command(cls=JobCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(migrate)
-app.command()(upload)
-app.command()(serve)
-app.add_typer(schedule.app, name="schedule")
-app.add_typer(accelerators.app, name="accelerators")
-app.add_typer(models.app, name="models")
-app.add_typer(job.app, name="job")
-app.add_typer(vm.app, name="vm")
+app.command(rich_help_panel=PIPELINES)(run)
+app.command(rich_help_panel=PIPELINES)(parameters)
+app.command(rich_help_panel=PIPELINES)(follow)
+app.command(rich_help_panel=PIPELINES)(cancel)
+app.command("compile", rich_help_panel=PIPELINES)(compile_pipelines)
+app.command(rich_help_panel=PIPELINES)(upload)
+app.add_typer(schedule.app, name="schedule", rich_help_panel=PIPELINES)
+app.add_typer(models.app, name="models", rich_help_panel=MODELS)
+app.command(rich_help_panel=MODELS)(serve)
+app.command(rich_help_panel=MACHINES)(doctor)
+app.add_typer(accelerators.app, name="accelerators", rich_help_panel=MACHINES)
+app.add_typer(job.app, name="job", rich_help_panel=MACHINES)
+app.add_typer(vm.app, name="vm", rich_help_panel=MACHINES)
+app.command(
+    cls=JobCommand,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    rich_help_panel=MACHINES,
+)(migrate)
 
 
 def _show_version(wanted: bool) -> None:
@@ -61,14 +63,16 @@ def _options(
 
 def main() -> None:
     """Runs the command line. Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted."""
+    if completion.is_asked():
+        completion.answer(app)
+        return
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except UserError as error:
         print(f"{ERROR_PREFIX}{error}", file=sys.stderr)
-        sys.exit(WRONG_REQUEST)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    except UsageError as error:
+        print(told_usage_error(error), file=sys.stderr)
+    sys.exit(WRONG_REQUEST)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.cli.application import Command
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _FILE = "vertex.yaml"
 _USER_ARGS = "gpu_pipelines.cli.migrate.user_args"
 
 
-class JobCommand(TyperCommand):
+class JobCommand(Command):
     """A command that takes what stands behind `--` for itself, as gcloud does: the application's own arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

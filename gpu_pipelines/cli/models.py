@@ -7,21 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Look at registered models and move their aliases.", no_args_is_help=True)
+from gpu_pipelines.cli.application import Application
+from gpu_pipelines.cli.tables import Column, Table
+
+app = Application(help="Look at registered models and move their aliases.")
 
 Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+#: Where the commands look if they are not told; nothing is there before the first run.
+DEFAULT_REGISTRY = "./registry"
 #: Where a model has none of these, its first ones are shown.
 SHOWN_METRICS = ("accuracy", "log_loss", "loss", "token_accuracy")
 MOST_METRICS_SHOWN = 2
 
 
 @app.command("list")
-def list_models(registry: Registry = "./registry", as_json: AsJson = False) -> None:
+def list_models(registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
     """List models with their newest version and their champion."""
-    from gpu_pipelines.registry import open_registry
-
-    opened = open_registry(registry)
+    opened = existing_registry(registry)
     models: list[dict[str, Any]] = [
         {"name": name, "versions": len(opened.versions(name)), "aliases": opened.aliases(name)}
         for name in opened.names()
@@ -36,21 +39,21 @@ def list_models(registry: Registry = "./registry", as_json: AsJson = False) -> N
         [m["name"], m["versions"], *(m["aliases"].get(alias, "–") for alias in ("champion", "challenger"))]
         for m in models
     ]
-    _print_table(["model", "versions", "champion", "challenger"], rows)
+    _print_table(
+        Table("model", Column.number("versions"), Column.number("champion"), Column.number("challenger")), rows
+    )
 
 
 @app.command()
-def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) -> None:
+def show(name: str, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
     """Show the versions of a model."""
-    from gpu_pipelines.errors import UserError, nearest
     from gpu_pipelines.numbers import figure
-    from gpu_pipelines.registry import open_registry
+    from gpu_pipelines.registry.missing import missing_model
 
-    opened = open_registry(registry)
+    opened = existing_registry(registry)
     versions = opened.versions(name)
     if not versions:
-        known = opened.names()
-        raise UserError(f"There is no model {name!r} in {registry}.", nearest(name, known) if known else "It is empty.")
+        raise missing_model(opened, name, registry)
     if as_json:
         content = [{"version": v.number, "aliases": v.aliases, "place": v.place, **v.info} for v in reversed(versions)]
         print(json.dumps({"name": name, "versions": content}, indent=2))
@@ -68,15 +71,14 @@ def show(name: str, registry: Registry = "./registry", as_json: AsJson = False) 
         for v in reversed(versions)
     ]
     print(f"{name} in {opened.where(name)}")
-    _print_table(["version", "aliases", "created (UTC)", "gates", *metrics], rows)
+    columns = [Column.number("version"), Column.text("aliases"), Column("created (UTC)", spare=1), Column("gates")]
+    _print_table(Table(*columns, *map(Column.number, metrics)), rows)
 
 
 @app.command()
-def alias(name: str, alias: str, version: int, registry: Registry = "./registry") -> None:
+def alias(name: str, alias: str, version: int, registry: Registry = DEFAULT_REGISTRY) -> None:
     """Let an alias name a version, such as champion after a look at the reports."""
-    from gpu_pipelines.registry import open_registry
-
-    open_registry(registry).set_alias(name, alias, version)
+    existing_registry(registry).set_alias(name, alias, version)
     print(f"{alias} of {name} is now version {version}")
 
 
@@ -106,13 +108,23 @@ def deploy(
     print(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
 
 
-def _print_table(header: list[str], rows: list[list[Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def existing_registry(uri: str) -> Any:
+    """Opens a registry that is to be read.
 
-    table = Table(box=None, pad_edge=False)
-    for column in header:
-        table.add_column(column, no_wrap=True)
+    Raises:
+        UserError: there is no such kind of registry, or no such directory.
+    """
+    from gpu_pipelines.errors import UserError
+    from gpu_pipelines.registry import DirectoryRegistry, open_registry
+
+    opened = open_registry(uri)
+    if isinstance(opened, DirectoryRegistry) and uri != DEFAULT_REGISTRY and not opened.root.is_dir():
+        there = "is no directory" if opened.root.exists() else "does not exist"
+        raise UserError(f"The registry {uri} {there}.", "Give the directory that runs had as registry.")
+    return opened
+
+
+def _print_table(table: Table, rows: list[list[Any]]) -> None:
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    Console().print(table)
+        table.add_row(*row)
+    table.print()

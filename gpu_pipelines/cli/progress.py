@@ -80,21 +80,23 @@ class LiveProgress:
         self._began.pop(step.name, None)
 
     def _table(self) -> Any:
-        from rich.markup import escape
         from rich.spinner import Spinner
         from rich.table import Table
+        from rich.text import Text
 
         table = Table.grid(padding=(0, 2))
         for _ in range(3):
             table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis", style="dim")
+        # The one column that rich may make narrower, which leaves the names whole.
+        table.add_column(style="dim")
         for step in self._ended:
             took = "" if step.status in _WITHOUT_TIME else format_seconds(step.seconds)
             said = step.status if step.status in _WITHOUT_TIME else self._last_line.get(step.name, "")
-            table.add_row(_SIGNS[step.status], step.name, took, escape(said))
+            table.add_row(_SIGNS[step.status], step.name, took, Text(said))
         for name, began in list(self._began.items()):
             took = format_seconds(time.monotonic() - began)
-            table.add_row(Spinner("dots"), name, took, escape(self._last_line.get(name, "starting")))
+            said = Text(self._last_line.get(name, "starting"), no_wrap=True, overflow="ellipsis")
+            table.add_row(Spinner("dots"), name, took, said)
         return table
 
 

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gpu_pipelines.cli.local_request import LocalRequest
-    from gpu_pipelines.targets.local_log import Observer
+    from gpu_pipelines.targets.local_log import Observer, StepRecord
     from gpu_pipelines.targets.run_record import RunRecord
 
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CACHE = ".cache"
+#: What a step does before it ends when it is interrupted.
+_WHEN_STOPPED = {"prepare-data": "keeps what is done and ends", "train-model": "writes a checkpoint and ends"}
 
 
 def run_here(
@@ -54,13 +56,12 @@ def run_here(
         UserError: lists everything that is wrong with the request.
         typer.Exit: with the exit status of a run that did not succeed.
     """
-    from rich.console import Console
-
     from gpu_pipelines.cli.local_request import check_request
+    from gpu_pipelines.cli.tables import console_on
 
     request = check_request(pipeline, assignments, file, accelerator, runs, resume=resume)
     # Bound to stdout as it is now: while the pipeline runs, stdout is read by the local target.
-    console = Console(file=sys.stdout)
+    console = console_on(sys.stdout)
     if dry_run:
         _show_request(console, request)
         return
@@ -100,7 +101,9 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
     )
     record.save()
     started = time.monotonic()
-    outcome = run_locally(request.pipeline, request.taken, directory, runs / CACHE, observer, reuse=reuse)
+    outcome = run_locally(
+        request.pipeline, request.taken, directory, runs / CACHE, observer, reuse=reuse, stopping=_say_stopping
+    )
     record.status, record.steps = outcome.status, outcome.steps
     record.seconds = time.monotonic() - started
     left = outcome.outputs
@@ -113,37 +116,46 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
     return record
 
 
+def _say_stopping(step: StepRecord | None) -> None:
+    """Says at once that a Ctrl-C has arrived, and what takes its time now."""
+    from gpu_pipelines.targets.local_processes import SECONDS_TO_END
+
+    if step is None:
+        return
+    doing = _WHEN_STOPPED.get(step.name, "ends")
+    told = f"interrupted: {step.name} {doing}, within {SECONDS_TO_END:.0f} s. Ctrl-C again ends it now."
+    print(told, file=sys.stderr, flush=True)
+
+
 def _show_request(console: Console, request: LocalRequest) -> None:
-    from rich.table import Table
+    from gpu_pipelines.cli.tables import Column, Table
 
     console.print(
         f"{request.name} on this machine: {' → '.join(request.dependencies)}", highlight=False, soft_wrap=True
     )
-    table = Table("parameter", "value", box=None, pad_edge=False)
+    table = Table("parameter", Column.text("value"))
     for name, value in request.arguments.items():
-        table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
-    console.print(table)
-    console.print("Nothing was run.", highlight=False)
+        shown = ", ".join(value) if isinstance(value, list) else str(value)
+        table.add_row(name, shown.lower() if isinstance(value, bool) else shown)
+    table.print(console)
+    console.print("Nothing was run.")
 
 
 def _show_result(console: Console, record: RunRecord) -> None:
-    from rich.table import Table
-
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.cli.tables import Column, Table
     from gpu_pipelines.numbers import figure
 
     evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
-    # As many as 80 columns hold; the report has them all.
+    # The report has them all.
     metrics = sorted(evaluation.test["metrics"], key=lambda name: name != evaluation.select_by)[:METRICS_SHOWN]
-    table = Table(box=None, pad_edge=False)
-    for name in ("checkpoint", "", *metrics):
-        table.add_column(name, no_wrap=True, justify="right" if name in metrics else "left")
+    table = Table("checkpoint", "", *(Column.number(name, spare=place) for place, name in enumerate(metrics)))
     for scored in evaluation.checkpoints:
         values = [figure(scored["val"].get(name)) for name in metrics]
         table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
     test = [figure(evaluation.test["metrics"][name]["value"]) for name in metrics]
     table.add_row(evaluation.best, "test", *test, style="bold")
-    console.print(table)
+    table.print(console)
     for gate in evaluation.gates:
         sign = "[green]✓[/]" if gate["passed"] else "[red]✗[/]"
         console.print(f"{sign} {gate['gate']}: {gate['why']}", highlight=False, soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.cli.application import Application
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.cron import Cron
     from gpu_pipelines.targets.vertex.repository import PipelineVersion
 
-app = typer.Typer(
-    help="Schedule runs of an uploaded pipeline on Vertex AI or Kubeflow.", no_args_is_help=True, rich_markup_mode=None
-)
+app = Application(help="Schedule runs of an uploaded pipeline on Vertex AI or Kubeflow.")
 
 Schedule = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Name or id of the schedule.")]
 CronText = Annotated[str, typer.Option("--cron", metavar="EXPRESSION", help="Five fields: '0 3 * * *' is daily at 3.")]
@@ -143,10 +141,9 @@ def list_schedules(
     if not found:
         print(f"No schedules in {settings.region}.")
         return
-    from rich.console import Console
-    from rich.table import Table
+    from gpu_pipelines.cli.tables import Column, Table
 
-    table = Table("name", "id", "state", "cron", "next run (UTC)", "runs", box=None, pad_edge=False)
+    table = Table("name", "id", "state", "cron", Column("next run (UTC)", spare=1), Column.number("runs", spare=2))
     for schedule in found:
         table.add_row(
             schedule["displayName"],
@@ -156,7 +153,7 @@ def list_schedules(
             schedule.get("nextRunTime", "–")[:16].replace("T", " "),
             str(schedule.get("startedRunCount", 0)),
         )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    table.print()
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,13 +139,12 @@ def show_all(settings: ProjectSettings, as_json: bool) -> None:
     if not found:
         print("No schedules.")
         return
-    from rich.console import Console
-    from rich.table import Table
+    from gpu_pipelines.cli.tables import Column, Table
 
-    table = Table("name", "id", "state", "cron (seconds first)", box=None, pad_edge=False)
+    table = Table("name", "id", "state", Column("cron (seconds first)", spare=1))
     for each in found:
         table.add_row(each.display_name, each.recurring_run_id, _status(each), _cron(each))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    table.print()
 
 
 def pause(schedule: str, settings: ProjectSettings) -> None:

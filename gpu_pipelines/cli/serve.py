@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.errors import UserError
 
 #: Of the extra `serving`, what nothing else of this project brings.
 _OF_THE_EXTRA = ("fastapi", "uvicorn", "torch", "transformers")
@@ -63,12 +63,13 @@ def place_of_model(model: str, registry: str) -> str:
     name, _, reference = model.partition("@")
     if not name or "/" in name:
         raise UserError(f"There is no directory {model}.", "Give an exported model, NAME@champion, or gs://….")
-    from gpu_pipelines.registry import open_registry
+    from gpu_pipelines.cli.models import existing_registry
+    from gpu_pipelines.registry.missing import missing_model
 
-    opened = open_registry(registry)
-    if name not in (names := opened.names()):
-        told = nearest(name, names) if names else "It is empty."
-        raise UserError(f"There is no directory {name!r}, and no such model in {registry}.", told)
+    opened = existing_registry(registry)
+    if name not in opened.names():
+        missing = missing_model(opened, name, registry)
+        raise UserError(f"There is no directory {name!r}, and no such model in {registry}.", missing.remedy)
     return opened.version(name, reference or "champion").place
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.accelerators.advice import Advice, Option
     from gpu_pipelines.accelerators.workload import Workload
     from gpu_pipelines.cli.local_request import LocalRequest
+    from gpu_pipelines.cli.tables import Table
 
 TRIAL_STEPS = 40
 
@@ -127,6 +128,7 @@ def show_trial(console: Console, trial: Trial) -> Advice:
         The advice that was printed.
     """
     from gpu_pipelines.accelerators.advice import Wishes, advise
+    from gpu_pipelines.cli.tables import wrapped
     from gpu_pipelines.reports.durations import format_seconds
 
     figures, model = trial.figures, trial.model
@@ -143,31 +145,28 @@ def show_trial(console: Console, trial: Trial) -> Advice:
         f"whole training: {trial.total_steps:,} steps, {trial.total_samples:,} rows; "
         f"on this machine {format_seconds(trial.hours_here * 3600)}",
     ]
-    console.print("\n" + "\n".join(lines) + "\n", highlight=False, markup=False, soft_wrap=True)
-    console.print(_table(trial, advice))
+    told = "\n".join(wrapped(line, then="  ", width=console.width) for line in lines)
+    console.print(f"\n{told}\n", markup=False, soft_wrap=True)
+    _table(trial, advice).print(console)
+    notes = [f"{option.plan.spec} does not fit: {'; '.join(option.reasons)}." for option in advice.rejected]
     if any(is_too_small(option) for option in advice.options):
-        console.print(
+        notes.insert(
+            0,
             "–: this model is too small for a gain to mean anything. On such a GPU a step takes as long as launching "
             "its kernels; a larger batch may help, a larger GPU will not.",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
         )
-    notes = [f"{option.plan.spec} does not fit: {'; '.join(option.reasons)}." for option in advice.rejected]
     for line in ["", *notes, *advice.assumptions, *assumptions(trial)]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(wrapped(line, width=console.width), markup=False, soft_wrap=True)
     return advice
 
 
-def _table(trial: Trial, advice: Advice) -> Any:
+def _table(trial: Trial, advice: Advice) -> Table:
     """The cheapest plan of each GPU that fits, on one machine; the cheapest first."""
-    from rich.table import Table
-
+    from gpu_pipelines.cli.tables import Column, Table
     from gpu_pipelines.reports.durations import format_seconds
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("accelerator", "GB/GPU", "time", "gain", "USD", "USD spot", "region"):
-        table.add_column(name, no_wrap=True, justify="left" if name in ("accelerator", "region") else "right")
+    figures = (Column.number(name) for name in ("GB/GPU", "time", "gain", "USD", "USD spot"))
+    table = Table("accelerator", *figures, Column("region", spare=1))
     shown = set()
     for option in advice.options:
         gpu = option.plan.gpu

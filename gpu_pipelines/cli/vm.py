@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.cli.application import Application
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 
 if TYPE_CHECKING:
@@ -22,13 +23,7 @@ FORMATS = ("gcloud", "terraform", "script")
 #: Files of each format.
 STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"
 
-app = typer.Typer(
-    name="vm",
-    help="A VM on Compute Engine that trains and then stops.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = Application(name="vm", help="A VM on Compute Engine that trains and then stops.")
 
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")

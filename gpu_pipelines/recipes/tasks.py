@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +30,7 @@ class Task:
         metrics: metrics that can be gated and selected on; the first one is selected on unless another is named.
         classifies: whether the recipe's `predict` gives class probabilities.
         gates: conditions on test metrics where the user gives none.
+        defaults: values of a pipeline's parameters that only make sense for this task; all tasks have the same names.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Task:
     metrics: dict[str, Metric]
     classifies: bool = True
     gates: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def load_recipe(self) -> Any:
         """Imports the recipe (and with it torch) and returns its class."""
@@ -80,12 +83,14 @@ TASKS = {
             ),
             metrics=CLASSIFICATION_METRICS,
             gates=("accuracy>=0.9",),
+            defaults={"source": "sample:digits", "model": "convnext-micro"},
         ),
         Task(
             name="text_classification",
             recipe="gpu_pipelines.recipes.text_classification:TextClassification",
             models=("bert-micro", "bert-base"),
             metrics=CLASSIFICATION_METRICS,
+            defaults={"source": "sample:docstrings", "model": "bert-micro"},
         ),
         Task(
             name="causal_lm",
@@ -93,6 +98,7 @@ TASKS = {
             models=("gpt2-micro", "gpt2", "llama-micro", "llama-1b", "mixtral-micro"),
             metrics=LANGUAGE_MODEL_METRICS,
             classifies=False,
+            defaults={"source": "sample:documentation", "model": "gpt2-micro"},
         ),
     )
 }
@@ -101,6 +107,15 @@ TASKS = {
 def task_named(name: str) -> Task:
     """The task of a name; one that is not in `TASKS`, a user's own, is scored by its loss."""
     return TASKS.get(name) or Task(name, recipe="", models=(), metrics=LANGUAGE_MODEL_METRICS, classifies=False)
+
+
+def defaults_of_task(name: str) -> dict[str, Any]:
+    """Defaults of a pipeline's parameters, by name, that follow its task; none of a task that is not in `TASKS`.
+
+    The defaults of the components are those of image_classification. Where another task is chosen, on the command line
+    or for a file that is compiled for it, these take their place.
+    """
+    return {"task": name, **TASKS[name].defaults} if name in TASKS else {}
 
 
 def task_problems(name: str) -> list[str]:

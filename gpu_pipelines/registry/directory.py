@@ -19,6 +19,7 @@ from typing import Any
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.integrity import model_files
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
 
 _MODEL = "model.json"
@@ -69,7 +70,7 @@ class DirectoryRegistry:
         """
         found = [v for v in self.versions(name) if reference == str(v.number) or reference in v.aliases]
         if not found:
-            raise UserError(f"The model {name!r} in {self.root} has no version or alias {reference!r}.")
+            raise missing_version(self, name, reference, str(self.root))
         return found[0]
 
     def aliases(self, name: str) -> dict[str, int]:

@@ -19,6 +19,7 @@ from gpu_pipelines.artifacts.integrity import digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, md5_of_file
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
+from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
 from gpu_pipelines.registry.serving_container import serving_container
 from gpu_pipelines.registry.vertex_evaluation import model_evaluation, summary_of
@@ -107,7 +108,7 @@ class VertexRegistry:
         for version in self._service_versions(name):
             if reference == version.version_id or reference in version.version_aliases:
                 return self._version(name, version)
-        raise UserError(f"The model {name!r} in {self._parent} has no version or alias {reference!r}.")
+        raise missing_version(self, name, reference, self._parent)
 
     def aliases(self, name: str) -> dict[str, int]:
         """Version by alias."""

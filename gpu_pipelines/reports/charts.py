@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ def line_chart(
         title: what is shown, with its unit.
         x_label: what the x axis counts.
         lines: at most four.
-        logarithmic: y axis in powers of ten; all values must be above 0.
+        logarithmic: y axis in powers of ten, where the values are so far apart; all must be above 0.
         mark: x of a dotted vertical line.
 
     Returns:
@@ -60,8 +61,10 @@ def line_chart(
             axes.plot(line.x, line.y, color=color, linewidth=1.8, label=line.name, marker=marker, markersize=4)
         if mark is not None:
             axes.axvline(mark, color=_INK, alpha=0.5, linewidth=1, linestyle=":")
+        _plain_ticks(axes.xaxis)
+        _plain_ticks(axes.yaxis)
         if logarithmic:
-            axes.set_yscale("log")
+            _set_logarithmic(axes, [value for line in lines for value in line.y])
         axes.set_xlabel(x_label, color=_INK)
         axes.grid(color=_INK, alpha=0.12)
         if len(lines) > 1:
@@ -162,6 +165,33 @@ def heatmap(title: str, counts: np.ndarray, labels: Sequence[str]) -> Markup:
         axes.set_xlabel("predicted class", color=_INK)
         axes.set_ylabel("true class", color=_INK)
     return svg[0]
+
+
+def _set_logarithmic(axes: Any, values: Sequence[float]) -> None:
+    """Powers of ten on the y axis, with figures as people write them; a straight scale where one would not show."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    known = [value for value in values if math.isfinite(value)]
+    decades = math.log10(max(known) / min(known)) if known else 0
+    if decades < 1:
+        return
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    _plain_ticks(axes.yaxis)
+
+
+def _plain_ticks(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, place: tick_label(value)))
+
+
+def tick_label(value: float) -> str:
+    """A number at an axis, as the tables have them: with separators, and with a power of ten only where it is far."""
+    if value and not 1e-4 <= abs(value) < 1e7:
+        return re.sub(r"e([+-])0*", lambda found: "e" + found[1].replace("+", ""), f"{value:.4g}").replace("-", "−")
+    return f"{value:,.10g}".replace("-", "−")
 
 
 @contextmanager

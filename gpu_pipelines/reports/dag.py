@@ -1,4 +1,4 @@
-"""A picture of a pipeline: its steps as boxes, left to right in the order in which they can run."""
+"""A picture of a pipeline: its steps as boxes in the order in which they can run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 196, 58, 46, 26, 6
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN, _BEND = 196, 58, 46, 26, 6, 34
 _COLORS = {
     "succeeded": "var(--good)",
     "reused": "var(--accent)",
@@ -18,7 +18,7 @@ _COLORS = {
 def draw_dag(
     dependencies: Mapping[str, Sequence[str]], statuses: Mapping[str, str], notes: Mapping[str, str]
 ) -> Markup:
-    """Draws a DAG.
+    """Draws a DAG: from left to right for a wide page, and from top to bottom for a narrow one, which shows that.
 
     Args:
         dependencies: for each step those it needs; each step after those.
@@ -26,44 +26,89 @@ def draw_dag(
         notes: a line below each step's name, such as its duration.
 
     Returns:
-        An `<svg>` element.
+        Two `<svg>` elements, of the classes `across` and `down`.
     """
     level: dict[str, int] = {}
     for step, needs in dependencies.items():
         level[step] = 1 + max((level[need] for need in needs), default=-1)
     row = {step: [s for s in level if level[s] == level[step]].index(step) for step in level}
-    rows = 1 + max(row.values(), default=0)
-    # An arrow over a level that it does not stop at bends below the boxes.
-    skips = any(level[step] - level[need] > 1 for step, needs in dependencies.items() for need in needs)
-    width = 2 * _MARGIN + (max(level.values(), default=0) + 1) * (_WIDTH + _GAP_X) - _GAP_X
-    height = 2 * _MARGIN + rows * (_HEIGHT + _GAP_Y) - (0 if skips else _GAP_Y) + (18 if skips else 0)
-
-    def place(step: str) -> tuple[int, int]:
-        return _MARGIN + level[step] * (_WIDTH + _GAP_X), _MARGIN + row[step] * (_HEIGHT + _GAP_Y)
-
-    parts = [
-        f'<svg class="dag" viewBox="0 0 {width} {height}" role="img" aria-label="the steps of the pipeline">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0 8 4 0 8z" fill="var(--soft)"/></marker></defs>',
-    ]
-    for step, needs in dependencies.items():
-        parts += [_arrow(place(need), place(step), level[step] - level[need], height) for need in needs]
-    for step in dependencies:
-        parts.append(_box(place(step), step, _COLORS.get(statuses.get(step, ""), "var(--line)"), notes.get(step, "")))
-    return Markup("".join([*parts, "</svg>"]))  # noqa: S704 (names and notes are escaped in _box)
-
-
-def _arrow(start: tuple[int, int], end: tuple[int, int], levels: int, height: int) -> str:
-    if levels == 1:
-        x1, y1, x2, y2 = start[0] + _WIDTH, start[1] + _HEIGHT // 2, end[0] - 2, end[1] + _HEIGHT // 2
-        path = f"M{x1} {y1}C{x1 + 25} {y1} {x2 - 25} {y2} {x2} {y2}"
-    else:
-        x1, x2, low = start[0] + _WIDTH - 30, end[0] + 30, height - 8
-        top1, top2 = start[1] + _HEIGHT, end[1] + _HEIGHT + 2
-        path = (
-            f"M{x1} {top1}C{x1} {low} {x1 + 20} {low} {x1 + 50} {low}H{x2 - 50}C{x2 - 20} {low} {x2} {low} {x2} {top2}"
+    arrows = [(need, step, level[step] - level[need]) for step, needs in dependencies.items() for need in needs]
+    boxes = [(step, _COLORS.get(statuses.get(step, ""), "var(--line)"), notes.get(step, "")) for step in dependencies]
+    pictures = []
+    for name, grid in (("across", _across(level, row)), ("down", _down(level, row))):
+        # An arrow over a level that it does not stop at bends beside the boxes.
+        skips = any(levels > 1 for *_, levels in arrows)
+        bend = _across_bend if name == "across" else _down_bend
+        width = (
+            max((x for x, _ in grid.values()), default=0)
+            + _WIDTH
+            + _MARGIN
+            + (_BEND if skips and name == "down" else 0)
         )
-    return f'<path d="{path}" fill="none" stroke="var(--soft)" stroke-width="1.5" marker-end="url(#tip)"/>'
+        height = (
+            max((y for _, y in grid.values()), default=0)
+            + _HEIGHT
+            + _MARGIN
+            + (_BEND if skips and name == "across" else 0)
+        )
+        parts = [_head(name, width, height)]
+        for need, step, levels in arrows:
+            straight = _across_arrow if name == "across" else _down_arrow
+            path = straight(grid[need], grid[step]) if levels == 1 else bend(grid[need], grid[step], width, height)
+            parts.append(_arrow(path, name))
+        parts += [_box(grid[step], step, color, note) for step, color, note in boxes]
+        pictures.append("".join([*parts, "</svg>"]))
+    return Markup("".join(pictures))  # noqa: S704 (names and notes are escaped in _box)
+
+
+_Place = tuple[int, int]
+
+
+def _across(level: Mapping[str, int], row: Mapping[str, int]) -> dict[str, _Place]:
+    return {
+        step: (_MARGIN + level[step] * (_WIDTH + _GAP_X), _MARGIN + row[step] * (_HEIGHT + _GAP_Y)) for step in level
+    }
+
+
+def _down(level: Mapping[str, int], row: Mapping[str, int]) -> dict[str, _Place]:
+    return {
+        step: (_MARGIN + row[step] * (_WIDTH + _GAP_Y), _MARGIN + level[step] * (_HEIGHT + _GAP_Y)) for step in level
+    }
+
+
+def _head(name: str, width: int, height: int) -> str:
+    return (
+        f'<svg class="dag {name}" viewBox="0 0 {width} {height}" role="img" aria-label="the steps of the pipeline">'
+        f'<defs><marker id="tip-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+        'orient="auto"><path d="M0 0 8 4 0 8z" fill="var(--soft)"/></marker></defs>'
+    )
+
+
+def _arrow(path: str, name: str) -> str:
+    return f'<path d="{path}" fill="none" stroke="var(--soft)" stroke-width="1.5" marker-end="url(#tip-{name})"/>'
+
+
+def _across_arrow(start: _Place, end: _Place) -> str:
+    x1, y1, x2, y2 = start[0] + _WIDTH, start[1] + _HEIGHT // 2, end[0] - 2, end[1] + _HEIGHT // 2
+    return f"M{x1} {y1}C{x1 + 25} {y1} {x2 - 25} {y2} {x2} {y2}"
+
+
+def _down_arrow(start: _Place, end: _Place) -> str:
+    x1, y1, x2, y2 = start[0] + _WIDTH // 2, start[1] + _HEIGHT, end[0] + _WIDTH // 2, end[1] - 2
+    return f"M{x1} {y1}C{x1} {y1 + 14} {x2} {y2 - 14} {x2} {y2}"
+
+
+def _across_bend(start: _Place, end: _Place, width: int, height: int) -> str:
+    x1, x2, low = start[0] + _WIDTH - 30, end[0] + 30, height - 8
+    top1, top2 = start[1] + _HEIGHT, end[1] + _HEIGHT + 2
+    return f"M{x1} {top1}C{x1} {low} {x1 + 20} {low} {x1 + 50} {low}H{x2 - 50}C{x2 - 20} {low} {x2} {low} {x2} {top2}"
+
+
+def _down_bend(start: _Place, end: _Place, width: int, height: int) -> str:
+    y1, y2, right = start[1] + _HEIGHT - 14, end[1] + 14, width - 8
+    x1, x2 = start[0] + _WIDTH, end[0] + _WIDTH + 2
+    away, back = f"C{right} {y1} {right} {y1 + 10} {right} {y1 + 24}", f"C{right} {y2 - 10} {right} {y2} {x2} {y2}"
+    return f"M{x1} {y1}{away}V{y2 - 24}{back}"
 
 
 def _box(place: tuple[int, int], name: str, color: str, note: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from markupsafe import Markup
 
 _BEGIN, _END = "<!-- sections -->", "<!-- /sections -->"
 _HERE = Path(__file__).parent
+_STACKED = re.compile(r'<table class="stack">.*?</table>', re.DOTALL)
+_HEADING = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
+_CELL = re.compile(r"<t[dh]\b")
+#: As many fit a page of 800 pixels.
+_MOST_COLUMNS = 9
+_TAG = re.compile(r"<[^>]*>")
 
 
 def render(template: Path, **values: Any) -> Markup:
@@ -21,7 +28,27 @@ def render(template: Path, **values: Any) -> Markup:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return Markup(environment.get_template(template.name).render(**values))  # noqa: S704 (escaped by the template)
+    text = environment.get_template(template.name).render(**values)
+    return Markup(_STACKED.sub(_with_labels, text))  # noqa: S704 (escaped by the template)
+
+
+def _with_labels(table: re.Match[str]) -> str:
+    """A table whose cells know the heading of their column, which is shown beside them on a narrow page."""
+    start, head, *rows = table[0].split("<tr")
+    labels = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
+
+    def with_labels(row: str) -> str:
+        left = iter(labels)
+
+        def with_label(cell: re.Match[str]) -> str:
+            label = next(left, "")
+            return f'{cell[0]} data-label="{label}"' if label else cell[0]
+
+        return _CELL.sub(with_label, row)
+
+    if len(labels) > _MOST_COLUMNS:
+        start = start.replace('class="stack"', 'class="stack many"')
+    return "<tr".join([start, head, *map(with_labels, rows)])
 
 
 def write_page(path: Path, title: str, sections: Markup, subtitle: str = "") -> None:

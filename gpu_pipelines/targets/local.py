@@ -8,7 +8,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -153,7 +153,14 @@ def require_step_packages() -> None:
 
 
 def run_locally(
-    pipeline: Any, arguments: Mapping[str, Any], directory: Path, cache: Path, observer: Observer, *, reuse: bool
+    pipeline: Any,
+    arguments: Mapping[str, Any],
+    directory: Path,
+    cache: Path,
+    observer: Observer,
+    *,
+    reuse: bool,
+    stopping: Callable[[StepRecord | None], None] = lambda step: None,
 ) -> LocalRun:
     """Runs a pipeline and waits for it.
 
@@ -164,6 +171,8 @@ def run_locally(
         cache: where results of steps are kept over runs.
         observer: is told how it goes.
         reuse: take results of earlier runs for steps whose inputs have not changed.
+        stopping: is called at once after a Ctrl-C or SIGTERM, with the step that runs, which may take a while to end; a
+            second Ctrl-C kills it.
     """
     from kfp import local
 
@@ -178,7 +187,7 @@ def run_locally(
     )
     log = LocalLog(directory, observer)
     try:
-        with redirect_stdout(log), _logging_to(log), warnings.catch_warnings(), no_process_left_behind():
+        with redirect_stdout(log), _logging_to(log), warnings.catch_warnings(), _no_process_left(log, stopping):
             # The image's name is no matter here: no container is started.
             warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
             outputs = pipeline(**arguments).outputs
@@ -194,6 +203,10 @@ def run_locally(
     finally:
         if not reuse:
             _merge(own_cache, cache)
+
+
+def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None]) -> AbstractContextManager[None]:
+    return no_process_left_behind(lambda: stopping(log.running))
 
 
 @contextmanager

@@ -5,47 +5,81 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 # As long as a training has to write its last checkpoint.
 SECONDS_TO_END = 35.0
+_SECONDS_BETWEEN_LOOKS = 0.1
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 @contextmanager
-def no_process_left_behind() -> Iterator[None]:
+def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
     """Ends all processes below this one if the block is left by an exception, SIGTERM and Ctrl-C among them.
 
     torchrun starts its workers in sessions of their own, which a Ctrl-C at the terminal does not reach. While the block
     runs, orphans of this process's children come to it instead of to init, so that they can be found.
+
+    Args:
+        stopping: is called after a Ctrl-C or SIGTERM, before the processes are asked to end. They may take
+            `SECONDS_TO_END` for that; a second Ctrl-C or SIGTERM kills them.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
-    except BaseException:
-        # A second Ctrl-C must not interrupt the cleaning up.
-        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        end_children()
-        signal.signal(signal.SIGINT, interrupt)
+    except BaseException as error:
+        with _signalled_again() as again:
+            if isinstance(error, KeyboardInterrupt):
+                stopping()
+            end_children(again)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def end_children() -> None:
-    """Asks all processes below this one to end (SIGTERM), and kills those that have not in time."""
+@contextmanager
+def _signalled_again() -> Iterator[Callable[[], bool]]:
+    """Whether another Ctrl-C or SIGTERM came while the block runs; neither may interrupt the cleaning up."""
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_children(at_once: Callable[[], bool]) -> None:
+    """Asks all processes below this one to end (SIGTERM), and kills those that have not in time.
+
+    Args:
+        at_once: whether they are to be killed now; it is asked again and again.
+    """
     import psutil
 
     children = psutil.Process().children(recursive=True)
     for child in children:
         with suppress(psutil.NoSuchProcess):
             child.terminate()
-    psutil.wait_procs(children, timeout=SECONDS_TO_END)
-    left = psutil.Process().children(recursive=True)
+    deadline = time.monotonic() + SECONDS_TO_END
+    while children and time.monotonic() < deadline and not at_once():
+        _, children = psutil.wait_procs(children, timeout=_SECONDS_BETWEEN_LOOKS)
+    _kill(psutil.Process().children(recursive=True))
+
+
+def _kill(left: list[Any]) -> None:
+    import psutil
+
     for child in left:
         with suppress(psutil.NoSuchProcess):
             child.kill()

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import pytest
 from kfp import dsl
 
-from gpu_pipelines.cli.arguments import all_arguments, as_taken, fields_of, parameters_of, pipeline_arguments
+from gpu_pipelines.cli.arguments import all_arguments, as_taken, fields_of, parameters_of_pipeline, pipeline_arguments
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
 
@@ -383,7 +383,7 @@ def test_a_rare_parameter_is_given_by_its_own_name_or_in_advanced(real_pipeline:
     got = pipeline_arguments(real_pipeline, given, None)
     assert "advanced" not in got
     assert (got["packing"], got["keep_last"]) == ((False, 2) if given else (True, 0))
-    known = parameters_of(real_pipeline)
+    known = parameters_of_pipeline(real_pipeline)
     taken = as_taken(got, known, fields_of(real_pipeline.name, known))
     assert set(taken) == set(real_pipeline.component_spec.inputs)
     assert taken["advanced"] == ({"keep_last": 2, "packing": False} if given else {})
@@ -411,7 +411,7 @@ def test_what_is_wrong_in_advanced_is_told_as_of_any_parameter(real_pipeline: An
 
 
 def test_what_a_schedule_holds_stands_until_it_is_changed(real_pipeline: Any) -> None:
-    known = parameters_of(real_pipeline)
+    known = parameters_of_pipeline(real_pipeline)
     fields = fields_of(real_pipeline.name, known)
     # As the service holds them, with a point in every number.
     before = {"epochs": 8.0, "image_size": 32.0, "advanced": {"keep_last": 2.0, "packing": False}}

@@ -1,0 +1,154 @@
+"""What all commands have in common: plain help in groups, summaries that are whole, and one form of error.
+
+The help is drawn without rich, which would take longer than all the rest of a short command.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from gpu_pipelines.cli.option_groups import FURTHER, group_of
+from gpu_pipelines.cli.tables import wrapped
+from gpu_pipelines.errors import ERROR_PREFIX
+
+WRONG_REQUEST, INTERRUPTED = 2, 130
+#: Lines of help are no longer than can be read well.
+_WIDEST_HELP = 110
+#: So many parameters are read at one glance.
+_MOST_WITHOUT_GROUPS = 12
+_ARGUMENTS = "Arguments"
+
+#: What typer raises for a command line that it cannot read.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+_HelpFormatter: Any = typer.Context.formatter_class
+
+
+class _Help(_HelpFormatter):  # type: ignore[misc]
+    """Help in which no word is broken, at a dash neither: names and commands are to be pasted."""
+
+    def write_text(self, text: str) -> None:
+        """Writes paragraphs."""
+        indent = " " * self.current_indent
+        paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+        self.write("\n\n".join(wrapped(paragraph, indent, width=self.width) for paragraph in paragraphs) + "\n")
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Writes names with their texts beside them, or below where a name is long."""
+        beside = min(max(len(name) for name, _ in rows), col_max) + col_spacing
+        indent = " " * self.current_indent
+        for name, text in rows:
+            first = f"{indent}{name:<{beside}}"
+            if len(name) > col_max:
+                self.write(f"{indent}{name}\n")
+                first = f"{indent}{'':<{beside}}"
+            self.write(wrapped(" ".join(text.split()), first, " " * len(first), self.width) + "\n")
+
+
+def _help_of(command: Any, ctx: Any) -> str:
+    formatter = _Help(width=ctx.terminal_width, max_width=ctx.max_content_width)
+    command.format_help(ctx, formatter)
+    return str(formatter.getvalue()).rstrip("\n")
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in groups."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The help as text."""
+        return _help_of(self, ctx)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes the arguments, then each group of options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        parameters = self.get_params(ctx)
+        for parameter in parameters:
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                group = group_of(parameter) if len(parameters) > _MOST_WITHOUT_GROUPS else FURTHER
+                group = _ARGUMENTS if parameter.param_type_name == "argument" else group
+                sections.setdefault(group, []).append(record)
+        for name in sorted(sections, key=lambda name: (name != _ARGUMENTS, name == FURTHER)):
+            with formatter.section(name):
+                formatter.write_dl(sections[name])
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands whose summaries are wrapped instead of cut, and which are grouped themselves."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The help as text."""
+        return _help_of(self, ctx)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands with the first sentence of what they say of themselves."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                panel = command.rich_help_panel if isinstance(command.rich_help_panel, str) else "Commands"
+                sections.setdefault(panel, []).append((name, _summary(command)))
+        longest = max((len(name) for rows in sections.values() for name, _ in rows), default=0)
+        for panel, rows in sections.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name.ljust(longest), summary) for name, summary in rows])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer's; without any argument it shows the help as a wrong request."""
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            print(ctx.get_help(), file=sys.stderr)
+            raise typer.Exit(WRONG_REQUEST)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As typer's, which would say nothing of a Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+class Application(typer.Typer):
+    """A `typer.Typer` of such commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            **{
+                "cls": CommandGroup,
+                "no_args_is_help": True,
+                "rich_markup_mode": None,
+                "pretty_exceptions_enable": False,
+                "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": _WIDEST_HELP},
+                **settings,
+            }
+        )
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:  # type: ignore[override]
+        """Registers a command; as typer's."""
+        return super().command(name, **{"cls": Command, **settings})
+
+
+def told_usage_error(error: Any) -> str:
+    """A command line that cannot be read, as all other errors are told: what is wrong, then what to do."""
+    problem = error.format_message()
+    option = getattr(error, "option_name", "")
+    if option and hasattr(error, "possibilities"):
+        close = get_close_matches(option, error.possibilities or (), n=1)
+        problem = f"There is no option {option}." + (f" Did you mean {close[0]}?" if close else "")
+    where = f"{error.ctx.command_path} -h lists what there is." if error.ctx else ""
+    return f"{ERROR_PREFIX}{problem}" + (f"\n  {where}" if where else "")
+
+
+def _summary(command: Any) -> str:
+    """The first paragraph of a command's help up to the end of its first sentence."""
+    text = " ".join((command.short_help or command.help or "").split("\n\n")[0].split())
+    sentence, end, _ = text.partition(". ")
+    return f"{sentence}." if end else text

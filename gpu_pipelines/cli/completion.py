@@ -1,0 +1,232 @@
+"""What a shell offers for a half-written word: pipelines, accelerators, targets, parameters and their values, models.
+
+`gpu-pipelines --install-completion` makes the shell ask. Nothing here asks a service: a word has to be there at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout, suppress
+from typing import Any
+
+import typer
+
+_ASKED = "_GPU_PIPELINES_COMPLETE"
+#: Where bash breaks a word before it asks; what stands before is not to be said again.
+_BASH_BREAKS = ":=@"
+
+Words = Callable[[typer.Context, str], Iterable[str]]
+
+
+def is_asked() -> bool:
+    """Whether this process was started by a shell that wants to complete a word."""
+    return bool(os.environ.get(_ASKED))
+
+
+def answer(app: typer.Typer) -> None:
+    """Prints what the shell asks for."""
+    begun = _join_words_of_bash() if os.environ[_ASKED] == "complete_bash" else ""
+    for path, callback in _commands(app):
+        for name, info in _declarations(callback):
+            if words := _WORDS_OF_COMMAND.get((path, name)) or _WORDS.get(name):
+                info.autocompletion = _asked(words)
+    with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
+        app()
+    for line in said.getvalue().splitlines():
+        print(line.removeprefix(begun))
+
+
+def _asked(words: Words) -> Any:
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        # A shell has no place for an error.
+        with suppress(Exception):
+            return sorted(word for word in set(words(context, incomplete)) if word.startswith(incomplete))
+        return []
+
+    return complete
+
+
+def _join_words_of_bash() -> str:
+    """Puts what bash has broken into `-p`, `task`, `=`, `te` together again to `-p`, `task=te`.
+
+    Returns:
+        The beginning of the last word that bash takes for words of their own, and puts before what it is answered.
+    """
+    place = int(os.environ.get("COMP_CWORD", "0"))
+    joined: list[str] = []
+    glue = False
+    for word in os.environ.get("COMP_WORDS", "").split("\n")[: place + 1]:
+        is_break = bool(word) and set(word) <= set(_BASH_BREAKS)
+        if joined and (glue or is_break):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        glue = is_break
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(joined), str(len(joined) - 1)
+    last = joined[-1].partition("=")[2] if joined[-1].startswith("--") else joined[-1]
+    return last[: max(last.rfind(sign) for sign in _BASH_BREAKS) + 1]
+
+
+def _commands(app: typer.Typer, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Each command's path, such as `models show`, and its function."""
+    for command in app.registered_commands:
+        if command.callback:
+            yield " ".join((*above, command.name or command.callback.__name__.replace("_", "-"))), command.callback
+    for group in app.registered_groups:
+        if group.typer_instance:
+            name = group.name if isinstance(group.name, str) else group.typer_instance.info.name
+            yield from _commands(group.typer_instance, (*above, str(name)))
+
+
+def _declarations(callback: Any) -> Iterator[tuple[str, Any]]:
+    """The names of a command's parameters, with what declares each."""
+    hints = typing.get_type_hints(callback, include_extras=True)
+    # The annotations are texts, and would be evaluated again, to declarations of their own, when typer looks at them.
+    callback.__annotations__ = hints
+    for name in inspect.signature(callback).parameters:
+        for info in getattr(hints.get(name), "__metadata__", ()):
+            if hasattr(info, "autocompletion"):
+                yield name, info
+
+
+def _fixed(*words: str) -> Words:
+    return lambda context, incomplete: words
+
+
+def _pipelines(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.pipelines import PIPELINES
+
+    return PIPELINES
+
+
+def _accelerators(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.accelerators.catalog import load_catalog
+
+    catalog = load_catalog()
+    specs = [f"{name}:{count}" for name in catalog.gpus for count in catalog.counts(name)]
+    here = str(context.params.get("target") or "local") == "local"
+    return [*specs, *(f"cpu:{count}" for count in (1, 2, 4, 8) if here)]
+
+
+def _gpus(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.accelerators.catalog import load_catalog
+
+    return load_catalog().gpus
+
+
+def _regions(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.accelerators.catalog import load_catalog
+
+    return load_catalog().regions
+
+
+def _machine_types(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.accelerators.catalog import load_catalog
+
+    return load_catalog().machine_types
+
+
+def _strategies(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.accelerators.request import STRATEGIES
+
+    return STRATEGIES
+
+
+def _tasks(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.recipes.tasks import TASKS
+
+    return TASKS
+
+
+def _parameters(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """`NAME=` of each parameter of the pipeline; after the sign its values, as far as they are known."""
+    from gpu_pipelines.cli.parameters import known_parameters
+
+    known = known_parameters(str(context.params.get("pipeline") or "train_evaluate_upload"))
+    matching = [name for name in known if f"{name}=".startswith(incomplete)]
+    if "=" not in incomplete and len(matching) != 1:
+        return [f"{name}=" for name in known]
+    name = matching[0] if matching else incomplete.partition("=")[0]
+    # With a value beside it the shell stops after the sign, where it would otherwise go on to the next word.
+    return [f"{name}=", *(f"{name}={value}" for value in _values_of(name, known[name]))]
+
+
+def _values_of(name: str, parameter: Any) -> list[str]:
+    from gpu_pipelines.components.training.settings import CHOICES
+    from gpu_pipelines.recipes.tasks import TASKS
+
+    if parameter.type == "Boolean":
+        return ["true", "false"]
+    if name == "task":
+        return list(TASKS)
+    if name == "model":
+        return [model for task in TASKS.values() for model in task.models]
+    if name == "source":
+        return [str(task.defaults["source"]) for task in TASKS.values()]
+    if name == "select_by":
+        return [metric for task in TASKS.values() for metric in task.metrics]
+    shown = [] if parameter.default in (None, "", [], {}) else [str(parameter.default)]
+    return [*CHOICES.get(name, shown)]
+
+
+def _models(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Names in a registry that is a directory; another would have to be asked over the network."""
+    from gpu_pipelines.registry import is_local, open_registry
+
+    registry = str(context.params.get("registry") or "./registry")
+    return open_registry(registry).names() if is_local(registry) else ()
+
+
+def _versions(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """`NAME@ALIAS` of the models in a registry that is a directory."""
+    from gpu_pipelines.registry import is_local, open_registry
+
+    registry = str(context.params.get("registry") or "./registry")
+    if not is_local(registry):
+        return ()
+    opened = open_registry(registry)
+    return [f"{name}@{alias}" for name in opened.names() for alias in opened.aliases(name)]
+
+
+def _numbers_of_versions(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.registry import is_local, open_registry
+
+    registry = str(context.params.get("registry") or "./registry")
+    name = str(context.params.get("name") or "")
+    return [str(version.number) for version in open_registry(registry).versions(name)] if is_local(registry) else ()
+
+
+#: By the name of a command's parameter; those of one command first.
+_WORDS: dict[str, Words] = {
+    "pipeline": _pipelines,
+    "accelerator": _accelerators,
+    "specs": _accelerators,
+    "spec": _accelerators,
+    "measured_on": _accelerators,
+    "strategy": _strategies,
+    "region": _regions,
+    "machine_type": _machine_types,
+    "data_machine_type": _machine_types,
+    "target": _fixed("vertex", "kubeflow"),
+    "param": _parameters,
+    "task": _tasks,
+    "at_end": _fixed("stop", "delete", "keep"),
+}
+_WORDS_OF_COMMAND: dict[tuple[str, str], Words] = {
+    ("run", "target"): _fixed("local", "vertex", "kubeflow"),
+    ("compile", "target"): _fixed("local", "vertex", "kubeflow"),
+    ("vm config", "output_format"): _fixed("gcloud", "terraform", "script"),
+    ("accelerators show", "name"): _gpus,
+    ("accelerators advise", "precision"): _fixed("auto", "bf16", "fp16", "fp32"),
+    ("accelerators advise", "optimizer"): _fixed("adamw", "adamw-8bit", "momentum", "sgd"),
+    ("models show", "name"): _models,
+    ("models alias", "name"): _models,
+    ("models alias", "alias"): _fixed("champion", "challenger"),
+    ("models alias", "version"): _numbers_of_versions,
+    ("models deploy", "model"): _versions,
+    ("serve", "model"): _versions,
+}

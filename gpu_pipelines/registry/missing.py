@@ -1,0 +1,46 @@
+"""What a registry says of a model, a version or an alias that is not there: what is there instead."""
+
+from __future__ import annotations
+
+from gpu_pipelines.errors import UserError, nearest, some_of
+from gpu_pipelines.registry.registered import Registry
+
+MOST_NAMED = 10
+
+
+def missing_version(registry: Registry, name: str, reference: str, where: str) -> UserError:
+    """The error for a version or an alias that a registry has not, with what it has.
+
+    Args:
+        registry: where it was looked for.
+        name: the model.
+        reference: the number or alias that was given.
+        where: the registry, for people.
+    """
+    versions = registry.versions(name)
+    if not versions:
+        return missing_model(registry, name, where)
+    aliases = registry.aliases(name)
+    there = [f"{alias} (version {number})" for alias, number in sorted(aliases.items())]
+    numbers = [str(version.number) for version in versions]
+    has = f"It has the aliases {', '.join(there)} and" if there else "It has no aliases, and"
+    known = f"{has} the version{'s' * (len(numbers) > 1)} {', '.join(numbers[-MOST_NAMED:])}."
+    guess = nearest(reference, aliases, otherwise="")
+    return UserError(
+        f"The model {name!r} in {where} has no version or alias {reference!r}.", f"{guess} {known}".strip()
+    )
+
+
+def missing_model(registry: Registry, name: str, where: str) -> UserError:
+    """The error for a model that a registry has not, with those that it has.
+
+    Args:
+        registry: where it was looked for.
+        name: the model that was given.
+        where: the registry, for people.
+    """
+    names = registry.names()
+    if not names:
+        return UserError(f"There is no model {name!r} in {where}.", "No model is there. Is it the right registry?")
+    guess = nearest(name, names, otherwise="")
+    return UserError(f"There is no model {name!r} in {where}.", f"{guess} It has {some_of(names, MOST_NAMED)}.".strip())
