@@ -1,4 +1,4 @@
-"""Every kind of report, made by the functions that the steps call, of what makes pages ugly: long names, large numbers."""
+"""Every kind of report, made by the functions that the steps call, of names and numbers that make pages ugly."""
 
 from __future__ import annotations
 
