@@ -102,6 +102,11 @@ def _extend(pod: dict[str, Any], config: Any) -> None:
         spec["imagePullSecrets"] = [{"name": each.secret_name} for each in config.image_pull_secret]
     for field in config.field_path_as_env:
         main["env"].append({"name": field.name, "valueFrom": {"fieldRef": {"fieldPath": field.field_path}}})
+    for secret in config.secret_as_env:
+        reference = {"name": secret.secret_name_parameter.runtime_value.constant.string_value}
+        for each in secret.key_to_env:
+            key = {**reference, "key": each.secret_key, "optional": secret.optional}
+            main["env"].append({"name": each.env_var, "valueFrom": {"secretKeyRef": key}})
     for mount in config.empty_dir_mounts:
         directory = {"medium": mount.medium}
         if mount.size_limit:

@@ -15,8 +15,9 @@ from gpu_pipelines.accelerators import plan, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines import PIPELINES
-from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
 from gpu_pipelines.targets.vertex.compiled import MOST_USED, PUBLISHED, file_of
 
@@ -65,7 +66,7 @@ def test_the_pod_of_the_training_asks_for_the_gpus_and_the_nodes_of_the_plan(
     files: dict[str, tuple[Any, CompiledFile]],
 ) -> None:
     for name, (planned, file) in files.items():
-        if planned.nodes > 1:
+        if planned.nodes > 1 or planned.strategy == "spot":
             continue
         pod = file.pod("train-model")
         resources = main_of(pod)["resources"]
@@ -76,7 +77,7 @@ def test_the_pod_of_the_training_asks_for_the_gpus_and_the_nodes_of_the_plan(
         assert planned.machine.memory_gb * 0.6 < memory < planned.machine.memory_gb, name
         selector = pod["spec"]["nodeSelector"]
         assert selector["cloud.google.com/gke-accelerator"] == planned.gpu.gke_label, name
-        assert ("cloud.google.com/gke-spot" in selector) == (planned.strategy == "spot"), name
+        assert "cloud.google.com/gke-spot" not in selector, name
         assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["spec"]["tolerations"]
         (shared,) = [v["emptyDir"] for v in pod["spec"]["volumes"] if v["name"] == "shared-memory"]
         assert shared["medium"] == "Memory"
@@ -85,15 +86,85 @@ def test_the_pod_of_the_training_asks_for_the_gpus_and_the_nodes_of_the_plan(
         assert variables(pod)["GPU_PIPELINES_ACCELERATOR"] == planned.spec
 
 
-def test_spot_nodes_are_tolerated_and_their_steps_tried_again(files: dict[str, tuple[Any, CompiledFile]]) -> None:
-    _, file = files["h100-2-spot.yaml"]
-    spot = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+def train_job_of(file: CompiledFile, step: str) -> dict[str, Any]:
+    """What a step makes a TrainJob of."""
+    flag, text, separator, *_ = file.container(step)["args"]
+    assert (flag, separator) == ("--train-job", "--")
+    job: dict[str, Any] = json.loads(text)
+    return job
+
+
+def test_steps_on_spot_nodes_are_train_jobs_which_start_again() -> None:
+    """Kubeflow Pipelines does not start a pod again that failed, and its retries end within the first hour."""
+    file = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("h100:2", strategy="spot")))
     for step in GPU_STEPS:
-        assert spot in file.pod(step)["spec"]["tolerations"]
-        assert file.pipeline.root.dag.tasks[step].retry_policy.max_retry_count == 10
-    assert file.pipeline.root.dag.tasks["prepare-data"].retry_policy.max_retry_count == 0
-    _, standard = files["l4-1.yaml"]
-    assert standard.pipeline.root.dag.tasks["train-model"].retry_policy.max_retry_count == 0
+        job = train_job_of(file, step)
+        assert (job["nodes"], job["restarts"], job["hours"]) == (1, 10, 168)
+        assert job["needs"]["gpus"] == (2 if step == "train-model" else 1)
+        assert job["needs"]["node_selector"]["cloud.google.com/gke-spot"] == "true"
+        assert {"key": "cloud.google.com/gke-spot", "value": "true"} in job["needs"]["tolerations"]
+        pod = file.pod(step)
+        assert "nodeSelector" not in pod["spec"], "what waits for it runs elsewhere"
+        assert "nvidia.com/gpu" not in main_of(pod)["resources"]["limits"]
+        assert file.pipeline.root.dag.tasks[step].retry_policy.max_retry_count == 0
+    standard = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("h100:8")))
+    assert main_of(standard.pod("train-model"))["resources"]["limits"]["nvidia.com/gpu"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "runtime"),
+    [
+        ("h100:8", "gpu-pipelines-tcpx"),
+        ("h100-mega:8", "gpu-pipelines-tcpxo"),
+        ("h200:8", "gpu-pipelines-rdma"),
+        ("b200:8", "gpu-pipelines-rdma"),
+        ("a100:8", "torch-distributed"),
+        ("l4:4", "torch-distributed"),
+    ],
+)
+def test_nodes_with_a_network_for_gpus_use_it_or_are_refused(accelerator: str, runtime: str) -> None:
+    several = plan(accelerator, nodes=2)
+    assert runtime_for(several, None) == runtime
+    assert runtime_for(several, "mine") == "mine"
+    assert runtime_for(plan(accelerator), None) == "torch-distributed", "one node has nobody to talk to"
+    if runtime != "torch-distributed":
+        with pytest.raises(UserError, match="would talk over the ordinary network") as refused:
+            runtime_for(several, "torch-distributed")
+        assert f"take {runtime} by leaving kubeflow_runtime out" in refused.value.remedy
+        file = CompiledFile(compiled_for_kubeflow(PIPELINE, several))
+        assert train_job_of(file, "train-model")["runtime"] == runtime
+
+
+def test_several_nodes_of_gb200_need_a_runtime_of_ones_own() -> None:
+    reserved = plan("gb200:4", nodes=2, reservation="projects/p/zones/us-central1-a/reservations/r")
+    with pytest.raises(UserError, match="for which there is no runtime here"):
+        compiled_for_kubeflow(PIPELINE, reserved, ProjectSettings(node_pool="grace"))
+    settings = ProjectSettings(node_pool="grace", kubeflow_runtime="mine")
+    assert train_job_of(CompiledFile(compiled_for_kubeflow(PIPELINE, reserved, settings)), "train-model")
+
+
+def test_a_secret_becomes_a_variable_of_every_step(tmp_path: Path) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text("secret_env: {HF_TOKEN: huggingface/token}\n")
+    settings = load_project_settings(directory=tmp_path)
+    for planned in (plan("l4:1"), plan("l4:1", nodes=2)):
+        file = CompiledFile(compiled_for_kubeflow(PIPELINE, planned, settings))
+        for step in ("prepare-data", *GPU_STEPS, "upload-model"):
+            pod = file.pod(step)
+            (variable,) = [each for each in main_of(pod)["env"] if each["name"] == "HF_TOKEN"]
+            assert variable == {
+                "name": "HF_TOKEN",
+                "valueFrom": {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": False}},
+            }
+            assert problems_of_pod(pod) == []
+    assert train_job_of(file, "train-model")["secrets"] == {"HF_TOKEN": "huggingface/token"}
+
+
+@pytest.mark.parametrize("given", ["{HF_TOKEN: hf_abcdef}", "{1TOKEN: a/b}", "{HF_TOKEN: A_B/c}", "hf_abcdef"])
+def test_a_secret_that_is_none_is_refused_and_not_repeated(tmp_path: Path, given: str) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text(f"secret_env: {given}\n")
+    with pytest.raises(UserError, match="SECRET/KEY") as refused:
+        load_project_settings(directory=tmp_path)
+    assert "hf_abcdef" not in str(refused.value)
 
 
 def test_checkpoints_are_on_the_claim_in_a_folder_of_the_run(files: dict[str, tuple[Any, CompiledFile]]) -> None:
@@ -154,9 +225,7 @@ def test_several_nodes_are_a_train_job_whose_step_has_no_gpu(files: dict[str, tu
     assert "nodeSelector" not in pod["spec"]
     container = file.container("train-model")
     assert container["command"] == ["python3", "-m", "gpu_pipelines.targets.kubeflow.train_job"]
-    flag, text, separator, *command = container["args"]
-    assert (flag, separator) == ("--train-job", "--")
-    job = json.loads(text)
+    command, job = container["args"][3:], train_job_of(file, "train-model")
     assert job["nodes"] == 4
     assert job["needs"]["gpus"] == planned.count
     assert job["needs"]["node_selector"] == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
@@ -192,6 +261,8 @@ def test_a_reservation_needs_its_node_pool() -> None:
 def test_flex_start_and_arm_have_their_labels() -> None:
     flex = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("a100:8", strategy="flex-start")))
     assert flex.pod("train-model")["spec"]["nodeSelector"]["cloud.google.com/gke-flex-start"] == "true"
+    queued = {"key": "cloud.google.com/gke-queued", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+    assert queued in flex.pod("train-model")["spec"]["tolerations"]
     name = "projects/p/zones/us-central1-a/reservations/r"
     arm = compiled_for_kubeflow(PIPELINE, plan("gb200:4", reservation=name), ProjectSettings(node_pool="grace"))
     tolerations = CompiledFile(arm).pod("train-model")["spec"]["tolerations"]

@@ -39,3 +39,13 @@ def test_a_script_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> 
 
 def test_without_a_script_nothing_is_set(tmp_path: Path) -> None:
     assert adopt_nccl_settings(tmp_path / "none.sh") == []
+
+
+def test_the_profile_beside_the_libraries_is_taken_where_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nccl-env-profile.sh").write_text("export NCCL_FASTRAK_IFNAME=eth1\n")
+    monkeypatch.setenv("NCCL_LIB_DIR", str(tmp_path))
+    monkeypatch.setenv("NCCL_FASTRAK_IFNAME", "")
+    monkeypatch.delenv("NCCL_FASTRAK_IFNAME")
+    assert adopt_nccl_settings() == ["NCCL_FASTRAK_IFNAME"]
