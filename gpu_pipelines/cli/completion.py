@@ -35,7 +35,7 @@ def answer(app: typer.Typer) -> None:
             if words := _WORDS_OF_COMMAND.get((path, name)) or _WORDS.get(name):
                 info.autocompletion = _asked(words)
     with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
-        app()
+        app(prog_name="gpu-pipelines")
     for line in said.getvalue().splitlines():
         print(line.removeprefix(begun))
 

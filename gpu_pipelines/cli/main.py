@@ -67,7 +67,7 @@ def main() -> None:
         completion.answer(app)
         return
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(standalone_mode=False, prog_name="gpu-pipelines"))
     except UserError as error:
         print(f"{ERROR_PREFIX}{error}", file=sys.stderr)
     except UsageError as error:

@@ -11,6 +11,7 @@ import typer
 
 from gpu_pipelines.cli import job_options as options
 from gpu_pipelines.cli.application import Command
+from gpu_pipelines.cli.tables import width_of, wrapped
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def _write(path: Path, text: str) -> None:
 
 def _tell(migrated: Migration, file: str) -> None:
     """What is for the reader, not for what reads stdout."""
-    lines = [f"{note.kind + ':':<9} {note.field}: {note.text}" for note in migrated.notes]
+    width = width_of(sys.stderr)
+    lines = [wrapped(f"{n.field}: {n.text}", f"{n.kind + ':':<9} ", width=width) for n in migrated.notes]
     if migrated.region is None and migrated.regions:
         lines.append(f"{'regions:':<9} {', '.join(migrated.regions)}")
     own = migrated.own_command(file)

@@ -12,6 +12,7 @@ from gpu_pipelines.cli.tables import Column, Table
 
 app = Application(help="Look at registered models and move their aliases.")
 
+Name = Annotated[str, typer.Argument(help="Name of the model.")]
 Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 #: Where the commands look if they are not told; nothing is there before the first run.
@@ -45,7 +46,7 @@ def list_models(registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) 
 
 
 @app.command()
-def show(name: str, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
+def show(name: Name, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
     """Show the versions of a model."""
     from gpu_pipelines.numbers import figure
     from gpu_pipelines.registry.missing import missing_model
@@ -76,7 +77,12 @@ def show(name: str, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = Fal
 
 
 @app.command()
-def alias(name: str, alias: str, version: int, registry: Registry = DEFAULT_REGISTRY) -> None:
+def alias(
+    name: Name,
+    alias: Annotated[str, typer.Argument(help="The alias: champion, say.")],
+    version: Annotated[int, typer.Argument(help="Number of the version.")],
+    registry: Registry = DEFAULT_REGISTRY,
+) -> None:
     """Let an alias name a version, such as champion after a look at the reports."""
     existing_registry(registry).set_alias(name, alias, version)
     print(f"{alias} of {name} is now version {version}")

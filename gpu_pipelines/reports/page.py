@@ -34,6 +34,8 @@ def render(template: Path, **values: Any) -> Markup:
 
 def _with_labels(table: re.Match[str]) -> str:
     """A table whose cells know the heading of their column, which is shown beside them on a narrow page."""
+    if "data-label" in table[0]:
+        return table[0]  # of a page that is put into another
     start, head, *rows = table[0].split("<tr")
     labels = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
 

@@ -9,9 +9,17 @@ from typing import Any, Optional
 import pytest
 from kfp import dsl
 
-from gpu_pipelines.cli.arguments import all_arguments, as_taken, fields_of, parameters_of_pipeline, pipeline_arguments
+from gpu_pipelines.cli.arguments import (
+    Parameter,
+    all_arguments,
+    as_taken,
+    fields_of,
+    parameters_of_pipeline,
+    pipeline_arguments,
+)
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
+from gpu_pipelines.recipes.tasks import TASKS, defaults_of_task
 
 DEFAULTS = {
     "text": "a text",
@@ -418,3 +426,43 @@ def test_what_a_schedule_holds_stands_until_it_is_changed(real_pipeline: Any) ->
     got = all_arguments(known, ["keep_last=0"], None, before, fields)
     assert repr((got["image_size"], got["keep_last"], got["epochs"])) == "(32, 0, 8.0)"
     assert as_taken(got, known, fields)["advanced"] == {"packing": False}
+
+
+# Defaults that follow the task
+
+TASK_DEFAULTS = {
+    "text_classification": ("sample:docstrings", "bert-micro"),
+    "causal_lm": ("sample:documentation", "gpt2-micro"),
+}
+
+
+@pytest.mark.parametrize("task", TASK_DEFAULTS)
+def test_source_and_model_follow_the_task(real_pipeline: Any, task: str, tmp_path: Path) -> None:
+    arguments = pipeline_arguments(real_pipeline, [f"task={task}"], None)
+    assert (arguments["source"], arguments["model"]) == TASK_DEFAULTS[task]
+    (tmp_path / "p.yaml").write_text(f"task: {task}\nmodel: organisation/own\n")
+    arguments = pipeline_arguments(real_pipeline, ["source=texts.jsonl"], tmp_path / "p.yaml")
+    assert (arguments["source"], arguments["model"]) == ("texts.jsonl", "organisation/own"), "what is given wins"
+
+
+def test_a_default_that_a_file_has_of_its_own_stays() -> None:
+    known = {"task": Parameter("String", "image_classification"), "source": Parameter("String", "gs://team/photos")}
+    known["model"] = Parameter("String", "convnext-micro")
+    arguments = all_arguments(known, ["task=causal_lm"], None)
+    assert arguments == {"task": "causal_lm", "source": "gs://team/photos", "model": "gpt2-micro"}
+    # In a file that is compiled for a task, that task's defaults are those that follow.
+    known = {"task": Parameter("String", "causal_lm"), "model": Parameter("String", "gpt2-micro")}
+    assert all_arguments(known, ["task=text_classification"], None)["model"] == "bert-micro"
+    assert all_arguments(known, [], None)["model"] == "gpt2-micro"
+
+
+def test_a_task_that_does_not_exist_changes_no_default(real_pipeline: Any) -> None:
+    assert pipeline_arguments(real_pipeline, ["task=poetry"], None)["model"] == "convnext-micro"
+
+
+def test_every_task_has_defaults_for_the_same_parameters_of_the_pipeline(real_pipeline: Any) -> None:
+    names = set(defaults_of_task("image_classification"))
+    assert names <= set(real_pipeline.component_spec.inputs)
+    assert all(set(defaults_of_task(task)) == names for task in TASKS)
+    components = {name: real_pipeline.component_spec.inputs[name].default for name in names}
+    assert components == defaults_of_task("image_classification")

@@ -1,4 +1,4 @@
-"""Every kind of report, made by the functions that the steps call, of names and numbers that make pages ugly."""
+"""Every kind of report, written by the steps' own functions, of what makes pages ugly: long names, big numbers."""
 
 from __future__ import annotations
 

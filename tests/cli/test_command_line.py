@@ -1,0 +1,226 @@
+"""What all commands have in common: help that is whole and in groups, one form of error, completion, parameters."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import GPU_PIPELINES, PIPELINE, Finished
+
+from gpu_pipelines.cli.main import main
+
+COMPILED = Path(__file__).parents[2] / "compiled" / PIPELINE / "vertex"
+
+
+def command(*arguments: str, cwd: Path, columns: int = 0) -> Finished:
+    """Runs the command line in this process, with a width, or with none said."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["gpu-pipelines", *arguments])
+        patch.delenv("COLUMNS", raising=False)
+        if columns:
+            patch.setenv("COLUMNS", str(columns))
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return Finished(status, out.getvalue(), err.getvalue())
+
+
+# Help
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_summaries_of_commands_are_whole_and_no_name_in_them_is_broken(tmp_path: Path, columns: int) -> None:
+    told = command("-h", cwd=tmp_path, columns=columns).out
+    assert not [line for line in told.splitlines()[1:] if line.endswith("...")]
+    assert max(map(len, told.splitlines())) <= columns
+    words = " ".join(told.split())
+    assert "on this machine, on Vertex AI with --target vertex, or in GKE with --target kubeflow." in words
+    assert "NVIDIA GPUs on Google Cloud: what there is, what fits and what it costs, checked before anything" in words
+    # A break at the dash would read "gpu- pipelines".
+    assert "Vertex AI: gpu-pipelines migrate FILE" in words
+    assert [line for line in told.splitlines() if line and line[0] != " "][1:] == [
+        "Options:",
+        "Pipelines:",
+        "Models:",
+        "Accelerators, jobs and machines:",
+    ]
+
+
+def test_the_options_of_a_run_stand_in_groups(tmp_path: Path) -> None:
+    told = command("run", "-h", cwd=tmp_path, columns=100).out
+    headings = [line.rstrip(":") for line in told.splitlines() if line and line[0] != " "][1:]
+    assert headings == [
+        "Arguments",
+        "What is run",
+        "On this machine (target local)",
+        "Machines in the cloud",
+        "Container",
+        "Project",
+        "Kubeflow Pipelines",
+        "Options",
+    ]
+    project = told.partition("\nProject:\n")[2].partition("\n\n")[0]
+    assert "--region" in project
+    assert "--nodes" not in project
+    options = told.rpartition("\nOptions:\n")[2]
+    assert len([line for line in options.splitlines() if line.startswith("  -")]) <= 6, "what is in no group"
+    # A short help is not cut into pieces.
+    assert "Project:" not in command("follow", "-h", cwd=tmp_path).out
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "remedy"),
+    [
+        (["rnu"], "error: No such command 'rnu'. Did you mean 'run'?", "gpu-pipelines -h"),
+        (["run", PIPELINE, "--reigon", "x"], "error: There is no option --reigon. Did you mean --region?", "run -h"),
+        (["run"], "error: Missing argument", "gpu-pipelines run -h"),
+        (["run", PIPELINE, "--nodes", "many"], "error: Invalid value for '--nodes'", "gpu-pipelines run -h"),
+        (["models", "alias", "digits"], "error: Missing argument", "gpu-pipelines models alias -h"),
+        (["accelerators", "plan", "h100:3"], "error: No machine has 3 × h100", "Instead: h100:4"),
+    ],
+)
+def test_errors_of_every_kind_have_one_form(tmp_path: Path, arguments: list[str], message: str, remedy: str) -> None:
+    done = command(*arguments, cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    first, second = done.err.splitlines()[:2]
+    assert first.startswith(message)
+    assert remedy in second
+    assert "Error:" not in done.err
+    assert "Usage:" not in done.err
+
+
+def test_a_group_without_a_command_shows_what_it_has(tmp_path: Path) -> None:
+    done = command("models", cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert "Usage: gpu-pipelines models" in done.err
+
+
+# Parameters
+
+
+def test_the_parameters_of_a_pipeline_are_described(tmp_path: Path) -> None:
+    done = command("parameters", PIPELINE, cwd=tmp_path, columns=80)
+    assert done.status == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    steps = [line for line in done.out.splitlines() if line and line[0] != " "]
+    assert steps[:4] == ["prepare_data:", "train_model:", "evaluate_checkpoints:", "upload_model:"]
+    assert (
+        "  learning_rate  (number; default 0.004)\n      Peak learning rate, reached after the warm-up.\n" in done.out
+    )
+    assert "  packing  (true or false; default true)\n" in done.out
+    assert "  gates  (list of texts; default empty)\n" in done.out
+
+
+def test_the_parameters_of_a_compiled_file_are_its_own(tmp_path: Path) -> None:
+    file = next(COMPILED.glob("l4-1*.yaml"))
+    said = json.loads(command("parameters", str(file), "--json", cwd=tmp_path).out)["parameters"]
+    spec = yaml.safe_load(file.read_text())
+    assert {each["name"] for each in said} == set(spec["root"]["inputDefinitions"]["parameters"])
+    found = {each["name"]: each for each in said}
+    assert found["registry"]["default"] == "vertex://"
+    assert found["learning_rate"]["step"] == "train_model"
+    assert all(each["description"] for each in said)
+
+
+@pytest.mark.parametrize(("name", "message"), [("train_evaluate", "Did you mean"), ("x.yaml", "cannot be read")])
+def test_parameters_of_what_is_not_there_are_an_error(tmp_path: Path, name: str, message: str) -> None:
+    done = command("parameters", name, cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_a_file_that_is_no_pipeline_has_no_parameters(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("- 1\n")
+    done = command("parameters", "x.yaml", cwd=tmp_path)
+    assert (done.status, done.err.splitlines()[0]) == (2, "error: The file x.yaml is no compiled pipeline.")
+
+
+# Defaults of a task
+
+
+def test_a_task_alone_brings_its_source_and_its_model(tmp_path: Path) -> None:
+    done = command("run", PIPELINE, "-p", "task=text_classification", "--dry-run", cwd=tmp_path)
+    assert done.status == 0, done.err
+    shown = dict(line.split(None, 1) for line in done.out.splitlines() if len(line.split(None, 1)) == 2)
+    assert (shown["source"], shown["model"]) == ("sample:docstrings", "bert-micro")
+    said = command("parameters", PIPELINE, "--task", "causal_lm", "--json", cwd=tmp_path).out
+    defaults = {each["name"]: each["default"] for each in json.loads(said)["parameters"]}
+    assert (defaults["task"], defaults["source"], defaults["model"]) == (
+        "causal_lm",
+        "sample:documentation",
+        "gpt2-micro",
+    )
+
+
+# Completion
+
+
+@pytest.fixture(scope="module")
+def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[list[str]], list[str]]]:
+    """What bash offers, through the function that --install-completion installs, in a folder with a registry."""
+    folder = tmp_path_factory.mktemp("bash")
+    model = folder / "registry" / "digits"
+    (model / "versions" / "1").mkdir(parents=True)
+    (model / "model.json").write_text('{"format_version": 1, "name": "digits", "aliases": {"champion": 1}}')
+    shell = subprocess.Popen(
+        ["bash", "--norc"],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PATH": f"{GPU_PIPELINES.parent}:{os.environ['PATH']}"},
+    )
+    assert shell.stdin
+    assert shell.stdout
+    detection = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION=1"
+    shell.stdin.write(f'eval "$({detection} gpu-pipelines --show-completion bash)"\n')
+
+    def ask(words: list[str]) -> list[str]:
+        assert shell.stdin
+        assert shell.stdout
+        given = " ".join(shlex.quote(word) for word in words)
+        shell.stdin.write(f"COMP_WORDS=(gpu-pipelines {given}); COMP_CWORD={len(words)}; COMPREPLY=()\n")
+        shell.stdin.write("_gpu_pipelines_completion gpu-pipelines; echo ${COMPREPLY[*]//$'\\n'/ }\n")
+        shell.stdin.flush()
+        return shell.stdout.readline().split()
+
+    yield ask
+    shell.stdin.close()
+    shell.wait(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["run", "train"], [PIPELINE]),
+        (["run", PIPELINE, "--target", ""], ["kubeflow", "local", "vertex"]),
+        (["run", PIPELINE, "--strategy", "s"], ["spot", "standard"]),
+        # bash breaks words at : and =, and puts what it is answered behind them.
+        (["run", PIPELINE, "--target", "vertex", "--accelerator", "a100-80gb", ":"], ["1", "2", "4", "8"]),
+        (["run", PIPELINE, "-p", "weight"], ["weight_decay=", "weight_decay=0.05"]),
+        (["run", PIPELINE, "-p", "task", "=", "te"], ["text_classification"]),
+        (["accelerators", "show", "h"], ["h100", "h100-mega", "h200"]),
+        (["models", "show", "d"], ["digits"]),
+        (["serve", "digits", "@", "ch"], ["champion"]),
+    ],
+)
+def test_a_shell_knows_the_words(
+    offered: Callable[[list[str]], list[str]], words: list[str], wanted: list[str]
+) -> None:
+    assert offered(words) == wanted

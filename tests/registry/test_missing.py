@@ -1,0 +1,57 @@
+"""A model, a version or an alias that is not there: the error names what is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpu_pipelines.cli.models import existing_registry
+from gpu_pipelines.cli.serve import place_of_model
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import DirectoryRegistry
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> DirectoryRegistry:
+    """Two models, one of two versions with aliases."""
+    for name, versions, aliases in (("digits", 2, {"champion": 1, "challenger": 2}), ("flowers", 1, {})):
+        for number in range(1, versions + 1):
+            folder = tmp_path / name / "versions" / str(number)
+            folder.mkdir(parents=True)
+            (folder / "version.json").write_text(json.dumps({"format_version": 1, "created": "2026-11-22"}))
+        (tmp_path / name / "model.json").write_text(json.dumps({"format_version": 1, "aliases": aliases}))
+    return DirectoryRegistry(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "said"),
+    [
+        ("digits", "champin", ["Did you mean 'champion'?", "challenger (version 2), champion (version 1)", "1, 2"]),
+        ("digits", "7", ["It has the aliases challenger (version 2)", "the versions 1, 2."]),
+        ("flowers", "champion", ["It has no aliases, and the version 1."]),
+        ("digit", "champion", ["There is no model 'digit'", "Did you mean 'digits'? It has digits, flowers."]),
+        ("moon", "champion", ["There is no model 'moon'", "It has digits, flowers."]),
+    ],
+)
+def test_alternatives_are_named(registry: DirectoryRegistry, name: str, reference: str, said: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        registry.version(name, reference)
+    assert all(part in str(caught.value) for part in said), str(caught.value)
+    with pytest.raises(UserError) as caught:
+        place_of_model(f"{name}@{reference}", str(registry.root))
+    assert said[-1] in str(caught.value)
+
+
+def test_an_alias_is_given_to_no_version_that_is_not_there(registry: DirectoryRegistry) -> None:
+    with pytest.raises(UserError, match="the versions 1, 2"):
+        registry.set_alias("digits", "production", 3)
+
+
+def test_a_registry_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    for given, message in ((str(tmp_path / "nosuch"), "does not exist"), (__file__, "is no directory")):
+        with pytest.raises(UserError, match=message):
+            existing_registry(given)
+    # Before the first run the default is not there, which is no mistake.
+    assert existing_registry("./registry").names() == []
