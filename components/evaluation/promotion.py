@@ -38,9 +38,11 @@ def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, 
         return GateResult(BETTER_BY_VALUE, value, other, improvement > 0, why)
     low, high = sorted(sign * end for end in ends)
     passed = improvement > 0 and high >= 0
-    chance = "beyond chance" if low > 0 or high < 0 else "which may be chance"
+    test = champion.mcnemar() if metric == "accuracy" else None
+    beyond = (low > 0 or high < 0) and not (test and test["p_value"] > 1 - CONFIDENCE)
+    chance = ", beyond chance" if beyond else ", which may be chance"
     why = (
-        f"{both}: {_word(improvement)}{f' by {abs(improvement):.4f}' if improvement else ''}, {chance} "
+        f"{both}: {_word(improvement)}{f' by {abs(improvement):.4f}{chance}' if improvement else ''} "
         f"({CONFIDENCE:.0%} interval of the improvement {low:.4f} to {high:.4f})"
     )
     return GateResult(BETTER_BY_VALUE, value, other, passed, why, low, high)
