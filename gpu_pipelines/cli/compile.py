@@ -62,6 +62,8 @@ def compile_pipelines(
     """
     if every == (pipeline is not None):
         raise UserError("Give either the name of a pipeline or --all.")
+    if every and task:
+        raise UserError("--all writes files of every task.", "Leave --task out, or give the name of a pipeline.")
     if pipeline is None:
         _all(directory, check, image)
         return

@@ -74,6 +74,8 @@ def test_one_pipeline_can_be_compiled_to_a_file(tmp_path: Path) -> None:
         (["train_evaluate_upload", "--all"], "Give either the name of a pipeline or --all"),
         (["nothing"], "There is no pipeline 'nothing'"),
         (["train_evaluate_upload", "--target", "moon"], "There is no target 'moon'"),
+        (["train_evaluate_upload", "--task", "causal"], "There is no task 'causal'. Did you mean 'causal_lm'?"),
+        (["--all", "--task", "causal_lm"], "--all writes files of every task"),
         (["train_evaluate_upload", "--accelerator", "h100:8"], "The target local has no h100:8"),
         (["train_evaluate_upload", "-o", "no/such/folder.yaml"], "no/such/folder.yaml cannot be written"),
     ],

@@ -155,7 +155,7 @@ class PipelineBackend:
         if tasks_of(spec)[task].get("cachingOptions", {}).get("enableCache") and key in self._kept:
             self._jobs.set_task(name, task, "SKIPPED")
             return self._kept[key]
-        for _ in range(1 + tasks_of(spec)[task].get("retryPolicy", {}).get("maxRetryCount", 0)):
+        for _ in range(1 + int(tasks_of(spec)[task].get("retryPolicy", {}).get("maxRetryCount", 0))):
             if outputs := self._attempt(name, spec, task, run, executor_input):
                 self._kept[key] = outputs
                 return outputs
