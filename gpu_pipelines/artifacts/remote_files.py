@@ -94,8 +94,8 @@ def _status_of(error: Exception) -> int:
     if type(error).__name__ == "ProxyError":
         # So gcsfs has 502.
         return 502
-    given = getattr(error, "code", None) or getattr(error, "status", None)
-    return int(given) if str(given).isdecimal() else 0
+    given = str(getattr(error, "code", None) or getattr(error, "status", None))
+    return int(given) if given.isdecimal() else 0
 
 
 def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:

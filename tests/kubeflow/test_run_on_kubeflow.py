@@ -21,6 +21,7 @@ from kfp_api.server import KfpApi, serving
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+from gpu_pipelines.targets.target import EVALUATES
 
 PIPELINE = "train_evaluate_upload"
 SETTINGS = """\
@@ -88,7 +89,8 @@ def test_a_run_is_submitted_with_both_documents_and_checked_parameters(folder: P
     assert f"submitted {run_id}" in finished.out
     assert f"console: {kfp_api.url}/#/runs/details/{run_id}" in finished.out
     assert f"gpu-pipelines cancel {run_id} --target kubeflow" in finished.out
-    assert "with 4 × NVIDIA_TESLA_T4" in finished.err
+    assert "training: 1 × n1-highmem-16 with 4 × NVIDIA_TESLA_T4" in finished.err
+    assert "evaluation: 1 × n1-highmem-4 with 1 × NVIDIA_TESLA_T4" in finished.err
     assert run["runtime_config"]["parameters"]["epochs"] == 2
     assert set(run["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == set(
         run["pipeline_spec"]["pipeline_spec"]["deploymentSpec"]["executors"]
@@ -97,6 +99,21 @@ def test_a_run_is_submitted_with_both_documents_and_checked_parameters(folder: P
     again = on_kubeflow(folder, PIPELINE, "--accelerator", "l4:1", "--experiment", "mine", "--json")
     assert json.loads(again.out)["run_id"] in kfp_api.state.runs
     assert len(kfp_api.state.experiments) == 1
+
+
+def test_the_evaluation_is_on_the_nodes_that_it_was_asked_for(folder: Path, kfp_api: KfpApi) -> None:
+    given = ("--accelerator", "h100:8", "--evaluation-accelerator", "l4:2")
+    finished = on_kubeflow(folder, PIPELINE, *given)
+    assert finished.status == 0, finished.err
+    assert "evaluation: 1 × g2-standard-24 with 2 × NVIDIA_L4" in finished.err
+    (run,) = kfp_api.state.runs.values()
+    executors = run["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    selectors = {name: executors[f"exec-{name}"]["nodeSelector"]["labels"] for name in ("train-model", EVALUATES)}
+    assert selectors["train-model"]["cloud.google.com/gke-accelerator"] == "nvidia-h100-80gb"
+    assert selectors[EVALUATES]["cloud.google.com/gke-accelerator"] == "nvidia-l4"
+    refused = on_kubeflow(folder, PIPELINE, "--accelerator", "cpu:2")
+    assert refused.status == 2
+    assert "Kubeflow runs on GPUs" in refused.err
 
 
 def test_a_dry_run_sends_nothing(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:

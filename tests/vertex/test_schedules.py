@@ -52,6 +52,15 @@ def test_a_schedule_is_made_of_the_version_that_a_tag_names(vertex_api: VertexAp
     assert "runs      0 so far of at most 5, 2 at the same time; one that is due meanwhile waits" in done.out
 
 
+def test_a_schedule_has_the_failure_policy_and_the_network_of_its_runs(vertex_api: VertexApi, tmp_path: Path) -> None:
+    attachment = "projects/p/regions/us-central1/networkAttachments/a"
+    create(vertex_api, tmp_path, *DAILY, "--failure-policy", "fast", "--network-attachment", attachment)
+    [made] = schedules(vertex_api)
+    job = made.create_pipeline_job_request.pipeline_job
+    assert job.runtime_config.failure_policy.name == "PIPELINE_FAILURE_POLICY_FAIL_FAST"
+    assert job.psc_interface_config.network_attachment == attachment
+
+
 def test_a_dry_run_prints_what_would_be_sent(vertex_api: VertexApi, tmp_path: Path) -> None:
     sent = json.loads(create(vertex_api, tmp_path, *DAILY, "--dry-run").out)
     assert sent["url"] == f"{vertex_api.url}/v1/projects/example-project/locations/us-central1/schedules"
