@@ -74,7 +74,7 @@ def bare_calls(directory: Path, seconds: float) -> dict[int, float]:
     from gpu_pipelines.serving.settings import ServerSettings
 
     predictor = load_predictor(directory, ServerSettings())
-    rows = [predictor.prepare({"b64": image}, predictor.checked({})) for image in encoded_images()]
+    rows = [predictor.read({"b64": image}, predictor.checked({})).row() for image in encoded_images()]
     found = {}
     for size in BATCHES:
         times: list[float] = []

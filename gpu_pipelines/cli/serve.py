@@ -10,7 +10,7 @@ import typer
 from gpu_pipelines.errors import UserError, nearest
 
 #: Of the extra `serving`, what nothing else of this project brings.
-_OF_THE_EXTRA = ("fastapi", "uvicorn", "torch", "transformers")
+_OF_THE_EXTRA = ("fastapi", "uvicorn", "prometheus_client", "torch", "transformers")
 
 
 def serve(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.registry.serving_container import ServingContainer
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -87,8 +88,8 @@ class Registry(Protocol):
     ) -> RegisteredVersion:
         """Adds a version, unless one has the same files already; `challenger` names it, and `champion` where it may.
 
-        Aliases move last. What is stopped before leaves no version, or a whole one without aliases, which the next
-        upload of the same model takes up.
+        Aliases move last. What is stopped before leaves no version, or a whole one that no alias of this project
+        names, which the next upload of the same model takes up.
 
         Args:
             name: the model's name.
@@ -102,3 +103,14 @@ class Registry(Protocol):
         Raises:
             UserError: the registry cannot be written, or the check failed. There is no half version then.
         """
+
+
+@runtime_checkable
+class ServesModels(Protocol):
+    """A registry whose versions say which container serves them."""
+
+    def steps_image(self, pipeline_job: str) -> str:
+        """The image that the steps of a pipeline job run in; empty if that is not known."""
+
+    def container_for(self, model: Path, pipeline_job: str) -> ServingContainer:
+        """The container that a version of an exported model gets, if this job uploads it."""
