@@ -20,6 +20,8 @@ from gpu_pipelines.serving.settings import ServerSettings
 
 #: Files that the process needs for all else: libraries, the model, the bucket.
 _OTHER_FILES = 128
+#: How long a client that was refused may go on sending, seconds.
+_LINGER_SECONDS = 1.0
 _FULL = "The server has as many connections as it takes. Try again."
 _SLOW = "The head of the request did not arrive in time."
 _NO_HTTP = "This is not HTTP/1.1, or its head is too large."
@@ -62,7 +64,10 @@ class Connections:
         """Closes the connections whose clients take too long."""
         now = time.monotonic()
         for connection in list(self.open):
-            if connection.stuck_since is not None and now - connection.stuck_since > self._write_seconds:
+            if connection.refused_since is not None:
+                if now - connection.refused_since > _LINGER_SECONDS:
+                    connection.abort()
+            elif connection.stuck_since is not None and now - connection.stuck_since > self._write_seconds:
                 self.closed["slow reader"] += 1
                 connection.abort()
             elif connection.head_since is not None and now - connection.head_since > self._header_seconds:
@@ -76,6 +81,7 @@ class Connection(H11Protocol):
     Attributes:
         head_since: since when the head of a request is awaited; None between requests and while one is in work.
         stuck_since: since when the client takes nothing of an answer that does not fit into the buffers.
+        refused_since: when it was refused; what still arrives is not read.
         waits_since: when its last request ended, or it was made.
     """
 
@@ -84,6 +90,7 @@ class Connection(H11Protocol):
         self._all = all_of_them
         self.head_since: float | None = None
         self.stuck_since: float | None = None
+        self.refused_since: float | None = None
         self.waits_since = 0.0
 
     @property
@@ -101,7 +108,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self.refused_since is not None:
             return
         if self.head_since is None and not self.has_request:
             self.head_since = time.monotonic()
@@ -130,9 +137,14 @@ class Connection(H11Protocol):
         self.refuse(400, _NO_HTTP)
 
     def refuse(self, status: int, message: str) -> None:
-        """Answers what is not, or not yet, a request, and closes."""
-        if self.transport.is_closing():
+        """Answers what is not, or not yet, a request, and closes.
+
+        What the client is still sending is taken for a moment: closed at once, the system would tell it of an error
+        before it has read the answer.
+        """
+        if self.transport.is_closing() or self.refused_since is not None:
             return
+        self.refused_since = time.monotonic()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps({"error": message}).encode()
             headers = [
@@ -143,7 +155,7 @@ class Connection(H11Protocol):
             response = h11.Response(status_code=status, headers=headers, reason=_REASONS[status])
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        self.transport.write_eof()
 
     def abort(self) -> None:
         """Closes at once, whatever is on its way."""

@@ -18,6 +18,7 @@ from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.serving.app import Serving
 from gpu_pipelines.serving.connections import Connections
+from gpu_pipelines.serving.listener import BACKLOG
 from gpu_pipelines.serving.log_limit import LogLimit
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
@@ -29,6 +30,8 @@ _ON_ITS_WAY_SECONDS = 0.25
 _LAST_ANSWERS_SECONDS = 60
 #: uvicorn ticks ten times a second.
 _TICKS_A_SWEEP = 5
+#: asyncio accepts as many connections as its backlog says before it looks after the first of them.
+_ACCEPTED_AT_ONCE = 32
 DONE, FAILED, WRONG_REQUEST = 0, 1, 2
 
 
@@ -56,6 +59,7 @@ def serve(
         http=connections,  # type: ignore[arg-type]
         loop="asyncio",
         ws="none",
+        backlog=_ACCEPTED_AT_ONCE,
         log_level="info" if access_log else "warning",
         access_log=access_log,
         server_header=False,
@@ -87,6 +91,11 @@ class _Server(uvicorn.Server):
         self._serving = serving
         self._drain_seconds = drain_seconds
         self._end = float("inf")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(BACKLOG)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._serving.draining or sig == signal.SIGINT:
