@@ -1,11 +1,16 @@
-"""How fast the prediction server answers 1, 8 and 64 clients, beside the bare call of the model.
+"""How fast the prediction server answers 1, 8 and 64 clients, beside the bare call of the model and beside LitServe.
 
 Run with `python benchmarks/serving.py [--seconds S] [--model NAME] [--wrong N]`. The model is an image classifier with
 random weights, on 32 × 32 colour images; each request has one image in base64. The clients are one process (asyncio,
 connections kept open), each of which sends its next request when it has the answer to the last one. On a machine with
 few cores clients and server take time from each other; both are counted as they are.
 
-Then damaged requests are sent: how many got which status, and by how much the server's memory grew.
+Then damaged requests are sent: how many got which status, and by how much the server's memory grew. Last, how long a
+small request takes alone and beside large ones: one image beside two requests of twelve PNGs of 25 million pixels, and
+the loss of one word beside four requests of 128 prompts, each of which is continued by 100 tokens.
+
+LitServe (https://lightning.ai/docs/litserve) gets the same model, decoder and sizes of batches. It is started before
+this project's server and stopped; both are asked by the same clients in the same run.
 """
 
 from __future__ import annotations
@@ -18,20 +23,27 @@ import json
 import os
 import platform
 import random
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
+import requests
 from PIL import Image
 
+from gpu_pipelines.serving.predictors import load_predictor
+from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.serving.started import started_server
 
 CLIENTS = (1, 8, 64)
@@ -70,11 +82,8 @@ def encoded_images() -> list[str]:
 
 def bare_calls(directory: Path, seconds: float) -> dict[int, float]:
     """Seconds that the model takes for a batch, by its size; images are decoded already."""
-    from gpu_pipelines.serving.predictors import load_predictor
-    from gpu_pipelines.serving.settings import ServerSettings
-
     predictor = load_predictor(directory, ServerSettings())
-    rows = [predictor.prepare({"b64": image}, predictor.checked({})) for image in encoded_images()]
+    rows = [predictor.read({"b64": image}, predictor.checked({})).row() for image in encoded_images()]
     found = {}
     for size in BATCHES:
         times: list[float] = []
@@ -128,10 +137,117 @@ def measured(address: str, clients: int, seconds: float) -> dict[str, float]:
     return found
 
 
+@contextmanager
+def litserve(directory: Path) -> Iterator[str]:
+    """The same model behind LitServe; gives its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, __file__, "--litserve", str(port), "--directory", str(directory)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
+    try:
+        while time.monotonic() < until:
+            with suppress(requests.ConnectionError):
+                if requests.get(f"{address}/health", timeout=5).status_code == 200:
+                    break
+            time.sleep(0.1)
+        yield address
+    finally:
+        for process in (*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)):
+            process.kill()
+        server.wait()
+
+
+def serve_with_litserve(directory: Path, port: int) -> None:
+    """Serves until it is ended."""
+    import litserve
+
+    class Classifier(litserve.LitAPI):  # type: ignore[misc, name-defined]
+        def setup(self, device: str) -> None:
+            self.predictor = load_predictor(directory, ServerSettings())
+
+        def decode_request(self, request: dict[str, Any]) -> Any:
+            return self.predictor.read(request["instances"][0], self.predictor.checked({})).row()
+
+        def batch(self, inputs: list[Any]) -> list[Any]:
+            return inputs
+
+        def unbatch(self, output: list[Any]) -> list[Any]:
+            return output
+
+        def predict(self, rows: list[Any]) -> list[Any]:
+            return self.predictor.predict(rows)
+
+        def encode_response(self, output: Any) -> dict[str, Any]:
+            return {"predictions": [output]}
+
+    settings = ServerSettings()
+    api = Classifier(max_batch_size=settings.max_batch, batch_timeout=settings.max_wait_ms / 1000)
+    litserve.LitServer(api, accelerator="cpu").run(port=port, host="127.0.0.1", generate_client_file=False)
+
+
+def waits(address: str, small: bytes, large: Sequence[bytes], seconds: float) -> dict[str, float]:
+    """Milliseconds that a small request takes alone, and while large ones are in work (the longest of them, too)."""
+
+    def took() -> float:
+        start = time.perf_counter()
+        if requests.post(f"{address}/predict", data=small, timeout=120).status_code != 200:
+            raise SystemExit("the small request was refused")
+        return 1000 * (time.perf_counter() - start)
+
+    alone = [took() for _ in range(20)]
+    beside: list[float] = []
+    with ThreadPoolExecutor(len(large)) as pool:
+        sent = [pool.submit(requests.post, f"{address}/predict", data=body, timeout=300) for body in large]
+        time.sleep(0.1)
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until and not all(each.done() for each in sent):
+            beside.append(took())
+    return {"alone_p50_ms": statistics.median(alone), "p50_ms": statistics.median(beside), "max_ms": max(beside)}
+
+
+def all_waits(directory: Path, seconds: float) -> dict[str, dict[str, float]]:
+    """How long small requests wait beside large ones, of images and of texts."""
+    file = io.BytesIO()
+    Image.new("RGB", (5000, 5000)).save(file, "PNG")
+    picture = {"b64": base64.b64encode(file.getvalue()).decode()}
+    small = json.dumps({"instances": [{"b64": encoded_images()[0]}]}).encode()
+    with started_server(str(directory)) as server:
+        body = json.dumps({"instances": [picture] * 12}).encode()
+        images = waits(server.address, small, [body] * 2, seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = export_language_model(Path(folder) / "model")
+        with started_server(f"{folder}/model") as server:
+            instances = [{"prompt": prompt} for prompt in prompts]
+            content = {"instances": instances, "parameters": {"max_new_tokens": 100}}
+            one_word = json.dumps({"instances": [{"prompt": "bee"}]}).encode()
+            texts = waits(server.address, one_word, [json.dumps(content).encode()] * 4, seconds)
+    return {"an image beside 24 of 25 million pixels": images, "a word beside 4 × 128 rows × 100 tokens": texts}
+
+
+def export_language_model(directory: Path) -> list[str]:
+    """Writes a language model with random weights; gives 128 prompts for it."""
+    import torch
+
+    from gpu_pipelines.recipes.causal_lm import CausalLanguageModel
+    from gpu_pipelines.recipes.text_encoding import TextEncoder
+    from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
+
+    words = ("the", "bee", "sees", "a", "cat", "and", "an", "ant")
+    generator = random.Random(0)
+    prompts = [" ".join(generator.choices(words, k=generator.randint(1, 8))) for _ in range(128)]
+    made = directory.with_name("tokenizer")
+    TextEncoder.train(prompts, 0, ends=False).save(made, 256)
+    torch.manual_seed(0)
+    recipe = CausalLanguageModel(TextTokenizer.read(made), 256)
+    directory.mkdir()
+    recipe.export(recipe.build_model("gpt2-micro"), directory)
+    return prompts
+
+
 def send_wrong(address: str, count: int) -> dict[str, Any]:
     """Damaged requests: their statuses, and by how many MiB the server's memory grew."""
-    import requests
-
     body = json.dumps({"instances": [{"b64": encoded_images()[0]}]}).encode()
     generator, statuses = random.Random(0), Counter[int]()
     (server,) = psutil.Process().children()
@@ -154,39 +270,59 @@ def main() -> None:
     parser.add_argument("--wrong", type=int, default=10_000, help="damaged requests")
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--clients", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--litserve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--directory", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.address:
         print(json.dumps(asyncio.run(all_clients(given.address, given.clients, given.seconds))))
         return
+    if given.litserve:
+        serve_with_litserve(Path(given.directory), given.litserve)
+        return
     with tempfile.TemporaryDirectory() as folder:
         export(given.model, Path(folder))
         bare = bare_calls(Path(folder), given.seconds / 4)
+        with litserve(Path(folder)) as address:
+            peer = {clients: measured(address, clients, given.seconds) for clients in CLIENTS}
         with started_server(folder) as server:
             served = {clients: measured(server.address, clients, given.seconds) for clients in CLIENTS}
             wrong = send_wrong(server.address, given.wrong)
-    show(bare, served, wrong)
+        waited = all_waits(Path(folder), given.seconds)
+    show(bare, {"server": served, "litserve": peer}, wrong, waited)
 
 
-def show(bare: dict[int, float], served: dict[int, dict[str, float]], wrong: dict[str, Any]) -> None:
+def show(
+    bare: dict[int, float],
+    both: dict[str, dict[int, dict[str, float]]],
+    wrong: dict[str, Any],
+    waited: dict[str, dict[str, float]],
+) -> None:
     """Prints the table and the JSON object."""
     for size, seconds in bare.items():
         print(f"bare call, batch of {size:<3} {1000 * seconds:8.2f} ms {'':24} {size / seconds:8.0f} images/s")
-    for clients, found in served.items():
-        print(
-            f"server, {clients:<3} clients     p50 {found['p50_ms']:8.2f} ms   p99 {found['p99_ms']:8.2f} ms   "
-            f"{found['requests_per_s']:8.0f} images/s"
-        )
+    results: dict[str, Any] = {f"bare, batch {size}": round(seconds, 6) for size, seconds in bare.items()}
+    for name, served in both.items():
+        for clients, found in served.items():
+            print(
+                f"{name + ',':<9} {clients:<3} clients   "
+                f"p50 {found['p50_ms']:8.2f} ms   p99 {found['p99_ms']:8.2f} ms   "
+                f"{found['requests_per_s']:8.0f} images/s"
+            )
+            results[f"{name}, {clients} clients"] = {what: round(value, 3) for what, value in found.items()}
     print(f"damaged requests: {wrong['statuses']}, memory grew by {wrong['memory_growth_mib']} MiB")
-    results: dict[str, Any] = {
-        f"server, {clients} clients": {name: round(value, 3) for name, value in found.items()}
-        for clients, found in served.items()
-    }
-    results |= {f"bare, batch {size}": round(seconds, 6) for size, seconds in bare.items()}
+    for what, found in waited.items():
+        print(f"{what}: {', '.join(f'{name} {value:.1f}' for name, value in found.items())}")
+        results[what] = {name: round(value, 3) for name, value in found.items()}
     results["damaged"] = wrong
-    most, largest = max(served), max(bare)
+    served, peer, largest = both["server"], both["litserve"], max(bare)
+    most = max(served)
     ratios = {
         f"images/s, {most} clients / bare batch {largest}": served[most]["requests_per_s"] * bare[largest] / largest,
         "p50, 1 client / bare batch 1": served[1]["p50_ms"] / 1000 / bare[1],
+        **{
+            f"images/s, {clients} clients / LitServe": found["requests_per_s"] / peer[clients]["requests_per_s"]
+            for clients, found in served.items()
+        },
     }
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
     rounded = {name: round(value, 3) for name, value in ratios.items()}

@@ -28,13 +28,14 @@ def upload_model(
             Model Registry, vertex:// alone for that of the job's own project and region.
         model_name: Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for
             the name that the evaluation used.
-        serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for Hugging Face's inference
-            container, and for vLLM if it is a language model of 1 GiB or more.
+        serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for the image of this step,
+            for vLLM if it is a language model of 1 GiB or more, and for Hugging Face's inference container if this
+            project's server does not serve the model.
         pipeline_job: Name of the pipeline job that this is a step of, to be recorded with the version.
         encryption_key: Cloud KMS key that Vertex AI encrypts its copy of the model with, by its full name. Empty for
             that of the project's settings, if there is one.
         smoke_test: Whether to start this project's prediction server on the uploaded files and compare its predictions
-            with the evaluated ones, before any alias moves.
+            with the evaluated ones, before any alias moves. Of another container it says that it was not tested.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.examples import EXAMPLES, Examples
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.registry.serving_container import ServingContainer
 from gpu_pipelines.serving.comparison import TOLERANCE, differences
+from gpu_pipelines.serving.served_models import why_not_served
 from gpu_pipelines.serving.started import started_server
 
 _MOST_SHOWN = 3
@@ -20,12 +21,14 @@ class SmokeTest:
 
     Args:
         model: the exported model, as the evaluation left it.
-        other_server: what serves it in place of this project's server, such as "the container …"; empty if none does.
+        container: what will serve it; None for this project's server as it is here.
+        tested_image: the image in which this runs; empty if that is not known.
     """
 
-    def __init__(self, model: Path, other_server: str = "") -> None:
+    def __init__(self, model: Path, container: ServingContainer | None = None, tested_image: str = "") -> None:
         self._model = model
-        self._other_server = other_server
+        self._container = container
+        self._tested_image = tested_image
 
     def __call__(self, place: str) -> None:
         """Tests the files at a place, where the model was uploaded to; prints what was done.
@@ -52,17 +55,29 @@ class SmokeTest:
             )
         took = time.monotonic() - started
         print(f"smoke test: {len(examples.instances)} examples served as evaluated, in {took:.1f} s", flush=True)
+        print(self._what_it_says(), end="", flush=True)
+
+    def _what_it_says(self) -> str:
+        """What the test says of the container that serves the version on Vertex AI, and what it does not."""
+        container = self._container
+        if container is None:
+            return ""
+        if container.image == self._tested_image:
+            return f"the version is served by the image that was tested, {container.image}\n"
+        later = "models deploy tests it on the endpoint"
+        if container.is_ours:
+            return (
+                f"the test was of gpu-pipelines {__version__} in this step; {container.image} serves the version, and "
+                f"was not tested here: {later}\n"
+            )
+        return (
+            f"the test was of the files, with this project's server; {container.image} serves the version, and was not "
+            f"tested: {later}\n"
+        )
 
     def _why_not(self) -> str:
-        evaluation = Evaluation.load(self._model)
-        if evaluation.scoring_function:
-            return f"{evaluation.scoring_function} scores this model, and no server of this project serves it"
-        if recipe := evaluation.configuration["settings"].get("recipe"):
-            return f"the recipe {recipe} trained this model, and no server of this project serves it"
-        if not evaluation.configuration["settings"] and evaluation.task == "image_classification":
-            return "another program trained this model, and may prepare images in another way than the server"
-        if evaluation.task not in TASKS:
-            return f"no server of this project serves the task {evaluation.task}"
-        if self._other_server:
-            return f"{self._other_server} serves this model"
+        if why := why_not_served(self._model):
+            return why
+        if self._container and self._container.is_of_others:
+            return f"the container {self._container.image} serves this model; models deploy tests it on the endpoint"
         return "" if (self._model / EXAMPLES).is_file() else f"the model has no {EXAMPLES}"

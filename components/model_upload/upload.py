@@ -11,9 +11,8 @@ from gpu_pipelines.artifacts.exported_model import require_exported_model
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.components.model_upload.smoke_test import SmokeTest
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.registry import RegisteredVersion, is_local, open_registry, registry_problems
-from gpu_pipelines.registry.registered import DamagedVersionError
-from gpu_pipelines.registry.serving_container import serving_container
+from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_registry, registry_problems
+from gpu_pipelines.registry.registered import DamagedVersionError, ServesModels
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
         },
         promote=passed and _may_be_replaced(registry.champion(name)),
         champion_seen=evaluation.champion_version,
-        check=SmokeTest(model_directory, _other_server(settings, model_directory)) if settings.smoke_test else None,
+        check=_smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
     )
     aliases = ", ".join(version.aliases)
     if version.added:
@@ -107,9 +106,9 @@ def _may_be_replaced(champion: RegisteredVersion | None) -> bool:
     return True
 
 
-def _other_server(settings: UploadSettings, model: Path) -> str:
-    """What serves the model where this project's server is not meant to; empty if nothing else is."""
-    if is_local(settings.registry):
-        return ""
-    container = serving_container(model, settings.serving_image)
-    return f"the container {container.image}" if container.is_of_others else ""
+def _smoke_test(settings: UploadSettings, model: Path, registry: Registry) -> SmokeTest:
+    """The test of what is uploaded, which knows what will serve it."""
+    if not isinstance(registry, ServesModels):
+        return SmokeTest(model)
+    tested = registry.steps_image(settings.pipeline_job)
+    return SmokeTest(model, registry.container_for(model, settings.pipeline_job), tested)

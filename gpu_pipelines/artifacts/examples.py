@@ -36,13 +36,13 @@ class Examples:
         write_document(directory / EXAMPLES, asdict(self))
 
     @classmethod
-    def load(cls, directory: Path) -> Examples:
-        """Reads the document of an exported model.
+    def load(cls, directory: Path, name: str = EXAMPLES) -> Examples:
+        """Reads the document of an exported model, or another of its form.
 
         Raises:
             UserError: there is none, or it is damaged.
         """
-        return read_as(directory / EXAMPLES, "exported model with examples", cls._from_json)
+        return read_as(directory / name, "exported model with examples", cls._from_json)
 
     @classmethod
     def _from_json(cls, content: Mapping[str, Any]) -> Examples:

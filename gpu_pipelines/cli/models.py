@@ -99,13 +99,20 @@ def deploy(
     min_replicas: Annotated[int, typer.Option(help="Machines at least.")] = 1,
     max_replicas: Annotated[int, typer.Option(help="Machines at most.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep models on the endpoint that get no requests.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Deploy a version anew that is deployed already.")] = False,
+    examples: Annotated[
+        str, typer.Option(metavar="FILE", help="What to ask and expect, where the container has a form of its own.")
+    ] = "",
+    untested: Annotated[bool, typer.Option("--untested", help="Deploy without a test of its predictions.")] = False,
 ) -> None:
-    """Deploy a version to a Vertex AI endpoint; it is taken back if it does not predict as it was evaluated."""
+    """Deploy a version to a Vertex AI endpoint; it gets no requests before it has predicted as it was evaluated."""
     from gpu_pipelines.errors import UserError
     from gpu_pipelines.registry import VERTEX, open_registry
     from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer
 
-    request = DeploymentRequest(endpoint, traffic, accelerator, machine_type, min_replicas, max_replicas, keep)
+    request = DeploymentRequest(
+        endpoint, traffic, accelerator, machine_type, min_replicas, max_replicas, keep, force, examples, untested
+    )
     if not registry.startswith(VERTEX):
         raise UserError(f"{registry} is not a registry of Vertex AI.", "Give --registry vertex://PROJECT/REGION.")
     opened = open_registry(registry)

@@ -10,7 +10,7 @@ import typer
 from gpu_pipelines.errors import UserError
 
 #: Of the extra `serving`, what nothing else of this project brings.
-_OF_THE_EXTRA = ("fastapi", "uvicorn", "torch", "transformers")
+_OF_THE_EXTRA = ("fastapi", "uvicorn", "prometheus_client", "torch", "transformers")
 
 
 def serve(
@@ -25,6 +25,9 @@ def serve(
     max_wait_ms: Annotated[
         float | None, typer.Option(help="How long a batch waits for requests on their way; default 5.")
     ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with tokens, one a line; a client has to send one of them.")
+    ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Print each request.")] = False,
 ) -> None:
     """Serve a model: POST {"instances": [...]} to /predict, GET /health. Ctrl-C ends it.
@@ -37,9 +40,11 @@ def serve(
     place = place_of_model(model, registry)
     from gpu_pipelines.serving.listener import listen
     from gpu_pipelines.serving.server import serve as run_server
-    from gpu_pipelines.serving.settings import Contract, ServerSettings
+    from gpu_pipelines.serving.settings import Contract, ServerSettings, tokens_of
 
     asked: dict[str, Any] = {"max_batch": max_batch, "max_wait_ms": max_wait_ms}
+    if token_file is not None:
+        asked["tokens"] = tokens_of(token_file)
     given = {name: value for name, value in asked.items() if value is not None}
     settings = replace(ServerSettings.of_environment(), **given)
     if problems := settings.problems():

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.integrity import VERSION, damage, digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
 from gpu_pipelines.errors import UserError
-
-__all__ = ["CHALLENGER", "CHAMPION", "VERSION", "Check", "DamagedVersionError", "RegisteredVersion", "Registry"]
+from gpu_pipelines.registry.serving_container import ServingContainer
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -141,7 +140,7 @@ class Registry(Protocol):
 
         The same model is one whose files have the same bytes, what its evaluation wrote beside them apart; it stays as
         it is, and `added` of what is returned is False. Aliases move last. What is stopped before leaves no version, or
-        a whole one without aliases, which the next upload of the same model takes up.
+        a whole one that no alias of this project names, which the next upload of the same model takes up.
 
         Args:
             name: the model's name.
@@ -155,3 +154,14 @@ class Registry(Protocol):
         Raises:
             UserError: the registry cannot be written, or the check failed. There is no half version then.
         """
+
+
+@runtime_checkable
+class ServesModels(Protocol):
+    """A registry whose versions say which container serves them."""
+
+    def steps_image(self, pipeline_job: str) -> str:
+        """The image that the steps of a pipeline job run in; empty if that is not known."""
+
+    def container_for(self, model: Path, pipeline_job: str) -> ServingContainer:
+        """The container that a version of an exported model gets, if this job uploads it."""

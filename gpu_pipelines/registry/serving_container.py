@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.project_settings import FILE, load_project_settings
+from gpu_pipelines.serving.served_models import why_not_served
 
 #: Hugging Face's inference container serves exported models as they are, from AIP_STORAGE_URI. Source:
 #: https://github.com/huggingface/Google-Cloud-Containers, README.
@@ -20,6 +21,8 @@ HUGGING_FACE_IMAGE = (
 VLLM_IMAGE = "us-docker.pkg.dev/vertex-ai/vertex-vision-model-garden-dockers/pytorch-vllm-serve:20251205_0916_RC01"
 #: What this project's own image of the server is called, before its tag; see docs/images.md.
 OUR_IMAGE = "serving"
+#: The server in an image of the steps, which holds it as well.
+OUR_COMMAND = ("python3", "-m", "gpu_pipelines.serving")
 #: Weights from which on a language model is vLLM's, bytes.
 LARGE = 1 << 30
 
@@ -53,12 +56,23 @@ class ServingContainer:
     @property
     def is_of_others(self) -> bool:
         """Whether what it answers is not this project's to know: a user's image, or vLLM."""
-        return not self.is_ours and self.image != HUGGING_FACE_IMAGE
+        return not self.is_ours and not self.is_hugging_faces
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is this project's server, by its name."""
-        return self.image.rpartition("/")[2].partition("@")[0].partition(":")[0] == OUR_IMAGE
+        """Whether it is this project's server, by its name or by what it runs."""
+        name = self.image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+        return name == OUR_IMAGE or self.command == OUR_COMMAND
+
+    @property
+    def is_hugging_faces(self) -> bool:
+        """Whether it is Hugging Face's inference container, in any version."""
+        return "/huggingface-pytorch-inference-" in self.image
+
+    @property
+    def is_vllm(self) -> bool:
+        """Whether it is vLLM."""
+        return "vllm" in self.image
 
     def spec(self) -> dict[str, Any]:
         """In the terms of Vertex AI's ModelContainerSpec, without what is left to it."""
@@ -76,20 +90,27 @@ class ServingContainer:
         return {name: value for name, value in given.items() if value}
 
 
-def serving_container(model: Path, image: str = "", gpus: int = 1) -> ServingContainer:
+def serving_container(model: Path, image: str = "", gpus: int = 1, steps_image: str = "") -> ServingContainer:
     """The container for an exported model.
 
     Args:
         model: its directory.
-        image: what the user asked for; empty for that of the settings, else vLLM for a large language model, else
-            Hugging Face's.
+        image: what the user asked for; empty for that of the settings, else vLLM for a large language model, else the
+            image of the steps, else Hugging Face's.
         gpus: that a machine has for it, over which vLLM splits the model.
+        steps_image: the image in which the upload runs, and with it the test of what is uploaded; empty if that is not
+            known.
     """
     # Of the settings it alone is in the file or nowhere; a job's own variables are not looked at for it.
     asked = image or (load_project_settings().serving_image if Path(FILE).is_file() else "") or ""
     if "vllm" in asked or (not asked and _is_large_language_model(model)):
         return _vllm(asked or VLLM_IMAGE, gpus)
-    return ServingContainer(asked or HUGGING_FACE_IMAGE)
+    if asked:
+        return ServingContainer(asked)
+    # Models of other recipes than this project's are not for its server.
+    if steps_image and not why_not_served(model):
+        return ServingContainer(steps_image, command=OUR_COMMAND)
+    return ServingContainer(HUGGING_FACE_IMAGE)
 
 
 def _vllm(image: str, gpus: int) -> ServingContainer:

@@ -21,10 +21,11 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
-from gpu_pipelines.registry.serving_container import serving_container
+from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
 from gpu_pipelines.registry.vertex_evaluation import model_evaluation, summary_of
 from gpu_pipelines.registry.vertex_operations import wait_for
 from gpu_pipelines.registry.vertex_permissions import require_may_upload
+from gpu_pipelines.registry.vertex_step import step_image
 from gpu_pipelines.targets.vertex.connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
@@ -63,6 +64,7 @@ class VertexRegistry:
         self._near = near
         self._serving_image = serving_image
         self._encryption_key = encryption_key
+        self._steps_images: dict[str, str] = {}
 
     @property
     def settings(self) -> ProjectSettings:
@@ -111,11 +113,12 @@ class VertexRegistry:
         raise missing_version(self, name, reference, self._parent)
 
     def aliases(self, name: str) -> dict[str, int]:
-        """Version by alias."""
+        """Version by alias, without the service's own `default`, which the first version has from the start."""
         return {
             alias: int(version.version_id)
             for version in self._service_versions(name)
             for alias in version.version_aliases
+            if alias != _DEFAULT_ALIAS
         }
 
     def champion(self, name: str) -> RegisteredVersion | None:
@@ -161,7 +164,7 @@ class VertexRegistry:
             self._copy_files(model, place, {"created": _now(), **info, "files": files})
             if check:
                 _checked(place, check)
-            container = serving_container(model, self._serving_image)
+            container = self.container_for(model, str(info.get("pipeline_job", "")))
             fields = {"container_spec": container.spec(), **_model_fields(model, info)}
             number = self._upload(name, place, {_DIGEST: digest, **_lineage_labels(info)}, fields)
         if (model / EVALUATION).is_file():
@@ -170,6 +173,21 @@ class VertexRegistry:
         moved = [CHALLENGER, CHAMPION] if promote and seen in (champion_seen, number) else [CHALLENGER]
         self._move_aliases(name, moved, number)
         return replace(self.version(name, str(number)), added=same is None)
+
+    def steps_image(self, pipeline_job: str) -> str:
+        """The image that the steps of a pipeline job of Vertex AI run in; empty if it is no such job, or if that may
+        not be read."""
+        if pipeline_job not in self._steps_images:
+            found = step_image(self._settings, pipeline_job) if _PIPELINE_JOB.fullmatch(pipeline_job) else ""
+            self._steps_images[pipeline_job] = found
+        return self._steps_images[pipeline_job]
+
+    def container_for(self, model: Path, pipeline_job: str) -> ServingContainer:
+        """The container that serves a version: by default the image of the steps, in which it was tested."""
+        image = self.steps_image(pipeline_job)
+        if not image and Path(FILE).is_file():
+            image = load_project_settings().image or ""
+        return serving_container(model, self._serving_image, steps_image=image)
 
     @cached_property
     def _settings(self) -> ProjectSettings:

@@ -1,29 +1,25 @@
-"""A registered version behind an endpoint of Vertex AI, with a share of its traffic, and back if it predicts wrongly.
+"""A registered version behind an endpoint of Vertex AI: tested before it gets requests, and back if it is wrong.
 
 API: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.artifacts.examples import EXAMPLES, Examples
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry.registered import RegisteredVersion
-from gpu_pipelines.registry.serving_container import ServingContainer
+from gpu_pipelines.registry.vertex_endpoint_test import EndpointTest
 from gpu_pipelines.registry.vertex_operations import wait_for
-from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.targets.vertex.connection import (
     endpoint_service,
     location_of,
-    model_service,
-    prediction_service,
     service_errors,
     tried_again,
 )
@@ -35,8 +31,6 @@ CPU_MACHINE = "n1-standard-2"
 #: In a traffic split, the model that is being deployed.
 _NEW = "0"
 _POLL_SECONDS, _MOST_SECONDS = 5.0, 7200.0
-#: How unlikely it may be that a test of the endpoint misses the new model, which gets a share of the requests only.
-_MISSED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -50,6 +44,9 @@ class DeploymentRequest:
         machine_type: empty for the smallest that fits.
         min_replicas, max_replicas: machines.
         keep: leave models that no longer get requests deployed; they cost as before.
+        force: deploy a version anew that is deployed already as it is wanted.
+        examples: a file with what the container is asked and has to answer; empty for the examples of the version.
+        untested: deploy without a test.
     """
 
     endpoint: str
@@ -59,6 +56,9 @@ class DeploymentRequest:
     min_replicas: int = 1
     max_replicas: int = 1
     keep: bool = False
+    force: bool = False
+    examples: str = ""
+    untested: bool = False
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values but for the accelerator."""
@@ -71,6 +71,8 @@ class DeploymentRequest:
             )
         if not 1 <= len(self.endpoint) <= 128:
             found.append("The name of the endpoint has 1 to 128 characters.")
+        if self.untested and self.examples:
+            found.append("A deployment without a test needs no examples; leave --examples or --untested out.")
         return found
 
     def machine(self, region: str | None) -> dict[str, Any]:
@@ -109,7 +111,11 @@ class EndpointDeployer:
         self._say = say
 
     def deploy(self, version: RegisteredVersion, request: DeploymentRequest) -> Deployed:
-        """Deploys a version, tests it on the endpoint, and takes it back if a prediction is not the evaluated one.
+        """Deploys a version and tests it; it gets no request that another version would get before it has passed.
+
+        Where the endpoint has traffic already, the version is first deployed to an endpoint of its own, on the same
+        machine, and asked for its examples there. The last test is on the endpoint itself. A version that is deployed
+        already as it is wanted stays as it is, and only its share changes.
 
         Args:
             version: of Vertex AI Model Registry.
@@ -125,23 +131,108 @@ class EndpointDeployer:
             raise UserError.of_all(problems)
         machine = request.machine(self._settings.region)
         version.require_undamaged()
+        test = None if request.untested else EndpointTest(self._settings, version, request.examples)
         endpoint = self._endpoint(request.endpoint)
-        before = dict(endpoint.traffic_split)
-        split = shared(before, request.traffic_percent)
+        if not request.force and (there := self._deployed_as_wanted(endpoint, version, request, machine)):
+            return self._with_share(endpoint, there, version, request, test)
+        if test and any(endpoint.traffic_split.values()):
+            self._rehearse(version, request, machine, test)
+        split = shared(endpoint.traffic_split, request.traffic_percent)
         number = self._add(endpoint, version, request, machine, split)
-        try:
-            self._test(endpoint.name, number, version, split[_NEW])
-        except BaseException as error:
-            self._take_back(endpoint.name, number, before)
-            if isinstance(error, UserError):
-                raise UserError(
-                    f"{error.problem} The endpoint's traffic is as it was before, and the version is not deployed.",
-                    error.remedy,
-                ) from None
-            raise
+        with self._back_if_wrong(endpoint, number, undeploy=True):
+            self._test(endpoint.name, number, split[_NEW], test)
         if not request.keep:
             self._remove_idle(endpoint.name)
         return Deployed(endpoint.name, split[_NEW])
+
+    def _test(self, endpoint: str, number: str, percent: int, test: EndpointTest | None) -> None:
+        self._say(test.run(endpoint, number, percent) if test else "no test on the endpoint: --untested was given")
+
+    def _rehearse(
+        self,
+        version: RegisteredVersion,
+        request: DeploymentRequest,
+        machine: Mapping[str, Any],
+        test: EndpointTest,
+    ) -> None:
+        """Tests a version on an endpoint of its own, where nobody's requests go, and removes it again."""
+        from google.cloud.aiplatform_v1.types import DeleteEndpointRequest
+
+        self._say(f"{request.endpoint} gets requests already: the version is tested on an endpoint of its own first")
+        alone = replace(request, min_replicas=1, max_replicas=1)
+        endpoint = self._endpoint(f"{request.endpoint[:100]}-test-{version.name[:20]}-{version.number}")
+        number = ""
+        try:
+            number = self._add(endpoint, version, alone, machine, {_NEW: 100})
+            self._test(endpoint.name, number, 100, test)
+        except UserError as error:
+            raise UserError(f"{error.problem} {request.endpoint} was not touched.", error.remedy) from None
+        finally:
+            if number:
+                self._undeploy(endpoint.name, number)
+            with service_errors(f"Deleting the endpoint {endpoint.name}", "Delete it in the console."):
+                self._wait(self._client.transport.delete_endpoint(DeleteEndpointRequest(name=endpoint.name)))
+
+    @staticmethod
+    def _deployed_as_wanted(
+        endpoint: Any, version: RegisteredVersion, request: DeploymentRequest, machine: Mapping[str, Any]
+    ) -> str:
+        """The id of the deployed model that is this version on these machines; empty if there is none."""
+        model, _, number = version.resource_name.rpartition("/")[2].partition("@")
+        for deployed in endpoint.deployed_models:
+            resources = deployed.dedicated_resources
+            replicas = (resources.min_replica_count, resources.max_replica_count or resources.min_replica_count)
+            if (
+                deployed.model.rpartition("/")[2].partition("@")[0] == model
+                and deployed.model_version_id == number
+                and resources.machine_spec == type(resources.machine_spec)(machine)
+                and replicas == (request.min_replicas, request.max_replicas)
+            ):
+                return str(deployed.id)
+        return ""
+
+    def _with_share(
+        self,
+        endpoint: Any,
+        number: str,
+        version: RegisteredVersion,
+        request: DeploymentRequest,
+        test: EndpointTest | None,
+    ) -> Deployed:
+        """Gives a version that is deployed already its share of the requests."""
+        before = dict(endpoint.traffic_split)
+        others = {held: share for held, share in before.items() if held != number}
+        split = shared(others, request.traffic_percent)
+        split[number] = split.pop(_NEW)
+        what = f"{version.name} version {version.number} is deployed to {request.endpoint} already"
+        if split[number] == before.get(number, 0):
+            self._say(f"{what}, with {split[number]} percent of the requests; --force deploys it anew")
+            return Deployed(endpoint.name, split[number])
+        self._say(f"{what}; its share of the requests goes from {before.get(number, 0)} to {split[number]} percent")
+        self._set_traffic(endpoint.name, split)
+        with self._back_if_wrong(endpoint, number, undeploy=False):
+            self._test(endpoint.name, number, split[number], test)
+        if not request.keep:
+            self._remove_idle(endpoint.name)
+        return Deployed(endpoint.name, split[number])
+
+    @contextmanager
+    def _back_if_wrong(self, endpoint: Any, number: str, undeploy: bool) -> Iterator[None]:
+        """Restores the endpoint's traffic if what is tried in the block fails; the machines go after it."""
+        try:
+            yield
+        except BaseException as error:
+            self._say("taking the version back")
+            if before := dict(endpoint.traffic_split):
+                self._set_traffic(endpoint.name, before)
+            if undeploy:
+                self._undeploy(endpoint.name, number)
+            if isinstance(error, UserError):
+                gone = ", and the version is not deployed" if undeploy else ""
+                raise UserError(
+                    f"{error.problem} The endpoint's traffic is as it was before{gone}.", error.remedy
+                ) from None
+            raise
 
     @cached_property
     def _client(self) -> Any:
@@ -207,71 +298,25 @@ class EndpointDeployer:
             return str(added[0])
         raise failed or UserError("The service says it has deployed the version, but does not list it.")
 
-    def _test(self, endpoint: str, number: str, version: RegisteredVersion, percent: int) -> None:
-        """Asks the endpoint until the new model has answered every example.
+    def _set_traffic(self, endpoint: str, split: Mapping[str, int]) -> None:
+        with service_errors("Changing the traffic of the endpoint"):
+            changed = {"name": endpoint, "traffic_split": dict(split)}
+            mask = {"paths": ["traffic_split"]}
+            self._client.update_endpoint(request={"endpoint": changed, "update_mask": mask}, retry=tried_again())
 
-        Raises:
-            UserError: an answer is not the evaluated one, or none came from the new model.
-        """
-        if why := self._why_not(version):
-            self._say(f"no test on the endpoint: {why}")
-            return
-        examples = Examples.load(version.path)
-        tries = 1 if percent == 100 else math.ceil(math.log(_MISSED) / math.log(1 - percent / 100))
-        predictions = [self._prediction(endpoint, number, each, tries) for each in examples.instances]
-        if found := differences(examples, predictions):
-            raise UserError(
-                f"The endpoint does not predict as {version.name} version {version.number} was evaluated: {found[0]}.",
-                "Compare the image that serves it with the version of gpu-pipelines that evaluated it.",
-            )
-        self._say(f"the endpoint predicts {len(predictions)} examples as they were evaluated")
-
-    def _why_not(self, version: RegisteredVersion) -> str:
-        client = model_service(self._settings)
-        with service_errors(f"Looking at {version.resource_name}"):
-            model = client.get_model(request={"name": version.resource_name}, retry=tried_again())
-        if not ServingContainer(model.container_spec.image_uri).is_ours:
-            return f"{model.container_spec.image_uri} answers in a form of its own"
-        return "" if (version.path / EXAMPLES).is_file() else f"the version has no {EXAMPLES}"
-
-    def _prediction(self, endpoint: str, number: str, instance: Mapping[str, Any], tries: int) -> Any:
-        from google.cloud.aiplatform_v1.types import PredictRequest
-        from google.protobuf import json_format
-
-        asked = PredictRequest(endpoint=endpoint)
-        json_format.ParseDict(instance, PredictRequest.pb(asked).instances.add())
-        client = prediction_service(self._settings)
-        for _ in range(tries):
-            with service_errors("Asking the endpoint for a prediction"):
-                answer = client.predict(request=asked, retry=tried_again())
-            if answer.deployed_model_id == number:
-                return json_format.MessageToDict(type(answer).pb(answer))["predictions"][0]
-        raise UserError(f"None of {tries} requests to the endpoint was answered by the new version.")
-
-    def _take_back(self, endpoint: str, number: str, before: Mapping[str, int]) -> None:
-        """The traffic first, at once; then the machines."""
+    def _undeploy(self, endpoint: str, number: str) -> None:
         from google.cloud.aiplatform_v1.types import UndeployModelRequest
 
-        self._say("taking the version back")
-        with service_errors("Restoring the traffic of the endpoint"):
-            if before:
-                changed = {"name": endpoint, "traffic_split": dict(before)}
-                mask = {"paths": ["traffic_split"]}
-                self._client.update_endpoint(request={"endpoint": changed, "update_mask": mask}, retry=tried_again())
         with service_errors(f"Removing the deployed model {number} of the endpoint", "Remove it in the console."):
             asked = UndeployModelRequest(endpoint=endpoint, deployed_model_id=number)
             self._wait(self._client.transport.undeploy_model(asked))
 
     def _remove_idle(self, endpoint: str) -> None:
         """Models without traffic, which cost what they cost with it."""
-        from google.cloud.aiplatform_v1.types import UndeployModelRequest
-
         found = self._read(endpoint)
         for deployed in found.deployed_models:
             if not found.traffic_split.get(deployed.id):
-                with service_errors(f"Removing the deployed model {deployed.id} of the endpoint"):
-                    asked = UndeployModelRequest(endpoint=endpoint, deployed_model_id=deployed.id)
-                    self._wait(self._client.transport.undeploy_model(asked))
+                self._undeploy(endpoint, deployed.id)
                 self._say(f"removed {deployed.display_name or deployed.id}, which no longer gets requests")
 
     def _read(self, endpoint: str) -> Any:

@@ -11,34 +11,84 @@ class TooBusyError(Exception):
 
 
 class Admission:
-    """Counts requests and the bytes of their bodies; used by one thread.
+    """Counts requests, the bytes of their bodies and the pixels that are to be decoded; used by one thread.
+
+    Whatever the bounds, one request is always taken.
 
     Args:
         max_requests: at the same time.
         max_bytes: of their bodies together.
+        max_pixels: of the images that wait to be decoded.
     """
 
-    def __init__(self, max_requests: int, max_bytes: int) -> None:
-        self._max_requests, self._max_bytes = max_requests, max_bytes
-        self._requests = self._bytes = 0
+    def __init__(self, max_requests: int, max_bytes: int, max_pixels: int) -> None:
+        self._max_requests, self._max_bytes, self._max_pixels = max_requests, max_bytes, max_pixels
+        self.requests = self.bytes = self.pixels = 0
 
     @contextmanager
-    def request(self, size: int) -> Iterator[None]:
-        """Takes a request until the end of the block.
+    def body(self) -> Iterator[Body]:
+        """Counts a body that arrives, until the end of the block."""
+        found = Body(self)
+        try:
+            yield found
+        finally:
+            self.bytes -= found.size
 
-        Args:
-            size: bytes that its body has at most.
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Takes a request whose body is there, until the end of the block.
+
+        A client that sends slowly is not counted before, so that such clients do not use up what others need.
 
         Raises:
-            TooBusyError: there are too many, or too large ones.
+            TooBusyError: there are too many.
         """
-        # One request is always taken, however little may be held.
-        if self._requests >= self._max_requests or (self._requests and self._bytes + size > self._max_bytes):
+        if self.requests >= self._max_requests:
             raise TooBusyError
-        self._requests += 1
-        self._bytes += size
+        self.requests += 1
         try:
             yield
         finally:
-            self._requests -= 1
-            self._bytes -= size
+            self.requests -= 1
+
+    @contextmanager
+    def decoding(self, pixels: int) -> Iterator[None]:
+        """Takes the images of a request until the end of the block.
+
+        Raises:
+            TooBusyError: too many pixels wait.
+        """
+        if self.pixels and self.pixels + pixels > self._max_pixels:
+            raise TooBusyError
+        self.pixels += pixels
+        try:
+            yield
+        finally:
+            self.pixels -= pixels
+
+    def add_bytes(self, size: int, own: int) -> None:
+        """Counts bytes that have arrived.
+
+        Args:
+            size: how many.
+            own: how many of the same body are counted already.
+
+        Raises:
+            TooBusyError: all bodies together would have too many.
+        """
+        if self.bytes > own and self.bytes + size > self._max_bytes:
+            raise TooBusyError
+        self.bytes += size
+
+
+class Body:
+    """The bytes of one body that are held."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.size = 0
+
+    def add(self, size: int) -> None:
+        """Counts bytes that have arrived. Raises `TooBusyError`."""
+        self._admission.add_bytes(size, self.size)
+        self.size += size

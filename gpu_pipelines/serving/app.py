@@ -1,156 +1,263 @@
-"""The HTTP face: health, and predictions, as Vertex AI asks for them."""
+"""The HTTP face: health and predictions as Vertex AI asks for them, KServe's two protocols, and metrics."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-from collections.abc import AsyncIterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, HTTPException, Request, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from gpu_pipelines.serving.admission import Admission, TooBusyError
-from gpu_pipelines.serving.batching import Batcher, QueueFullError
-from gpu_pipelines.serving.request_body import WrongRequest, parsed
+from gpu_pipelines.serving import open_inference
+from gpu_pipelines.serving.access import Access
+from gpu_pipelines.serving.batching import Batcher
+from gpu_pipelines.serving.metrics import CONTENT_TYPE, Metrics
+from gpu_pipelines.serving.openapi import openapi_document
+from gpu_pipelines.serving.request_body import parsed
+from gpu_pipelines.serving.request_work import ClientGoneError, Predicted, RefusedError, RequestWork
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
 if TYPE_CHECKING:
     from gpu_pipelines.serving.predictors import Predictor
 
-#: Wrong instances that are told of in one answer.
-_MOST_TOLD = 5
-#: Seconds after which a client should try again: when the queue is full; while the model loads or the server ends.
-_BUSY_SECONDS, _AWAY_SECONDS = 1, 5
+#: Seconds after which a client should try again while the model loads or the server ends.
+_AWAY_SECONDS = 5
+#: What is counted for a client that did not wait for its answer; nginx's, for want of one of HTTP's own.
+_CLIENT_GONE = 499
+_LIVE, _READY = "/v2/health/live", "/v2/health/ready"
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive, Send = Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]
 
 
 class Serving:
-    """A model behind HTTP.
+    """A model behind HTTP; called as an ASGI application.
 
     Attributes:
-        app: the ASGI application.
         draining: the server is about to end: health says so, and connections are not kept.
+        metrics: what it counts.
     """
 
     def __init__(self, settings: ServerSettings, contract: Contract) -> None:
         self.draining = False
-        self._settings = settings
+        self.metrics = Metrics()
+        self._settings, self._contract = settings, contract
+        self._access = Access(settings.tokens)
+        self._name = settings.model_name
         self._predictor: Predictor | None = None
         self._batcher: Batcher | None = None
-        self._admission = Admission(settings.max_requests, settings.max_megabytes_held << 20)
-        self._preparing = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="prepare")
-        # No pages of FastAPI's own: they would load scripts from elsewhere.
-        self.app = FastAPI(lifespan=self._lifespan, openapi_url=None)
-        self.app.add_api_route(contract.health_route, self._health, methods=["GET"])
-        self.app.add_api_route(contract.predict_route, self._predict, methods=["POST"])
-        self.app.add_exception_handler(404, _no_such_route(contract))
+        self._work: RequestWork | None = None
+        self._app = self._routed()
+        self._open_to_all = {contract.health_route, _LIVE, _READY}
+        self._watch()
 
-    def start(self, predictor: Predictor) -> None:
-        """Serves a model from now on."""
+    def start(self, predictor: Predictor, name: str) -> None:
+        """Serves a model from now on.
+
+        Args:
+            predictor: the model.
+            name: what it is called where the settings do not say that.
+        """
         limits = self._settings
-        self._batcher = Batcher(predictor.predict, limits.max_batch, limits.max_wait_ms, limits.max_waiting)
+        self._name = self._name or name
+        self._batcher = Batcher(
+            predictor.predict,
+            limits.max_batch,
+            limits.max_wait_ms,
+            limits.max_waiting,
+            predictor.advance,
+            predictor.writes_at_once,
+            self.metrics.batch,
+        )
         self._predictor = predictor
+        self._work = RequestWork(limits, predictor, self._batcher)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers, counts the answer, and lets nobody in who may not be there, whatever the route."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.monotonic(), _CLIENT_GONE
+
+        async def counting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if scope["path"] in self._open_to_all or self._access.allows(scope["headers"]):
+                await self._app(scope, receive, counting)
+            else:
+                told = "The request needs one of the server's tokens: Authorization: Bearer TOKEN."
+                refused = self._refused(RefusedError(401, told, rest=True), {"www-authenticate": "Bearer"})
+                await refused(scope, receive, counting)
+        finally:
+            self.metrics.answered(self._route_of(scope["path"]), status, time.monotonic() - started)
+
+    def _routed(self) -> FastAPI:
+        # No pages of FastAPI's own: they would load scripts from elsewhere.
+        app = FastAPI(lifespan=self._lifespan, openapi_url=None)
+        get, contract = ["GET", "HEAD"], self._contract
+        for path, answer, methods in (
+            (contract.health_route, self._health, get),
+            (contract.predict_route, self._predict, ["POST"]),
+            ("/v1/models", self._v1_models, get),
+            ("/v1/models/{name}:predict", self._predict, ["POST"]),
+            ("/v1/models/{name}", self._v1_model, get),
+            ("/v2", self._v2_server, get),
+            (_LIVE, self._live, get),
+            (_READY, self._health, get),
+            ("/v2/models/{name}", self._v2_model, get),
+            ("/v2/models/{name}/ready", self._v2_ready, get),
+            ("/v2/models/{name}/infer", self._infer, ["POST"]),
+            ("/metrics", self._metrics, get),
+            ("/openapi.json", self._openapi, get),
+        ):
+            app.add_api_route(path, answer, methods=methods)
+        app.add_exception_handler(StarletteHTTPException, self._no_such_route)  # type: ignore[arg-type]
+        app.add_exception_handler(RefusedError, self._on_refusal)  # type: ignore[arg-type]
+        app.add_exception_handler(Exception, self._on_error)
+        return app
+
+    def _watch(self) -> None:
+        watch = self.metrics.watch
+        watch("ready", "1 if the server predicts.", lambda: float(self._why_not_ready() is None))
+        watch("rows_waiting", "Rows that wait for the model.", lambda: self._batcher.waiting if self._batcher else 0)
+        watch("rows_writing", "Rows that are being continued.", lambda: self._batcher.writing if self._batcher else 0)
+        for name, what in (
+            ("requests", "Requests in work."),
+            ("bytes", "Bytes of bodies held."),
+            ("pixels", "Waiting."),
+        ):
+            watch(f"held_{name}", what, partial(self._held, name))
+
+    def _held(self, name: str) -> float:
+        return float(getattr(self._work.admission, name)) if self._work else 0.0
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         yield
-        self._preparing.shutdown()
-        if self._batcher:
+        if self._work and self._batcher:
+            self._work.close()
             self._batcher.close()
 
-    async def _health(self) -> Response:
+    def _why_not_ready(self) -> RefusedError | None:
         if self._batcher is None:
-            return self._refused(503, "The model is being loaded.", _AWAY_SECONDS)
+            return RefusedError(503, "The model is being loaded.", _AWAY_SECONDS)
         if self.draining:
-            return self._refused(503, "The server is ending.", _AWAY_SECONDS)
-        if self._batcher.is_ill:
-            return self._refused(503, "Predictions fail; the log says why.")
+            return RefusedError(503, "The server is ending.", _AWAY_SECONDS)
+        return RefusedError(503, "Predictions fail; the log says why.") if self._batcher.is_ill else None
+
+    async def _health(self) -> Response:
+        if why := self._why_not_ready():
+            raise why
         return self._answer({"status": "ready"})
 
+    async def _live(self) -> Response:
+        return self._answer({"live": True})
+
     async def _predict(self, request: Request) -> Response:
-        if self._batcher is None or self._predictor is None:
-            return self._refused(503, "The model is being loaded.", _AWAY_SECONDS)
-        most = self._settings.max_request_bytes
-        told = request.headers.get("content-length", "")
-        size = int(told) if told.isdecimal() else most
-        if size > most:
-            return self._too_large()
+        self._require_name(request)
+        most = self._settings.max_instances
+        found = await self._predicted(request, lambda body: (*parsed(body, most), None))
+        return self._answer({"predictions": found.predictions})
+
+    async def _infer(self, request: Request) -> Response:
+        self._require_name(request)
+        field, most = self._model().field, self._settings.max_instances
+        found = await self._predicted(request, lambda body: open_inference.parsed(body, field, most))
+        return self._answer(open_inference.answer(self._name, found.more, found.predictions))
+
+    async def _predicted(self, request: Request, parse: Any) -> Predicted:
+        self._model()
+        assert self._work is not None
         try:
-            with self._admission.request(size):
-                return await self._predicted(request, self._predictor, self._batcher)
-        except (TooBusyError, QueueFullError):
-            return self._refused(429, "The server has as many requests as it takes. Try again.", _BUSY_SECONDS)
+            return await self._work.predicted(request, parse)
+        except ClientGoneError:
+            raise RefusedError(_CLIENT_GONE, "The client has gone.") from None
 
-    async def _predicted(self, request: Request, predictor: Predictor, batcher: Batcher) -> Response:
-        try:
-            body = await asyncio.wait_for(self._body(request), self._settings.read_seconds)
-        except (asyncio.TimeoutError, TimeoutError):
-            return self._refused(408, f"The body did not arrive within {self._settings.read_seconds:g} s.")
-        if body is None:
-            return self._too_large()
-        with batcher.more_to_come():
-            try:
-                rows = await _in(self._preparing, self._rows, body, predictor)
-            except WrongRequest as wrong:
-                return self._refused(400, str(wrong))
-            answered = batcher.submit(rows)
-        try:
-            return self._answer({"predictions": await asyncio.wrap_future(answered)})
-        except Exception as error:  # whatever the model raised; the batcher has logged it
-            return self._refused(500, f"The prediction failed: {type(error).__name__}. The server's log says why.")
+    async def _v1_models(self) -> Response:
+        self._model()
+        return self._answer({"models": [self._name]})
 
-    async def _body(self, request: Request) -> bytes | None:
-        """The body; None where it is too long."""
-        pieces, size = [], 0
-        async for piece in request.stream():
-            size += len(piece)
-            if size > self._settings.max_request_bytes:
-                return None
-            pieces.append(piece)
-        return b"".join(pieces)
+    async def _v1_model(self, request: Request) -> Response:
+        self._require_name(request)
+        return self._answer({"name": self._name, "ready": self._why_not_ready() is None})
 
-    def _rows(self, body: bytes, predictor: Predictor) -> list[Any]:
-        instances, given = parsed(body, self._settings.max_instances)
-        parameters = predictor.checked(given)
-        rows, wrong = [], []
-        for number, instance in enumerate(instances):
-            try:
-                rows.append(predictor.prepare(instance, parameters))
-            except WrongRequest as error:
-                wrong.append(f"instances[{number}]: {error}")
-                if len(wrong) == _MOST_TOLD:
-                    break
-        if wrong:
-            raise WrongRequest("\n".join(wrong))
-        return rows
+    async def _v2_server(self) -> Response:
+        return self._answer(open_inference.SERVER)
 
-    def _too_large(self) -> Response:
-        return self._refused(413, f"The body is larger than {self._settings.max_request_megabytes} MiB. Send less.")
+    async def _v2_model(self, request: Request) -> Response:
+        self._require_name(request)
+        model = self._model()
+        return self._answer(open_inference.metadata(self._name, model.field, model.labels))
 
-    def _refused(self, status: int, message: str, again_seconds: int = 0) -> Response:
-        headers = {"retry-after": str(again_seconds)} if again_seconds else {}
-        # The rest of a body that was not read to its end would be taken for the next request.
-        if status in (408, 413):
+    async def _v2_ready(self, request: Request) -> Response:
+        self._require_name(request)
+        if why := self._why_not_ready():
+            raise why
+        return self._answer({"name": self._name, "ready": True})
+
+    async def _metrics(self) -> Response:
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def _openapi(self) -> Response:
+        document = openapi_document(self._contract, self._model(), self._name, bool(self._settings.tokens))
+        return self._answer(document)
+
+    def _model(self) -> Predictor:
+        """The model. Raises `RefusedError` while it is being loaded."""
+        if self._predictor is None or self._work is None:
+            raise RefusedError(503, "The model is being loaded.", _AWAY_SECONDS, rest=True)
+        return self._predictor
+
+    def _require_name(self, request: Request) -> None:
+        """Checks that a model is named that is there, where the route names one."""
+        given = request.path_params.get("name")
+        if given is not None:
+            self._model()
+            if given != self._name:
+                told = f"There is no model {given[:100]!r}; the model is {self._name!r}."
+                raise RefusedError(404, told, rest=True)
+
+    def _route_of(self, path: str) -> str:
+        """A route for the metrics; all that are not known are one, so that nobody can make new ones."""
+        names = {self._contract.health_route: "health", self._contract.predict_route: "predict"}
+        if path in names:
+            return names[path]
+        first = path.split("/", 2)[1] if path.startswith("/") else ""
+        return first if first in ("v1", "v2", "metrics", "openapi.json") else "other"
+
+    async def _no_such_route(self, request: Request, error: HTTPException) -> Response:
+        contract = self._contract
+        told = (
+            f"There is no {request.method} {request.url.path[:100]}. Send POST {contract.predict_route} for "
+            f"predictions, GET {contract.health_route} for health; GET /openapi.json has all routes."
+        )
+        return self._refused(RefusedError(error.status_code, told, rest=True), dict(error.headers or {}))
+
+    async def _on_refusal(self, request: Request, error: RefusedError) -> Response:
+        return self._refused(error)
+
+    async def _on_error(self, request: Request, error: Exception) -> Response:
+        return self._refused(RefusedError(500, "The server failed; its log says how.", rest=True))
+
+    def _refused(self, error: RefusedError, headers: dict[str, str] | None = None) -> Response:
+        headers = dict(headers or {})
+        if error.again_seconds:
+            headers["retry-after"] = str(error.again_seconds)
+        # The rest of a body that was not read to its end is not waited for.
+        if error.rest:
             headers["connection"] = "close"
-        return self._answer({"error": message}, status, headers)
+        return self._answer({"error": error.message}, error.status, headers)
 
     def _answer(self, content: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
         closing = {"connection": "close"} if self.draining else {}
         text = json.dumps(content, allow_nan=False)
         return Response(text.encode(), status, {**(headers or {}), **closing}, "application/json")
-
-
-async def _in(executor: Executor, function: Any, *arguments: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(executor, function, *arguments)
-
-
-def _no_such_route(contract: Contract) -> Any:
-    text = f"Send POST {contract.predict_route} for predictions, GET {contract.health_route} for health."
-
-    async def answer(request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": f"There is no {request.method} {request.url.path[:100]}. {text}"}, 404)
-
-    return answer

@@ -6,11 +6,13 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+from gpu_pipelines.serving.fair_queue import FairQueue, Flow
+from gpu_pipelines.serving.log_limit import LogLimit
 
 Predict = Callable[[Sequence[Any]], list[Any]]
 
@@ -22,46 +24,99 @@ class QueueFullError(Exception):
     """More rows wait than may."""
 
 
-class _Request:
+class Unfinished:
+    """What a model gives for a row that it has more work with: a text that is being written.
+
+    Attributes:
+        work: how much that is at most, in steps.
+        prediction: None until it is done.
+    """
+
+    work: int = 1
+    prediction: dict[str, Any] | None = None
+
+
+#: Goes on with some rows for a while, until one of them is done or the function says that others wait.
+Advance = Callable[[Sequence[Any], Callable[[], bool]], None]
+
+
+class _Request(Flow):
     """A request whose rows are in the queue."""
 
     def __init__(self, rows: int) -> None:
+        super().__init__()
         self.predictions: list[Any] = [None] * rows
         self.missing = rows
         self.future: Future[list[Any]] = Future()
+        #: The same request in the queue of texts, which has a time of its own.
+        self.writing = Flow()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for more of its predictions."""
+        return self.future.done()
 
     def put(self, place: int, prediction: Any) -> None:
-        if isinstance(prediction, Exception):
-            if not self.future.done():
-                self.future.set_exception(prediction)
-            return
         self.predictions[place] = prediction
         self.missing -= 1
-        if not self.missing and not self.future.done():
-            self.future.set_result(self.predictions)
+        # A future that is running can no longer be cancelled; one that is cancelled takes no result.
+        if (isinstance(prediction, Exception) or not self.missing) and self.future.set_running_or_notify_cancel():
+            if isinstance(prediction, Exception):
+                self.future.set_exception(prediction)
+            else:
+                self.future.set_result(self.predictions)
+
+
+class _Place(NamedTuple):
+    """A row, and where its prediction goes."""
+
+    row: Any
+    request: _Request
+    place: int
+
+    def put(self, prediction: Any) -> None:
+        if not self.request.is_over:
+            self.request.put(self.place, prediction)
 
 
 class Batcher:
-    """Predicts rows in the order in which they come, as many at once as are there.
+    """Predicts rows, as many at once as are there, in turns that are fair to all requests.
 
     While the model is busy rows gather by themselves. A batch that is not full waits for requests that are being
-    prepared, and only for those, so that a single client never waits.
+    prepared, and only for those, so that a single client never waits. Rows of which a text is written go on together,
+    and new ones join them between two tokens. A request that is given up takes its rows with it.
 
     Args:
-        predict: called in one thread; gives a prediction for each row.
+        predict: called in one thread; gives a prediction for each row, or an `Unfinished`.
         max_batch: rows that it gets at most.
         max_wait_ms: how long a batch waits at most, milliseconds.
         max_waiting: rows that may wait.
+        advance: goes on with what is unfinished; called in the same thread.
+        writes_at_once: rows that it gets at most, not counting the first of a request that would have none there.
+        observe: called with the rows of each batch and the seconds that it took.
     """
 
-    def __init__(self, predict: Predict, max_batch: int, max_wait_ms: float, max_waiting: int) -> None:
-        self._predict = predict
+    def __init__(
+        self,
+        predict: Predict,
+        max_batch: int,
+        max_wait_ms: float,
+        max_waiting: int,
+        advance: Advance | None = None,
+        writes_at_once: int = 1,
+        observe: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self._predict, self._advance, self._observe = predict, advance, observe
         self._max_batch, self._max_wait, self._max_waiting = max_batch, max_wait_ms / 1000, max_waiting
-        self._rows: deque[tuple[Any, _Request, int]] = deque()
+        self._writes_at_once = writes_at_once
+        self._rows: FairQueue[_Place] = FairQueue()
+        self._to_write: FairQueue[_Place] = FairQueue()
+        self._writing: list[_Place] = []
         self._changed = threading.Condition()
         self._coming = 0
         self._closed = False
         self._failures = 0
+        self._told = LogLimit()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
 
@@ -69,6 +124,16 @@ class Batcher:
     def is_ill(self) -> bool:
         """Whether batch after batch has failed, as after an error of the GPU that only a new process mends."""
         return self._failures >= FAILURES_OF_THE_ILL
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait for the model."""
+        return len(self._rows)
+
+    @property
+    def writing(self) -> int:
+        """Rows of which a text is being written, or waits for it."""
+        return len(self._to_write) + len(self._writing)
 
     @contextmanager
     def more_to_come(self) -> Iterator[None]:
@@ -86,17 +151,20 @@ class Batcher:
         """Adds the rows of a request.
 
         Returns:
-            Their predictions, in the same order.
+            Their predictions, in the same order. If it is cancelled what is not done yet is left undone.
 
         Raises:
             QueueFullError: too many wait already.
         """
         request = _Request(len(rows))
         with self._changed:
-            if len(self._rows) + len(rows) > self._max_waiting:
+            # Rows of which a text is written have left the first queue; they are held as well.
+            if self.waiting + self.writing + len(rows) > self._max_waiting:
                 raise QueueFullError
-            self._rows.extend((row, request, place) for place, row in enumerate(rows))
+            for place, row in enumerate(rows):
+                self._rows.add(request, _Place(row, request, place), 1.0)
             self._changed.notify()
+        request.future.add_done_callback(lambda future: self._forget(request))
         return request.future
 
     def close(self) -> None:
@@ -106,26 +174,97 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def _run(self) -> None:
-        while batch := self._next():
-            predictions = self._predicted([row for row, _, _ in batch])
-            failed = all(isinstance(prediction, Exception) for prediction in predictions)
-            self._failures = self._failures + 1 if failed else 0
-            for (_, request, place), prediction in zip(batch, predictions, strict=True):
-                request.put(place, prediction)
-
-    def _next(self) -> list[tuple[Any, _Request, int]]:
-        """The next batch; empty when there will be none."""
+    def _forget(self, request: _Request) -> None:
+        """Whatever of a request waits is not needed: it was given up, or has failed."""
         with self._changed:
-            while not self._rows and not self._closed:
+            self._rows.drop(request)
+            self._to_write.drop(request.writing)
+
+    def _run(self) -> None:
+        while True:
+            batch = self._next()
+            if batch is None:
+                return
+            if batch:
+                self._put(batch, self._measured(batch))
+            if self.writing:
+                self._write()
+
+    def _put(self, batch: list[_Place], predictions: list[Any]) -> None:
+        failed = all(isinstance(prediction, Exception) for prediction in predictions)
+        self._failures = self._failures + 1 if failed else 0
+        for place, prediction in zip(batch, predictions, strict=True):
+            if isinstance(prediction, Unfinished):
+                with self._changed:
+                    self._to_write.add(place.request.writing, place._replace(row=prediction), prediction.work)
+            else:
+                place.put(prediction)
+
+    def _next(self) -> list[_Place] | None:
+        """The next batch, which is empty if there is only unfinished work; None when there will be no more."""
+        with self._changed:
+            while not len(self._rows) and not self.writing and not self._closed:
                 self._changed.wait()
+            if not len(self._rows):
+                return [] if self.writing else None
             until = time.monotonic() + self._max_wait
-            while len(self._rows) < self._max_batch and self._coming and not self._closed:
+            while len(self._rows) < self._max_batch and self._coming and not self._closed and not self.writing:
                 left = until - time.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(left)
-            return [self._rows.popleft() for _ in range(min(len(self._rows), self._max_batch))]
+            return [self._rows.pop()[1] for _ in range(min(len(self._rows), self._max_batch))]
+
+    def _write(self) -> None:
+        """Goes on with the texts that are in turn."""
+        self._writing = self._to_go_on_with()
+        if not self._writing:
+            return
+        failed = self._advanced(self._writing)
+        for place in self._writing:
+            if id(place) in failed:
+                place.put(failed[id(place)])
+            elif place.row.prediction is not None:
+                place.put(place.row.prediction)
+        self._failures = self._failures + 1 if len(failed) == len(self._writing) else 0
+        self._writing = [each for each in self._writing if id(each) not in failed and each.row.prediction is None]
+
+    def _to_go_on_with(self) -> list[_Place]:
+        """As many rows as may be written at once, those that were begun first; and one of each request that would have
+        none, up to as many again."""
+        found = [place for place in self._writing if not place.request.is_over]
+        there = {id(place.request.writing) for place in found}
+        with self._changed:
+            while len(found) < 2 * self._writes_at_once and len(self._to_write):
+                if len(found) < self._writes_at_once:
+                    taken = self._to_write.pop()
+                elif not (taken := self._to_write.pop_if(lambda flow: id(flow) not in there)):  # type: ignore[assignment]
+                    break
+                flow, place = taken
+                found.append(place)
+                there.add(id(flow))
+        return found
+
+    def _advanced(self, places: list[_Place]) -> dict[int, Exception]:
+        """Goes on with rows, by halves where that fails; gives the errors of those that fail alone."""
+        assert self._advance is not None
+        try:
+            self._advance([place.row for place in places], lambda: len(self._rows) > 0)
+        except Exception as error:  # see _predicted
+            if len(places) == 1:
+                self._tell(error)
+                return {id(places[0]): error}
+        else:
+            return {}
+        half = len(places) // 2
+        return {**self._advanced(places[:half]), **self._advanced(places[half:])}
+
+    def _measured(self, batch: list[_Place]) -> list[Any]:
+        started = time.monotonic()
+        predictions = self._predicted([place.row for place in batch])
+        if self._observe:
+            self._observe(len(batch), time.monotonic() - started)
+        return predictions
 
     def _predicted(self, rows: list[Any]) -> list[Any]:
         """Predictions, or errors in their places: where a batch fails its halves are tried, so that one row that
@@ -134,7 +273,14 @@ class Batcher:
             return self._predict(rows)
         except Exception as error:  # the library's errors are not documented, and the thread must go on
             if len(rows) == 1:
-                print(f"a prediction failed: {''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
+                self._tell(error)
                 return [error]
         half = len(rows) // 2
         return self._predicted(rows[:half]) + self._predicted(rows[half:])
+
+    def _tell(self, error: Exception) -> None:
+        allowed, held = self._told.allows()
+        if allowed:
+            more = f" ({held} like this were left out)" if held else ""
+            shown = "".join(traceback.format_exception(error))
+            print(f"a prediction failed: {shown}{more}", file=sys.stderr, flush=True)

@@ -18,6 +18,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.image_classification import ImageClassification
 from gpu_pipelines.recipes.image_features import ImageGeometry, UnreadableImageError, decode, open_image
 from gpu_pipelines.serving.classes import checked_top_k, class_prediction
+from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.request_body import WrongRequest, field_of
 from gpu_pipelines.serving.settings import ServerSettings
 
@@ -42,11 +43,15 @@ class ImageClassifier:
     """
 
     task = "image_classification"
+    field = "b64"
+    advance = None
+    writes_at_once = 1
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
         self.device = device
         self._geometry = _geometry_of(directory)
         self._recipe = ImageClassification.for_exported(directory)
+        self.labels = list(self._recipe.labels)
         self._model = self._recipe.load_exported(directory).to(device).eval()
         self._max_pixels = settings.max_pixels
         picture = io.BytesIO()
@@ -56,7 +61,7 @@ class ImageClassifier:
     def checked(self, parameters: Mapping[str, Any]) -> int:
         return checked_top_k(parameters, len(self._recipe.labels))
 
-    def prepare(self, instance: Any, parameters: int) -> _Row:
+    def read(self, instance: Any, parameters: int) -> Pending:
         text = field_of(instance, "b64", _EXAMPLE)
         try:
             encoded = base64.b64decode(text, validate=True)
@@ -67,9 +72,15 @@ class ImageClassifier:
             if image.width * image.height > self._max_pixels:
                 size = f"{image.width} × {image.height} pixels"
                 raise WrongRequest(f"b64 is an image of {size}; send at most {self._max_pixels:,} pixels.")
+        except UnreadableImageError as error:
+            raise _unreadable(error) from None
+        return Pending(image.width * image.height, lambda: self._decoded(encoded, parameters))
+
+    def _decoded(self, encoded: bytes, parameters: int) -> _Row:
+        try:
             return _Row(decode(encoded, self._geometry), parameters)
         except UnreadableImageError as error:
-            raise WrongRequest(f"b64 is not a readable image: {error}. Send {_EXAMPLE}.") from None
+            raise _unreadable(error) from None
 
     def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
         pixels = np.stack([row.pixels for row in rows])
@@ -80,6 +91,10 @@ class ImageClassifier:
             class_prediction(found, self._recipe.labels, row.top_k)
             for found, row in zip(probabilities, rows, strict=True)
         ]
+
+
+def _unreadable(error: UnreadableImageError) -> WrongRequest:
+    return WrongRequest(f"b64 is not a readable image: {error}. Send {_EXAMPLE}.")
 
 
 def _geometry_of(directory: Path) -> ImageGeometry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +13,11 @@ import torch
 
 from gpu_pipelines.recipes.batch_encoding import BatchEncoder
 from gpu_pipelines.recipes.causal_lm import CausalLanguageModel
+from gpu_pipelines.serving.batching import Unfinished
+from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import WrongRequest, require_keys, text_of, whole_parameter
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.serving.writing import Text, writer_of
 
 
 class _Row(NamedTuple):
@@ -32,6 +35,8 @@ class LanguageModel:
     """
 
     task = "causal_lm"
+    field = "prompt"
+    labels: list[str] = []  # noqa: RUF012 (read only)
     example = {"prompt": "a prompt"}  # noqa: RUF012 (read only)
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
@@ -44,13 +49,18 @@ class LanguageModel:
         self._encoding = threading.Lock()
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._max_characters, self._max_new_tokens = settings.max_characters, settings.max_new_tokens
+        self._writer = writer_of(self._model, self._recipe.tokenizer.padding)
+        self.writes_at_once = settings.max_batch if self._writer.joins_rows else 1
 
     def checked(self, parameters: Mapping[str, Any]) -> int:
         require_keys(parameters, ("max_new_tokens",), "parameters")
         return whole_parameter(parameters, "max_new_tokens", 0, self._max_new_tokens)
 
-    def prepare(self, instance: Any, parameters: int) -> _Row:
+    def read(self, instance: Any, parameters: int) -> Pending:
         text = text_of(instance, "prompt", self._max_characters)
+        return Pending(len(text) * PIXELS_OF_A_CHARACTER, lambda: self._encoded(text, parameters))
+
+    def _encoded(self, text: str, parameters: int) -> _Row:
         with self._encoding:
             encoded = self._encoder.completions([(text, "")])[0]
         tokens = encoded.tokens[encoded.targets == 0]
@@ -62,7 +72,7 @@ class LanguageModel:
             raise WrongRequest("prompt has no tokens. Send a text.")
         return _Row(tokens, parameters)
 
-    def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
+    def predict(self, rows: Sequence[_Row]) -> list[Any]:
         width = max(len(row.tokens) for row in rows)
         tokens = np.full((len(rows), width), self._recipe.tokenizer.padding, dtype=np.int32)
         mask = np.zeros((len(rows), width), dtype=np.uint8)
@@ -77,23 +87,26 @@ class LanguageModel:
             sums = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
             return [self._prediction(row, found) for row, found in zip(rows, sums, strict=True)]
 
-    def _prediction(self, row: _Row, sums: np.ndarray) -> dict[str, Any]:
-        loss = float(sums[0] / sums[1]) if sums[1] else math.nan
-        found: dict[str, Any] = {"loss": loss if math.isfinite(loss) else None, "tokens": int(sums[1])}
-        if row.max_new_tokens:
-            found["text"] = self._continued(row)
-        return found
+    def advance(self, texts: Sequence[_Continuation], others_wait: Callable[[], bool]) -> None:
+        """Writes on for a while; see `writing.Writer`."""
+        with torch.inference_mode():
+            self._writer.write(texts, others_wait)
+        for text in texts:
+            if text.is_done:
+                written = self._tokenizer.decode(text.tokens[text.begun :], skip_special_tokens=True)
+                text.prediction = {**text.scored, "text": written}
 
-    def _continued(self, row: _Row) -> str:
-        """The most probable continuation, without sampling: the same prompt gets the same one."""
-        tokens = torch.from_numpy(row.tokens.astype(np.int64))[None].to(self.device)
-        written = self._model.generate(
-            input_ids=tokens,
-            attention_mask=torch.ones_like(tokens),
-            max_new_tokens=row.max_new_tokens,
-            do_sample=False,
-            use_cache=True,
-            pad_token_id=self._recipe.tokenizer.padding,
-        )
-        text: str = self._tokenizer.decode(written[0, len(row.tokens) :].tolist(), skip_special_tokens=True)
-        return text
+    @staticmethod
+    def _prediction(row: _Row, sums: np.ndarray) -> dict[str, Any] | _Continuation:
+        loss = float(sums[0] / sums[1]) if sums[1] else math.nan
+        scored = {"loss": loss if math.isfinite(loss) else None, "tokens": int(sums[1])}
+        return _Continuation(row, scored) if row.max_new_tokens else scored
+
+
+class _Continuation(Unfinished, Text):
+    """A prompt that was scored and is being continued."""
+
+    def __init__(self, row: _Row, scored: dict[str, Any]) -> None:
+        super().__init__(row.tokens.tolist(), row.max_new_tokens)
+        self.work = row.max_new_tokens
+        self.scored = scored

@@ -6,7 +6,8 @@ import socket
 
 from gpu_pipelines.errors import UserError
 
-_BACKLOG = 2048
+#: Connections that the system makes and keeps until the server accepts them.
+BACKLOG = 2048
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -21,7 +22,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"Nothing can listen on {host}:{port}: {why}.", "Give another --port or --host.") from None

@@ -13,6 +13,8 @@ from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import require_undamaged
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.serving.batching import Advance
+from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.settings import ServerSettings
 
 #: Ends of the architectures' names in Hugging Face's config.json, by task.
@@ -30,21 +32,29 @@ class Predictor(Protocol):
     Attributes:
         task: what it is for.
         device: where it is.
+        field: the one field of an instance.
         example: an instance that it can predict.
+        labels: the classes; empty where there are none.
+        advance: goes on with what `predict` left unfinished; None for a model that finishes everything at once.
+        writes_at_once: rows that `advance` takes at once.
     """
 
     task: str
     device: torch.device
+    field: str
     example: dict[str, Any]
+    labels: list[str]
+    advance: Advance | None
+    writes_at_once: int
 
     def checked(self, parameters: Mapping[str, Any]) -> Any:
         """The parameters of a request. Raises `WrongRequest`."""
 
-    def prepare(self, instance: Any, parameters: Any) -> Any:
-        """A row from an instance and what `checked` gave; called from several threads. Raises `WrongRequest`."""
+    def read(self, instance: Any, parameters: Any) -> Pending:
+        """An instance, to be decoded, and what `checked` gave; called from several threads. Raises `WrongRequest`."""
 
-    def predict(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """A prediction for each row, in the terms of JSON; called from one thread."""
+    def predict(self, rows: Sequence[Any]) -> list[Any]:
+        """A prediction for each row, in the terms of JSON, or an `Unfinished`; called from one thread."""
 
 
 def load_predictor(directory: Path, settings: ServerSettings) -> Predictor:
@@ -71,8 +81,13 @@ def load_predictor(directory: Path, settings: ServerSettings) -> Predictor:
         raise UserError(
             f"The model in {directory} cannot be loaded: {type(error).__name__}: {str(error)[:300]}"
         ) from error
-    predictor.predict([predictor.prepare(predictor.example, predictor.checked({}))])
+    predictor.predict([predictor.read(predictor.example, predictor.checked({})).row()])
     return predictor
+
+
+def name_of(directory: Path) -> str:
+    """What a model is called in the routes of KServe's protocols: as it was evaluated, else `model`."""
+    return Evaluation.load(directory).model_name if (directory / EVALUATION).is_file() else "model"
 
 
 def task_of(directory: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -16,6 +17,36 @@ class WrongRequest(Exception):  # noqa: N818 (a client's mistake; the server goe
     """What a client sent cannot be predicted; the message says what is wrong and what to send."""
 
 
+class TooLargeError(Exception):
+    """A body is larger than is taken."""
+
+
+def inflated(body: bytes, most: int) -> bytes:
+    """What a body holds that was compressed by gzip.
+
+    Args:
+        body: one or several members, RFC 1952.
+        most: bytes that it may hold.
+
+    Raises:
+        TooLargeError: it holds more, of which no more was unpacked.
+        WrongRequest: it is no gzip, or cut off.
+    """
+    found, rest = b"", body
+    while rest:
+        stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        try:
+            found += stream.decompress(rest, most - len(found) + 1)
+        except zlib.error as error:
+            raise WrongRequest(f"The body is not gzip, as Content-Encoding says: {error}.") from None
+        if len(found) > most:
+            raise TooLargeError
+        if not stream.eof:
+            raise WrongRequest("The body is cut off: its gzip has no end.")
+        rest = stream.unused_data.lstrip(b"\0")
+    return found
+
+
 def parsed(body: bytes, max_instances: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The instances and parameters of a request.
 
@@ -26,23 +57,47 @@ def parsed(body: bytes, max_instances: int) -> tuple[list[dict[str, Any]], dict[
     Raises:
         WrongRequest: it is not of that form.
     """
+    document = document_of(body, _FORM)
+    require_keys(document, ("instances", "parameters"), "The body")
+    instances, parameters = document.get("instances"), document.get("parameters")
+    if not isinstance(instances, list):
+        told = f"is {kind_of(instances)}, not a list" if "instances" in document else "is missing"
+        raise WrongRequest(f"instances {told}. {_FORM}")
+    require_count("instances", len(instances), max_instances)
+    return instances, parameters_of(parameters, _FORM)
+
+
+def document_of(body: bytes, form: str) -> dict[str, Any]:
+    """The object that a body is.
+
+    Args:
+        body: JSON.
+        form: what to send, for the message.
+
+    Raises:
+        WrongRequest: it is no object.
+    """
     try:
         document = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise WrongRequest(f"The body is not JSON: {why[:200]}. {_FORM}") from None
+        raise WrongRequest(f"The body is not JSON: {why[:200]}. {form}") from None
     if not isinstance(document, dict):
-        raise WrongRequest(f"The body is {_kind(document)}, not an object. {_FORM}")
-    require_keys(document, ("instances", "parameters"), "The body")
-    instances, parameters = document.get("instances"), document.get("parameters")
-    if not isinstance(instances, list):
-        told = f"is {_kind(instances)}, not a list" if "instances" in document else "is missing"
-        raise WrongRequest(f"instances {told}. {_FORM}")
-    if not 1 <= len(instances) <= max_instances:
-        raise WrongRequest(f"instances has {len(instances)} entries; send 1 to {max_instances}.")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise WrongRequest(f"parameters is {_kind(parameters)}, not an object. {_FORM}")
-    return instances, parameters or {}
+        raise WrongRequest(f"The body is {kind_of(document)}, not an object. {form}")
+    return document
+
+
+def parameters_of(given: Any, form: str) -> dict[str, Any]:
+    """The parameters of a request, which may be left out. Raises `WrongRequest`."""
+    if given is not None and not isinstance(given, dict):
+        raise WrongRequest(f"parameters is {kind_of(given)}, not an object. {form}")
+    return given or {}
+
+
+def require_count(name: str, count: int, most: int) -> None:
+    """Checks how many instances there are. Raises `WrongRequest`."""
+    if not 1 <= count <= most:
+        raise WrongRequest(f"{name} has {count} entries; send 1 to {most}.")
 
 
 def field_of(instance: Any, name: str, example: str) -> str:
@@ -57,11 +112,11 @@ def field_of(instance: Any, name: str, example: str) -> str:
         WrongRequest: it is not there, or is no text, or something else is there.
     """
     if not isinstance(instance, dict):
-        raise WrongRequest(f"is {_kind(instance)}, not an object. Send {example}.")
+        raise WrongRequest(f"is {kind_of(instance)}, not an object. Send {example}.")
     require_keys(instance, (name,), "It", f" Send {example}.")
     value = instance.get(name)
     if not isinstance(value, str):
-        told = f"{name} is {_kind(value)}, not a text" if name in instance else f"has no {name}"
+        told = f"{name} is {kind_of(value)}, not a text" if name in instance else f"has no {name}"
         raise WrongRequest(f"{told}. Send {example}.")
     return value
 
@@ -115,10 +170,11 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"it has {constant}, which JSON does not have")
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in a message."""
     kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
     return kinds.get(type(value), "a number")
 
 
 def _shown(value: Any) -> str:
-    return repr(value)[:_SHOWN] if isinstance(value, (str, int, float)) else _kind(value)
+    return repr(value)[:_SHOWN] if isinstance(value, (str, int, float)) else kind_of(value)

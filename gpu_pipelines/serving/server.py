@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -16,6 +17,9 @@ import uvicorn
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.serving.app import Serving
+from gpu_pipelines.serving.connections import Connections
+from gpu_pipelines.serving.listener import BACKLOG
+from gpu_pipelines.serving.log_limit import LogLimit
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
 #: How long connections that are kept open without a request live, seconds; longer than load balancers keep theirs.
@@ -24,6 +28,10 @@ _KEPT_SECONDS = 650
 _ON_ITS_WAY_SECONDS = 0.25
 #: How long requests in hand may take once the server no longer listens, seconds.
 _LAST_ANSWERS_SECONDS = 60
+#: uvicorn ticks ten times a second.
+_TICKS_A_SWEEP = 5
+#: asyncio accepts as many connections as its backlog says before it looks after the first of them.
+_ACCEPTED_AT_ONCE = 32
 DONE, FAILED, WRONG_REQUEST = 0, 1, 2
 
 
@@ -42,20 +50,26 @@ def serve(
     Returns:
         Exit status: 0 ended by a signal, 1 or 2 the model cannot be loaded.
     """
-    serving = Serving(settings, contract)
+    serving, connections = Serving(settings, contract), Connections(settings)
+    serving.metrics.watch("connections", "Connections that are open.", lambda: len(connections.open))
+    serving.metrics.watch_closed(connections.closed)
     config = uvicorn.Config(
-        serving.app,
-        # Of the protocols that uvicorn has it is the one that bounds the size of headers.
-        http="h11",
+        serving,
+        # Of uvicorn's protocols it is after the one that bounds the size of headers.
+        http=connections,  # type: ignore[arg-type]
         loop="asyncio",
         ws="none",
+        backlog=_ACCEPTED_AT_ONCE,
         log_level="info" if access_log else "warning",
         access_log=access_log,
         server_header=False,
         timeout_keep_alive=_KEPT_SECONDS,
         timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
     )
-    server = _Server(config, serving, settings.drain_seconds)
+    # What clients send makes these loggers write; the access log is written because somebody wants it.
+    for logger in ("uvicorn.error", "asyncio"):
+        logging.getLogger(logger).addFilter(LogLimit())
+    server = _Server(config, serving, connections, settings.drain_seconds)
     threading.Thread(target=server.load, args=(model, settings, _address(listener), contract), daemon=True).start()
     server.run([listener])
     return server.status
@@ -68,12 +82,20 @@ class _Server(uvicorn.Server):
     next answer, so that none is cut while a request is on its way.
     """
 
-    def __init__(self, config: uvicorn.Config, serving: Serving, drain_seconds: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, serving: Serving, connections: Connections, drain_seconds: float
+    ) -> None:
         super().__init__(config)
+        self._connections = connections
         self.status = DONE
         self._serving = serving
         self._drain_seconds = drain_seconds
         self._end = float("inf")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(BACKLOG)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._serving.draining or sig == signal.SIGINT:
@@ -84,6 +106,8 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if time.monotonic() >= self._end:
             self.should_exit = True
+        if counter % _TICKS_A_SWEEP == 0:
+            self._connections.sweep()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -100,9 +124,10 @@ class _Server(uvicorn.Server):
         """Loads the model and serves it; ends the server if that fails."""
         started = time.monotonic()
         try:
-            from gpu_pipelines.serving.predictors import load_predictor
+            from gpu_pipelines.serving.predictors import load_predictor, name_of
 
-            predictor = load_predictor(fetched_folder(model) if is_remote(model) else Path(model), settings)
+            directory = fetched_folder(model) if is_remote(model) else Path(model)
+            predictor, name = load_predictor(directory, settings), name_of(directory)
         except UserError as error:
             print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
             self.status, self.should_exit = WRONG_REQUEST, True
@@ -110,7 +135,7 @@ class _Server(uvicorn.Server):
         except BaseException:
             self.status, self.should_exit = FAILED, True
             raise
-        self._serving.start(predictor)
+        self._serving.start(predictor, name)
         print(
             f"serving {predictor.task.replace('_', ' ')} on {predictor.device} at {address}{contract.predict_route} "
             f"(loaded in {time.monotonic() - started:.1f} s)",

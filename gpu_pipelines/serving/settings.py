@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import number_of
@@ -12,6 +15,10 @@ from gpu_pipelines.numbers import number_of
 #: Before the name of a limit, in capitals, in the environment of a container.
 PREFIX = "GPU_PIPELINES_SERVING_"
 _MAY_BE_ZERO = ("max_wait_ms", "drain_seconds", "max_new_tokens")
+#: What a name of a model in a route may be made of.
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: Characters of a bearer token, RFC 6750, section 2.1; a short one can be guessed.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 
 
 @dataclass(frozen=True)
@@ -24,13 +31,21 @@ class ServerSettings:
         max_waiting: instances that were accepted and are not answered.
         max_requests: requests that were accepted and are not answered.
         max_megabytes_held: of the bodies of such requests together.
-        max_request_megabytes: of one body.
+        max_request_megabytes: of one body, and of what a compressed one contains.
         max_instances: in one request.
         max_pixels: of one image, before it is resized.
+        max_pixels_at_once: of the images that are being decoded at the same time.
+        max_pixels_waiting: of the images of all requests that are not decoded yet.
         max_characters: of one text.
         max_new_tokens: that a language model writes for one prompt.
+        max_connections: that are open at the same time.
+        header_seconds: how long a client may take to send the head of a request.
         read_seconds: how long a client may take to send a body.
+        write_seconds: how long a client may take to receive an answer.
+        deadline_seconds: how long a request may take once its body is there.
         drain_seconds: after a SIGTERM, how long new requests are still answered while health says that it ends.
+        model_name: in the routes of KServe's protocols; empty for the name that the model was evaluated under.
+        tokens: one of which a client has to send; empty for none.
     """
 
     max_batch: int = 32
@@ -41,10 +56,18 @@ class ServerSettings:
     max_request_megabytes: int = 10
     max_instances: int = 128
     max_pixels: int = 25_000_000
+    max_pixels_at_once: int = 50_000_000
+    max_pixels_waiting: int = 1_000_000_000
     max_characters: int = 100_000
     max_new_tokens: int = 256
+    max_connections: int = 1024
+    header_seconds: float = 10.0
     read_seconds: float = 30.0
+    write_seconds: float = 30.0
+    deadline_seconds: float = 60.0
     drain_seconds: float = 5.0
+    model_name: str = ""
+    tokens: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def max_request_bytes(self) -> int:
@@ -52,34 +75,66 @@ class ServerSettings:
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values."""
-        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        return [
+        values = [(name, getattr(self, name)) for name in _NUMBERS]
+        found = [
             f"{name} is {value:g}; give {'0 or more' if name in _MAY_BE_ZERO else 'more than 0'}."
             for name, value in values
             if value < 0 or (value == 0 and name not in _MAY_BE_ZERO)
         ]
+        if self.model_name and not _MODEL_NAME.fullmatch(self.model_name):
+            found.append(f"model_name is {self.model_name[:40]!r}; give letters, digits, dots, dashes or underscores.")
+        if not all(_TOKEN.fullmatch(token) for token in self.tokens):
+            # Which one, and what it is, stays out of logs.
+            found.append("A token is not of the form of a bearer token; give 16 or more of A-Z a-z 0-9 . _ ~ + / -.")
+        return found
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> ServerSettings:
         """The defaults, but for what the environment says: `GPU_PIPELINES_SERVING_MAX_BATCH=64` and so on.
 
+        Tokens are the value of `…_TOKEN`, or the lines of the file that `…_TOKEN_FILE` names.
+
         Raises:
-            UserError: a value is no number, or not one that is possible.
+            UserError: a value is no number, or not one that is possible, or the file of tokens cannot be read.
         """
-        given, problems = {}, []
-        for field in fields(cls):
-            variable = PREFIX + field.name.upper()
+        given: dict[str, Any] = {"model_name": environment.get(f"{PREFIX}MODEL_NAME", "")}
+        problems = []
+        for name, default in _NUMBERS.items():
+            variable = PREFIX + name.upper()
             if not (text := environment.get(variable, "")):
                 continue
-            whole = isinstance(field.default, int)
+            whole = isinstance(default, int)
             try:
-                given[field.name] = int(text) if whole else number_of(text)
+                given[name] = int(text) if whole else number_of(text)
             except ValueError:
                 problems.append(f"{variable} is {text[:40]!r}; it takes a {'whole ' if whole else ''}number.")
-        settings = cls(**given)  # type: ignore[arg-type]
+        if token := environment.get(f"{PREFIX}TOKEN", ""):
+            given["tokens"] = (token,)
+        if file := environment.get(f"{PREFIX}TOKEN_FILE", ""):
+            given["tokens"] = (*given.get("tokens", ()), *tokens_of(Path(file)))
+        settings = cls(**given)
         if problems := [*problems, *settings.problems()]:
             raise UserError.of_all(problems)
         return settings
+
+
+_NUMBERS = {each.name: each.default for each in fields(ServerSettings) if isinstance(each.default, (int, float))}
+
+
+def tokens_of(file: Path) -> tuple[str, ...]:
+    """The tokens in a file, one a line, so that an old and a new one can be valid at the same time.
+
+    Raises:
+        UserError: it cannot be read, or has none.
+    """
+    try:
+        found = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not a text"
+        raise UserError(f"The file of tokens {file} cannot be read: {why}.") from None
+    if not found:
+        raise UserError(f"The file of tokens {file} is empty.", "Write one token a line, or leave the file out.")
+    return found
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from gpu_pipelines.recipes.batch_encoding import BatchEncoder
 from gpu_pipelines.recipes.text_classification import TextClassification
 from gpu_pipelines.serving.classes import checked_top_k, class_prediction
+from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import text_of
 from gpu_pipelines.serving.settings import ServerSettings
 
@@ -32,11 +33,15 @@ class TextClassifier:
     """
 
     task = "text_classification"
+    field = "text"
+    advance = None
+    writes_at_once = 1
     example = {"text": "a text"}  # noqa: RUF012 (read only)
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
         self.device = device
         self._recipe = TextClassification.for_exported(directory)
+        self.labels = list(self._recipe.labels)
         self._model = self._recipe.load_exported(directory).to(device).eval()
         self._encoder = BatchEncoder(directory)
         # The encoder sets up truncation for each call.
@@ -46,8 +51,11 @@ class TextClassifier:
     def checked(self, parameters: Mapping[str, Any]) -> int:
         return checked_top_k(parameters, len(self._recipe.labels))
 
-    def prepare(self, instance: Any, parameters: int) -> _Row:
+    def read(self, instance: Any, parameters: int) -> Pending:
         text = text_of(instance, "text", self._max_characters)
+        return Pending(len(text) * PIXELS_OF_A_CHARACTER, lambda: self._encoded(text, parameters))
+
+    def _encoded(self, text: str, parameters: int) -> _Row:
         with self._encoding:
             return _Row(self._encoder.classified([text], self._recipe.sequence_length)[0], parameters)
 

@@ -51,7 +51,8 @@ ONLY_IN = {
     "transformers": ("gpu_pipelines/recipes/", "gpu_pipelines/serving/"),
     # Of the extra `serving`: pipelines are compiled, and models uploaded, by programs that have neither.
     "fastapi": ("gpu_pipelines/serving/app.py",),
-    "uvicorn": ("gpu_pipelines/serving/server.py",),
+    "uvicorn": ("gpu_pipelines/serving/server.py", "gpu_pipelines/serving/connections.py"),
+    "prometheus_client": ("gpu_pipelines/serving/metrics.py",),
     **dict.fromkeys(("kubeflow", "kubernetes", "kfp_server_api"), ("gpu_pipelines/targets/kubeflow",)),
 }
 

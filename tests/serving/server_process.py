@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -51,12 +52,16 @@ class Server:
 
 
 @contextmanager
-def started(model: Path | str | None, ready: bool = True, **environment: str) -> Iterator[Server]:
+def started(
+    model: Path | str | None, ready: bool = True, files: int = 0, log: Path | None = None, **environment: str
+) -> Iterator[Server]:
     """Starts a server.
 
     Args:
         model: what it serves; None to leave that to the environment.
         ready: whether to wait until it can predict.
+        files: so many may it have open; 0 for as many as this process.
+        log: where it writes; a pipe if not given.
         environment: limits, without their prefix; names with AIP_ and others as they are.
     """
     variables = {
@@ -75,7 +80,8 @@ def started(model: Path | str | None, ready: bool = True, **environment: str) ->
             pass_fds=(listener.fileno(),),
             text=True,
             env={**os.environ, **alone, **contract, **variables},
-            stdout=subprocess.PIPE,
+            stdout=log.open("w") if log else subprocess.PIPE,
+            preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))) if files else None,
             stderr=subprocess.STDOUT,
         )
         server = Server(process, f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -86,8 +92,8 @@ def started(model: Path | str | None, ready: bool = True, **environment: str) ->
     finally:
         process.kill()
         process.wait()
-        assert process.stdout
-        process.stdout.close()
+        if process.stdout:
+            process.stdout.close()
 
 
 def wait_until_ready(server: Server) -> None:

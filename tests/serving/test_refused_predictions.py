@@ -200,7 +200,7 @@ TEXTS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("instance", "told"), TEXTS)
 def test_a_text_that_cannot_be_encoded_is_refused(instance: Any, told: str, texts: Any) -> None:
     with pytest.raises(WrongRequest, match=told):
-        texts.prepare(instance, texts.checked({}))
+        texts.read(instance, texts.checked({}))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,19 +10,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 from exported_models import export
+from google.cloud import aiplatform_v1
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
+from gpu_pipelines.components.model_upload.upload import UploadSettings, _smoke_test, upload_model
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import open_registry
-from gpu_pipelines.registry.serving_container import serving_container
+from gpu_pipelines.registry.serving_container import HUGGING_FACE_IMAGE, serving_container
 from gpu_pipelines.serving.comparison import differences
+from gpu_pipelines.targets.vertex.pipelines import parsed_spec
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
 BUCKET = "gs://example-bucket"
+STEPS = "europe-docker.pkg.dev/p/r/steps:0.1.0"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +121,48 @@ def test_the_image_of_the_settings_is_the_default_and_tested(good: Path, vertex:
     assert versions[0].container_spec.image_uri == image
     assert not serving_container(good).is_of_others
     assert serving_container(good, "europe-docker.pkg.dev/p/serving/mine@sha256:0").is_of_others
+
+
+def job_of(vertex: VertexApi, image: str, **parameters: str) -> str:
+    """A pipeline job whose steps run in an image; gives its name."""
+    spec = parsed_spec((ROOT / "compiled/train_evaluate_upload/vertex/l4-1.yaml").read_text(), "l4-1.yaml")
+    for executor in spec["deploymentSpec"]["executors"].values():
+        if "container" in executor:
+            executor["container"]["image"] = image
+    parent = f"projects/{os.environ['CLOUDSDK_CORE_PROJECT']}/locations/{os.environ['CLOUDSDK_AI_REGION']}"
+    held = vertex.state.pipeline_jobs._names.number(f"{parent}/pipelineJobs/job-1")
+    job = aiplatform_v1.PipelineJob(name=held, pipeline_spec=spec, runtime_config={"parameter_values": parameters})
+    vertex.state.pipeline_jobs.jobs[held] = job
+    return f"{parent}/pipelineJobs/job-1"
+
+
+PARAMETER = "{{$.inputs.parameters['pipelinechannel--steps']}}"
+
+
+@pytest.mark.parametrize("image", [STEPS, PARAMETER])
+def test_what_was_tested_is_what_serves(good: Path, vertex: VertexApi, image: str) -> None:
+    """The upload runs in the image of the steps, which has the server: the version gets that very image."""
+    job = job_of(vertex, image, steps=STEPS)
+    settings = UploadSettings(registry="vertex://", pipeline_job=job, smoke_test=False)
+    check = _smoke_test(settings, good, open_registry("vertex://", f"{BUCKET}/runs/1"))
+    assert check._what_it_says() == f"the version is served by the image that was tested, {STEPS}\n"
+    upload_model(settings, good, passed=True, place=f"{BUCKET}/runs/1")
+    ((version,),) = vertex.state.models.versions.values()
+    container = version.container_spec
+    assert (container.image_uri, list(container.command)) == (STEPS, ["python3", "-m", "gpu_pipelines.serving"])
+
+
+@pytest.mark.parametrize("asked", ["", "europe-docker.pkg.dev/p/r/serving:0.1.0-cpu"])
+def test_what_was_not_tested_is_said(
+    good: Path, vertex: VertexApi, asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = "projects/123456789/locations/us-central1/pipelineJobs/gone"
+    settings = UploadSettings(registry="vertex://", pipeline_job=job, serving_image=asked)
+    check = _smoke_test(settings, good, open_registry("vertex://", f"{BUCKET}/runs/1", asked))
+    told = check._what_it_says() + capsys.readouterr().out
+    assert f"{asked or HUGGING_FACE_IMAGE} serves the version, and was not tested" in told
+    assert "models deploy tests it on the endpoint" in told
+    assert "the image of this step is not known" in told
 
 
 def test_what_is_compared() -> None:

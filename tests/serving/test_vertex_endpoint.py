@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +20,7 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.cli.main import app
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import Registry, open_registry
+from gpu_pipelines.registry.serving_container import HUGGING_FACE_IMAGE
 from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer, shared
 from gpu_pipelines.serving.started import started_server
 
@@ -89,15 +94,126 @@ def test_a_version_takes_over_in_steps_and_a_wrong_one_goes_back(
 
     deployer.deploy(second, DeploymentRequest("animals", 20))
     assert state_of(vertex_api) == (["1", "2"], {"1": 80, "2": 20})
-    asked = set(vertex_api.state.endpoints.asked[3:])
-    assert len(asked) == 2, "the test goes on until the new version has answered"
+    rehearsed, *asked = vertex_api.state.endpoints.asked[5:]
+    assert len(set(asked)) == 2, "the test goes on until the new version has answered"
+    assert rehearsed not in asked, "before that it was asked on an endpoint of its own"
 
-    with pytest.raises(UserError, match=r"example 0 of 3: the score of 'ant'.*traffic is as it was before"):
+    before = endpoint_of(vertex_api)
+    with pytest.raises(UserError, match=r"example 0 of 3: the score of 'ant'.* animals was not touched"):
         deployer.deploy(wrong, DeploymentRequest("animals", 50))
-    assert state_of(vertex_api) == (["1", "2"], {"1": 80, "2": 20})
+    assert endpoint_of(vertex_api) == before, "the one of the rehearsal is gone, and nothing has moved"
 
-    deployer.deploy(second, DeploymentRequest("animals", 100))
+    kept = [deployed.id for deployed in before.deployed_models]
+    deployed = deployer.deploy(second, DeploymentRequest("animals", 100))
+    assert deployed.percent == 100
+    assert "its share of the requests goes from 20 to 100 percent" in said[-3]
     assert state_of(vertex_api) == (["2"], {"2": 100}), "models without traffic are removed"
+    assert endpoint_of(vertex_api).deployed_models[0].id == kept[1], "it was there already"
+
+
+def endpoint_of(vertex_api: VertexApi) -> Any:
+    """The only endpoint there is, as it is now."""
+    (endpoint,) = vertex_api.state.endpoints.endpoints.values()
+    return type(endpoint)(endpoint)
+
+
+def test_what_is_deployed_already_stays_unless_something_else_is_wanted(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path
+) -> None:
+    version, said = add(registry, model, tmp_path, 1), []  # type: ignore[var-annotated]
+    deployer = EndpointDeployer(registry.settings, said.append)
+    deployer.deploy(version, DeploymentRequest("animals"))
+    before, asked = endpoint_of(vertex_api), len(vertex_api.state.endpoints.asked)
+    assert deployer.deploy(version, DeploymentRequest("animals", 30)).percent == 100, "there is no other"
+    assert "animals version 1 is deployed to animals already, with 100 percent" in said[-1]
+    assert "--force" in said[-1]
+    assert (endpoint_of(vertex_api), len(vertex_api.state.endpoints.asked)) == (before, asked)
+    for request in (DeploymentRequest("animals", force=True), DeploymentRequest("animals", max_replicas=2)):
+        deployer.deploy(version, request)
+        (deployed,) = endpoint_of(vertex_api).deployed_models
+        assert deployed.id not in [each.id for each in before.deployed_models]
+    # A share that cannot be had goes back to the one before.
+    other = add(registry, model, tmp_path, 2)
+    deployer.deploy(other, DeploymentRequest("animals", 10))
+    before = endpoint_of(vertex_api)
+    vertex_api.fail_next("POST .*:predict", 400)
+    with pytest.raises(UserError, match="traffic is as it was before"):
+        deployer.deploy(other, DeploymentRequest("animals", 90))
+    assert endpoint_of(vertex_api) == before
+
+
+@pytest.fixture(scope="module")
+def hugging_faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Path], str]]:
+    """Models of each task, and a server that does with them what VertexAIHandler of Hugging Face's container does:
+    each instance and the parameters go to the library's pipeline. It serves the model whose task has this field."""
+    from transformers import pipeline
+
+    tasks = {"image_classification": "image-classification", "causal_lm": "text-generation"}
+    folder = tmp_path_factory.mktemp("exported")
+    models = {task: export(task, folder / task) for task in tasks}
+    pipelines = {task: pipeline(name, model=str(models[task])) for task, name in tasks.items()}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            parameters = {name: int(value) for name, value in body.get("parameters", {}).items()}
+            called = pipelines["image_classification" if "top_k" in parameters else "causal_lm"]
+            found = json.dumps({"predictions": [called(each, **parameters) for each in body["instances"]]}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(found)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield models, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_container_of_hugging_faces_is_tested_in_its_own_form(
+    registry: Any, vertex_api: VertexApi, hugging_faces: tuple[dict[str, Path], str], tmp_path: Path
+) -> None:
+    models, address = hugging_faces
+    vertex_api.state.endpoints.servers[HUGGING_FACE_IMAGE] = address
+    registry, said = open_registry("vertex://", f"{BUCKET}/runs/1"), []  # type: ignore[var-annotated]
+    deployer = EndpointDeployer(registry.settings, said.append)
+    version = add(registry, models["image_classification"], tmp_path, 1)
+    deployer.deploy(version, DeploymentRequest("animals"))
+    assert said[-1] == "the endpoint predicts 3 examples as they were evaluated"
+    wrong = add(registry, models["image_classification"], tmp_path, 2, label="ant")
+    before = endpoint_of(vertex_api)
+    with pytest.raises(UserError, match=r"the score of 'ant'.*animals was not touched") as refused:
+        deployer.deploy(wrong, DeploymentRequest("animals", 10))
+    assert HUGGING_FACE_IMAGE in refused.value.remedy
+    assert endpoint_of(vertex_api) == before
+    text = registry.add("texts", models["causal_lm"], INFO, promote=True, champion_seen=None)
+    deployer.deploy(text, DeploymentRequest("texts"))
+    assert "nothing of what was evaluated, so they are not compared" in said[-1]
+
+
+def test_a_version_without_examples_is_not_deployed_by_chance(
+    registry: Any, vertex_api: VertexApi, model: Path, address: str, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(model, tmp_path / "model")
+    (copied / "examples.json").rename(tmp_path / "given.json")
+    version = registry.add("animals", copied, INFO, promote=True, champion_seen=None)
+    said: list[str] = []
+    deployer = EndpointDeployer(registry.settings, said.append)
+    with pytest.raises(UserError, match=r"(?s)there is no examples.json.*--examples FILE.*--untested"):
+        deployer.deploy(version, DeploymentRequest("animals"))
+    assert vertex_api.state.endpoints.endpoints == {}, "nothing was deployed"
+    deployer.deploy(version, DeploymentRequest("untested", untested=True))
+    assert said[-1] == "no test on the endpoint: --untested was given"
+    deployer.deploy(version, DeploymentRequest("animals", examples=str(tmp_path / "given.json")))
+    assert said[-1] == "the endpoint predicts 3 examples as they were evaluated"
+    given = Examples.load(tmp_path, "given.json")
+    Examples("own", given.instances, [{"label": "zebra"}] * 3).save(tmp_path)
+    with pytest.raises(UserError, match=r"example 0 of 3: got .*, not \{'label': 'zebra'\}"):
+        deployer.deploy(version, DeploymentRequest("other", examples=str(tmp_path / "examples.json")))
+    with pytest.raises(UserError, match="needs no examples"):
+        deployer.deploy(version, DeploymentRequest("other", examples="a", untested=True))
 
 
 @pytest.mark.parametrize(("status", "took_effect"), [(503, True), (403, False)])

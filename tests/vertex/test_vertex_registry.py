@@ -94,7 +94,7 @@ def test_versions_aliases_and_files(registry: Registry, tmp_path: Path) -> None:
     assert registry.names() == ["digits"]
     assert [version.number for version in registry.versions("digits")] == [1, 2]
     registry.set_alias("digits", "champion", 2)
-    assert registry.aliases("digits") == {"champion": 2, "challenger": 2, "default": 2}
+    assert registry.aliases("digits") == {"champion": 2, "challenger": 2}
 
 
 def test_a_model_is_encrypted_with_the_key_of_the_run_or_of_the_project(
@@ -254,7 +254,8 @@ def test_an_evaluation_that_did_not_arrive_is_imported_by_the_next_upload(
     vertex_api.fail_next("evaluations:import", 403)
     with pytest.raises(UserError, match="Upload again to complete it"):
         add(registry, model)
-    assert registry.aliases("digits") == {"default": 1}
+    assert registry.aliases("digits") == {}, "the service's own default is none of ours"
+    assert registry.version("digits", "1").aliases == ()
     assert add(registry, model).aliases == ("challenger", "champion")
     assert len(evaluations(vertex_api, 1)) == 1
 
@@ -317,7 +318,7 @@ def test_an_upload_killed_at_any_stage_leaves_whole_versions_only(
         assert all(is_whole(version) for version in registry.versions(name)), calls
         assert registry.aliases(name)["champion"] == 1
         assert add(registry, model, name, seen=1).number == 2, "the next upload takes up what is there"
-        assert registry.aliases(name) == {"champion": 2, "challenger": 2, "default": 2}
+        assert registry.aliases(name) == {"champion": 2, "challenger": 2}
         assert [version.number for version in registry.versions(name)] == [1, 2]
         assert len(evaluations(vertex_api, 2, name)) == 1
     assert calls == 7, "files, their check, version.json, the version, its evaluation, its aliases, and the end"

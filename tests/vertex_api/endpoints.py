@@ -25,12 +25,14 @@ class Endpoints:
         endpoints: by name.
         server: address of a prediction server that stands for the containers of all deployed models; its route for
             predictions is `/predict`.
+        servers: addresses of others, by the image that they stand for.
         asked: the deployed model of each prediction.
     """
 
     def __init__(self, names: Names, operations: Operations, models: Models, page_size: int) -> None:
         self.endpoints: dict[str, Any] = {}
         self.server = ""
+        self.servers: dict[str, str] = {}
         self.asked: list[str] = []
         self.page_size = page_size
         self._names, self._operations, self._models = names, operations, models
@@ -67,6 +69,14 @@ class Endpoints:
                 self._check_split(endpoint, dict(request.endpoint.traffic_split))
             setattr(endpoint, path, getattr(request.endpoint, path))
         return endpoint
+
+    def delete(self, request: Any) -> Any:
+        """DeleteEndpoint: one that has no models."""
+        endpoint = self._held(request.name)
+        if endpoint.deployed_models:
+            raise ApiError(400, f"Endpoint {endpoint.name} has deployed models.", "FAILED_PRECONDITION")
+        del self.endpoints[endpoint.name]
+        return self._operations.done(endpoint.name)
 
     def deploy(self, request: Any) -> Any:
         """DeployModel: `0` in the split is the new model."""
@@ -112,11 +122,14 @@ class Endpoints:
         if not number:
             raise ApiError(400, f"Endpoint {endpoint.name} doesn't have traffic_split.", "FAILED_PRECONDITION")
         self.asked.append(number)
-        instances = json_format.MessageToDict(api.PredictRequest.pb(request))["instances"]
-        answer = requests.post(f"{self.server}/predict", json={"instances": instances}, timeout=60)
+        content = json_format.MessageToDict(api.PredictRequest.pb(request))
+        body = {name: content[name] for name in ("instances", "parameters") if name in content}
+        deployed = next(each for each in endpoint.deployed_models if each.id == number)
+        container = self._models.get(api.GetModelRequest(name=f"{deployed.model}@{deployed.model_version_id}"))
+        server = self.servers.get(container.container_spec.image_uri, self.server)
+        answer = requests.post(f"{server}/predict", json=body, timeout=60)
         if answer.status_code != 200:
             raise ApiError(400, answer.text)
-        deployed = next(each for each in endpoint.deployed_models if each.id == number)
         response = api.PredictResponse(
             deployed_model_id=number, model=deployed.model, model_version_id=deployed.model_version_id
         )

@@ -109,6 +109,7 @@ class State:
                 "GetEndpoint": self.endpoints.get,
                 "ListEndpoints": self.endpoints.list,
                 "UpdateEndpoint": self.endpoints.update,
+                "DeleteEndpoint": self.endpoints.delete,
                 "DeployModel": self.endpoints.deploy,
                 "UndeployModel": self.endpoints.undeploy,
             },

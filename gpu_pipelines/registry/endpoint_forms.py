@@ -1,0 +1,114 @@
+"""How the containers that serve a model are asked for predictions, and what of their answers can be compared.
+
+This project's server answers in the form of `examples.json`. Of other containers:
+
+- Hugging Face's inference container takes an instance as its pipeline does, and answers as that does:
+  https://github.com/huggingface/huggingface-inference-toolkit at 833b5a2 (2025-08-25), handler.py, VertexAIHandler.
+- vLLM as Google builds it takes `{"prompt": …, "max_tokens": …}` and answers with the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.registry.serving_container import ServingContainer
+from gpu_pipelines.serving.comparison import TOLERANCE, differences
+
+
+class Form(Protocol):
+    """The form in which a container is asked."""
+
+    def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """An instance and the parameters, as the container takes them, from those of `examples.json`."""
+
+    def prediction(self, answer: Any) -> dict[str, Any] | None:
+        """An answer in the form of `examples.json`; None where it has nothing that was evaluated."""
+
+
+class OwnForm:
+    """This project's server, and whoever answers like it."""
+
+    def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return dict(instance), {}
+
+    def prediction(self, answer: Any) -> dict[str, Any] | None:
+        known = isinstance(answer, Mapping) and (
+            {"label", "scores"} <= set(answer) or {"loss", "tokens"} <= set(answer)
+        )
+        return dict(answer) if known else None
+
+
+class HuggingFaceForm:
+    """Hugging Face's inference container, by the pipelines of transformers."""
+
+    def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        (name, value), scores = next(iter(instance.items())), expected.get("scores")
+        if scores is None:
+            return value, {"max_new_tokens": 1}
+        # A text that is too long is cut, as it was in the evaluation, where the pipeline is told to.
+        return value, {"top_k": len(scores), **({"truncation": True} if name == "text" else {})}
+
+    def prediction(self, answer: Any) -> dict[str, Any] | None:
+        while isinstance(answer, Sequence) and len(answer) == 1 and isinstance(answer[0], Sequence):
+            answer = answer[0]  # some versions put the scores of one input into a list
+        if not isinstance(answer, Sequence) or not all(isinstance(each, Mapping) for each in answer):
+            return None
+        scores = {str(each["label"]): each["score"] for each in answer if {"label", "score"} <= set(each)}
+        return {"label": max(scores, key=lambda label: scores[label]), "scores": scores} if scores else None
+
+
+class VllmForm:
+    """vLLM of Model Garden; it gives no losses."""
+
+    def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return {**instance, "max_tokens": 1}, {}
+
+    def prediction(self, answer: Any) -> dict[str, Any] | None:
+        return None
+
+
+def form_of(container: ServingContainer) -> Form:
+    """The form in which a container is asked; of one that is not known, that of this project's server."""
+    if container.is_hugging_faces:
+        return HuggingFaceForm()
+    return VllmForm() if container.is_vllm else OwnForm()
+
+
+def judged(examples: Examples, answers: Sequence[Any], form: Form, of_the_user: bool) -> tuple[list[str], int]:
+    """What is wrong with a container's answers to the examples.
+
+    Args:
+        examples: inputs with what was evaluated, or what their user expects.
+        answers: one for each, as the container gave it.
+        form: of the container.
+        of_the_user: the examples are of the user and in the form of his container, whatever that is.
+
+    Returns:
+        A sentence for each answer that is wrong, and how many could be compared with what was expected.
+    """
+    if of_the_user:
+        wrong = [
+            f"example {number} of {len(answers)}: got {str(answer)[:200]}, not {str(expected)[:200]}"
+            for number, (expected, answer) in enumerate(zip(examples.predictions, answers, strict=True))
+            if not _same(expected, answer)
+        ]
+        return wrong, len(answers)
+    found = [form.prediction(answer) for answer in answers]
+    if not any(prediction is not None for prediction in found):
+        empty = [number for number, answer in enumerate(answers) if answer in (None, "", [], {})]
+        return [f"example {number} of {len(answers)}: the answer is empty" for number in empty], 0
+    return differences(examples, found), len(found)
+
+
+def _same(expected: Any, got: Any) -> bool:
+    """Whether two JSON values are the same, numbers within `TOLERANCE`; more keys than are expected may be there."""
+    if isinstance(expected, Mapping):
+        return isinstance(got, Mapping) and all(
+            key in got and _same(value, got[key]) for key, value in expected.items()
+        )
+    if isinstance(expected, list):
+        return isinstance(got, list) and len(got) == len(expected) and all(map(_same, expected, got))
+    numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (expected, got))
+    return bool(abs(expected - got) <= TOLERANCE * max(1.0, abs(expected)) if numbers else expected == got)

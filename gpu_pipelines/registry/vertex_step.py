@@ -1,0 +1,53 @@
+"""The image in which the steps of a pipeline job of Vertex AI run, as the job itself says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex.connection import pipeline_service, service_errors, tried_again
+
+#: The step that uploads: the one whose image matters. Its component has this name, or one that ends with a number.
+_UPLOADS = re.compile(r"comp-upload-model(-\d+)?")
+_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+
+
+def step_image(settings: ProjectSettings, pipeline_job: str) -> str:
+    """The image of the step that uploads; empty if the job may not be read, or does not say it.
+
+    Args:
+        settings: project and region.
+        pipeline_job: the job's resource name.
+    """
+    from google.protobuf import json_format
+
+    client: Any = pipeline_service(settings)
+    try:
+        with service_errors(f"Looking at {pipeline_job}"):
+            job = client.get_pipeline_job(name=pipeline_job, retry=tried_again())
+    except UserError as error:
+        print(f"warning: the image of this step is not known. {error.problem}", flush=True)
+        return ""
+    content = json_format.MessageToDict(type(job).pb(job))
+    spec = content.get("pipelineSpec", {})
+    labels = {
+        component.get("executorLabel")
+        for name, component in spec.get("components", {}).items()
+        if _UPLOADS.fullmatch(name)
+    }
+    executors = spec.get("deploymentSpec", {}).get("executors", {})
+    images = {executors[label].get("container", {}).get("image", "") for label in labels if label in executors}
+    image = images.pop() if len(images) == 1 else ""
+    if parameter := _PARAMETER.fullmatch(image):
+        return _value_of(content, parameter[1])
+    return "" if "{{" in image else image
+
+
+def _value_of(job: dict[str, Any], parameter: str) -> str:
+    """The value of a parameter of the pipeline that an image is; steps name it as the pipeline does, or longer."""
+    name = parameter.removeprefix("pipelinechannel--")
+    given = job.get("runtimeConfig", {}).get("parameterValues", {})
+    declared = job["pipelineSpec"].get("root", {}).get("inputDefinitions", {}).get("parameters", {})
+    return str(given.get(name, declared.get(name, {}).get("defaultValue", "")))

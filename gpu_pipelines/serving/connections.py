@@ -1,0 +1,175 @@
+"""The connections of the server: bounds on their number and on how long a client may take to send and to receive.
+
+uvicorn bounds neither; a subclass of its protocol does, which the server asks once a second. Of the other servers
+hypercorn has no time limit for a request's head either, and granian brings an event loop in Rust whose workers are
+processes of their own, each of which would load the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gpu_pipelines.serving.settings import ServerSettings
+
+#: Files that the process needs for all else: libraries, the model, the bucket.
+_OTHER_FILES = 128
+#: How long a client that was refused may go on sending, seconds.
+_LINGER_SECONDS = 1.0
+_FULL = "The server has as many connections as it takes. Try again."
+_SLOW = "The head of the request did not arrive in time."
+_NO_HTTP = "This is not HTTP/1.1, or its head is too large."
+
+
+class Connections:
+    """Makes the connections of a server and looks after them.
+
+    A connection that has no request in work may be closed at any time: the one that has waited longest gives way where
+    there are too many, so that whoever comes new is answered though others hold all connections open.
+
+    Args:
+        settings: how many there may be, and the time limits.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._most = _most_connections(settings.max_connections)
+        self._header_seconds, self._write_seconds = settings.header_seconds, settings.write_seconds
+        self.open: set[Connection] = set()
+        #: Closed before their time, by reason.
+        self.closed = {"slow head": 0, "slow reader": 0, "too many": 0}
+
+    def __call__(self, **arguments: Any) -> Connection:
+        """A connection, as uvicorn makes one of each that it accepts."""
+        return Connection(self, **arguments)
+
+    def added(self, connection: Connection) -> None:
+        """Counts a connection, and closes another for it if there are too many."""
+        self.open.add(connection)
+        if len(self.open) <= self._most:
+            return
+        self.closed["too many"] += 1
+        idle = [each for each in self.open if not each.has_request and each is not connection]
+        if idle:
+            min(idle, key=lambda each: each.waits_since).abort()
+        else:
+            connection.refuse(503, _FULL)
+
+    def sweep(self) -> None:
+        """Closes the connections whose clients take too long."""
+        now = time.monotonic()
+        for connection in list(self.open):
+            if connection.refused_since is not None:
+                if now - connection.refused_since > _LINGER_SECONDS:
+                    connection.abort()
+            elif connection.stuck_since is not None and now - connection.stuck_since > self._write_seconds:
+                self.closed["slow reader"] += 1
+                connection.abort()
+            elif connection.head_since is not None and now - connection.head_since > self._header_seconds:
+                self.closed["slow head"] += 1
+                connection.refuse(408, _SLOW)
+
+
+class Connection(H11Protocol):
+    """A connection of uvicorn that knows how long it has been waiting for what.
+
+    Attributes:
+        head_since: since when the head of a request is awaited; None between requests and while one is in work.
+        stuck_since: since when the client takes nothing of an answer that does not fit into the buffers.
+        refused_since: when it was refused; what still arrives is not read.
+        waits_since: when its last request ended, or it was made.
+    """
+
+    def __init__(self, all_of_them: Connections, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._all = all_of_them
+        self.head_since: float | None = None
+        self.stuck_since: float | None = None
+        self.refused_since: float | None = None
+        self.waits_since = 0.0
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a request is in work."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.head_since = self.waits_since = time.monotonic()
+        self._all.added(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.open.discard(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing() or self.refused_since is not None:
+            return
+        if self.head_since is None and not self.has_request:
+            self.head_since = time.monotonic()
+        super().data_received(data)
+        if self.has_request:
+            self.head_since = None
+
+    def on_response_complete(self) -> None:
+        self.waits_since = time.monotonic()
+        # What else has arrived is part of the next request, or of a body that nobody wanted; neither may take for ever.
+        rest = self.conn.trailing_data[0] or self.conn.their_state is h11.SEND_BODY
+        self.head_since = self.waits_since if rest else None
+        super().on_response_complete()
+        if self.has_request:
+            self.head_since = None
+
+    def pause_writing(self) -> None:
+        self.stuck_since = time.monotonic()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.stuck_since = None
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, _NO_HTTP)
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answers what is not, or not yet, a request, and closes.
+
+        What the client is still sending is taken for a moment: closed at once, the system would tell it of an error
+        before it has read the answer.
+        """
+        if self.transport.is_closing() or self.refused_since is not None:
+            return
+        self.refused_since = time.monotonic()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": message}).encode()
+            headers = [
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            response = h11.Response(status_code=status, headers=headers, reason=_REASONS[status])
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.write_eof()
+
+    def abort(self) -> None:
+        """Closes at once, whatever is on its way."""
+        self._all.open.discard(self)
+        self.transport.abort()
+
+
+_REASONS = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable"}
+
+
+def _most_connections(wanted: int) -> int:
+    """So many connections as are wanted and as the process may have files, of which it may have more if it asks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted + _OTHER_FILES:
+        soft = min(hard, wanted + _OTHER_FILES) if hard != resource.RLIM_INFINITY else wanted + _OTHER_FILES
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(wanted, soft - _OTHER_FILES))

@@ -1,0 +1,39 @@
+"""Bounds on what is logged, whatever clients send."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+#: So many lines of a kind within so many seconds.
+_LINES, _SECONDS = 10, 10.0
+
+
+class LogLimit(logging.Filter):
+    """Lets a few lines through in each interval, and says with the next one how many it has held back."""
+
+    def __init__(self, lines: int = _LINES, seconds: float = _SECONDS) -> None:
+        super().__init__()
+        self._lines, self._seconds = lines, seconds
+        self._lock = threading.Lock()
+        self._begun, self._passed, self._held = float("-inf"), 0, 0
+
+    def allows(self) -> tuple[bool, int]:
+        """Whether a line may be written now, and how many were held back since the last one."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._begun >= self._seconds:
+                self._begun, self._passed = now, 0
+            if self._passed >= self._lines:
+                self._held += 1
+                return False, 0
+            self._passed += 1
+            held, self._held = self._held, 0
+            return True, held
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        allowed, held = self.allows()
+        if allowed and held:
+            record.msg, record.args = f"{record.getMessage()} ({held} lines like this were left out)", ()
+        return allowed

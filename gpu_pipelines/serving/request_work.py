@@ -1,0 +1,230 @@
+"""What happens between the body of a request and its predictions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpu_pipelines.serving.admission import Admission, Body, TooBusyError
+from gpu_pipelines.serving.batching import Batcher, QueueFullError
+from gpu_pipelines.serving.preparation import AT_ONCE, FairDecoder, Pending
+from gpu_pipelines.serving.request_body import TooLargeError, WrongRequest, inflated
+from gpu_pipelines.serving.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from gpu_pipelines.serving.predictors import Predictor
+
+#: Wrong instances that are told of in one answer.
+_MOST_TOLD = 5
+#: What is answered within so many seconds is not worth watching its client.
+_SOON = 0.25
+#: From the text of a body to instances, parameters and whatever else the answer needs.
+Parse = Callable[[bytes], tuple[list[Any], dict[str, Any], Any]]
+
+
+class RefusedError(Exception):
+    """A request that is not answered with predictions.
+
+    Args:
+        status: of HTTP.
+        message: what is wrong and what to do.
+        again_seconds: when to try again; 0 for not.
+        rest: whether some of the body may not have been read.
+    """
+
+    def __init__(self, status: int, message: str, again_seconds: int = 0, rest: bool = False) -> None:
+        super().__init__(message)
+        self.status, self.message, self.again_seconds, self.rest = status, message, again_seconds, rest
+
+
+class ClientGoneError(Exception):
+    """The client has closed the connection; whatever it asked for is not needed."""
+
+
+class Predicted(NamedTuple):
+    """Predictions, the parameters that were asked for, and what else the parser gave."""
+
+    predictions: list[Any]
+    parameters: dict[str, Any]
+    more: Any
+
+
+class _Read(NamedTuple):
+    pending: list[Pending]
+    rows: list[Any] | None
+    parameters: dict[str, Any]
+    more: Any
+    inflated: int
+
+
+class RequestWork:
+    """Takes requests as far as the settings allow and gives their predictions.
+
+    Args:
+        settings: limits.
+        predictor: the model.
+        batcher: what its rows go to.
+    """
+
+    def __init__(self, settings: ServerSettings, predictor: Predictor, batcher: Batcher) -> None:
+        self._settings, self._predictor, self._batcher = settings, predictor, batcher
+        self.admission = Admission(
+            settings.max_requests, settings.max_megabytes_held << 20, settings.max_pixels_waiting
+        )
+        threads = os.cpu_count() or 1
+        self._reading = ThreadPoolExecutor(threads, thread_name_prefix="read")
+        self._decoder = FairDecoder(threads, settings.max_pixels_at_once)
+
+    def close(self) -> None:
+        """Ends the threads once they have done what they are at."""
+        self._reading.shutdown()
+        self._decoder.close()
+
+    async def predicted(self, request: Any, parse: Parse) -> Predicted:
+        """The predictions of a request.
+
+        Args:
+            request: of Starlette.
+            parse: of its protocol.
+
+        Raises:
+            RefusedError: it cannot be answered, with the reason.
+            ClientGoneError: nobody waits for the answer.
+        """
+        most, limits = self._settings.max_request_bytes, self._settings
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > most:
+            raise self._too_large()
+        compressed = _is_compressed(request.headers.get("content-encoding", ""))
+        try:
+            with self.admission.body() as body:
+                try:
+                    content = await asyncio.wait_for(self._body(request, body), limits.read_seconds)
+                except (asyncio.TimeoutError, TimeoutError):
+                    told = f"The body did not arrive within {limits.read_seconds:g} s."
+                    raise RefusedError(408, told, rest=True) from None
+                with self.admission.request():
+                    return await _in_time(
+                        self._work(content, compressed, body, parse), request, limits.deadline_seconds
+                    )
+        except (TooBusyError, QueueFullError):
+            told = "The server has as many requests as it takes. Try again."
+            raise RefusedError(429, told, again_seconds=1, rest=True) from None
+        except TooLargeError:
+            raise self._too_large() from None
+        except WrongRequest as wrong:
+            raise RefusedError(400, str(wrong)) from None
+
+    async def _body(self, request: Any, body: Body) -> bytes:
+        pieces = []
+        async for piece in request.stream():
+            body.add(len(piece))
+            if body.size > self._settings.max_request_bytes:
+                raise TooLargeError
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def _work(self, content: bytes, compressed: bool, body: Body, parse: Parse) -> Predicted:
+        loop = asyncio.get_running_loop()
+        answered = None
+        with self._batcher.more_to_come():
+            read: _Read = await loop.run_in_executor(self._reading, self._read, content, compressed, parse)
+            body.add(read.inflated)
+            if read.rows is not None:
+                answered = self._batcher.submit(read.rows)
+        if answered is None:
+            answered = self._batcher.submit(await self._decoded(read.pending))
+        try:
+            return Predicted(await asyncio.wrap_future(answered), read.parameters, read.more)
+        except Exception as error:  # whatever the model raised; the batcher has logged it
+            told = f"The prediction failed: {type(error).__name__}. The server's log says why."
+            raise RefusedError(500, told) from None
+
+    def _read(self, content: bytes, compressed: bool, parse: Parse) -> _Read:
+        """Reads a request; its rows too, unless that is much work."""
+        if compressed:
+            content = inflated(content, self._settings.max_request_bytes)
+        instances, given, more = parse(content)
+        parameters = self._predictor.checked(given)
+        pending = _all_right([lambda each=each: self._predictor.read(each, parameters) for each in instances])
+        rows = None
+        if sum(each.pixels for each in pending) <= AT_ONCE:
+            rows = _all_right([each.row for each in pending])
+        return _Read(pending, rows, given, more, len(content) if compressed else 0)
+
+    async def _decoded(self, pending: Sequence[Pending]) -> list[Any]:
+        """The rows of a request with large images, which takes turns with others."""
+        with self.admission.decoding(sum(each.pixels for each in pending)):
+            flow, futures = self._decoder.submit(pending)
+            try:
+                done = await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+            finally:
+                self._decoder.drop(flow)
+        return _all_right([lambda each=each: _raised(each) for each in done])
+
+    def _too_large(self) -> RefusedError:
+        told = f"The body is larger than {self._settings.max_request_megabytes} MiB. Send less."
+        return RefusedError(413, told, rest=True)
+
+
+async def _in_time(work: Coroutine[Any, Any, Predicted], request: Any, seconds: float) -> Predicted:
+    """Waits for the predictions until the deadline, or until the client has gone; what is not begun is left undone."""
+    until = time.monotonic() + seconds
+    task = asyncio.ensure_future(work)
+    gone: asyncio.Future[None] | None = None
+    try:
+        await asyncio.wait({task}, timeout=min(_SOON, seconds))
+        if not task.done():
+            gone = asyncio.ensure_future(_disconnected(request))
+            await asyncio.wait(
+                {task, gone}, timeout=max(0.0, until - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
+            )
+        if task.done():
+            return task.result()
+        if gone and gone.done():
+            raise ClientGoneError
+        told = f"The request was not answered within {seconds:g} s. Send less at once, or try again later."
+        raise RefusedError(504, told)
+    finally:
+        for each in (task, gone):
+            if each is not None:
+                each.cancel()
+
+
+async def _disconnected(request: Any) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _is_compressed(encoding: str) -> bool:
+    """Whether a body is compressed, in the way that this server knows."""
+    encoding = encoding.strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip"):
+        told = f"The body is encoded as {encoding[:40]!r}. Send it as it is, or with Content-Encoding: gzip."
+        raise RefusedError(415, told, rest=True)
+    return encoding.endswith("gzip")
+
+
+def _all_right(makers: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What all of them give, or a `WrongRequest` that tells of each instance that is wrong."""
+    found, wrong = [], []
+    for number, make in enumerate(makers):
+        try:
+            found.append(make())
+        except WrongRequest as error:
+            wrong.append(f"instances[{number}]: {error}")
+            if len(wrong) == _MOST_TOLD:
+                break
+    if wrong:
+        raise WrongRequest("\n".join(wrong))
+    return found
+
+
+def _raised(result: Any) -> Any:
+    if isinstance(result, BaseException):
+        raise result
+    return result
