@@ -46,7 +46,7 @@ class ShiftCheck:
         moved: it is another than it was, by more than chance and by more than what counts.
         why: both values, in words.
         before, now: the values; None where there are none.
-        low: the least that it has fallen (of a loss, risen), but for one time in 1,000; None where that is not known.
+        low: the least that it has fallen (of a loss, risen), at the confidence of the test; None where not known.
         p_value: of the shares of classes.
     """
 
@@ -100,11 +100,13 @@ def shift_gate(found: Sequence[ShiftCheck], version: int, accepted: bool) -> Gat
         accepted: the user says that the data is meant to be another.
     """
     moved = [check.why for check in found if check.moved]
+    if not found:
+        return GateResult(NO_SHIFT, None, None, True, f"nothing is known of the data of version {version}")
     if not moved:
         why = f"nothing has moved beyond chance since version {version} was evaluated"
         shown = [check.why for check in found if check.low is not None or check.p_value is not None]
         return GateResult(NO_SHIFT, None, None, True, f"{why} ({'; '.join(shown)})" if shown else why)
-    why = f"it is not what version {version} was evaluated on: {'; '.join(moved)}"
+    why = f"the data is not what version {version} was evaluated on: {'; '.join(moved)}"
     if accepted:
         return GateResult(NO_SHIFT, None, None, True, f"{why}; that is meant (accept_shift)")
     return GateResult(NO_SHIFT, None, None, False, f"{why}. Look at the data; if that is meant, give accept_shift=true")
@@ -179,7 +181,7 @@ def _fallen(what: str, before: tuple[int, int], now: tuple[int, int], level: flo
     moved = low > 0 and fall >= least
     why = f"{what} was {values[0]} on {before[1]:,} rows and is {values[1]} on {now[1]:,}"
     if moved:
-        why += f", a fall of at least {low:.4f} (but for one chance in {round(1 / level):,})"
+        why += f", a fall of at least {low:.4f} at {100 * (1 - level):.6g}% confidence"
     return ShiftCheck(what, moved, why, first.value, second.value, low)
 
 
@@ -202,5 +204,5 @@ def _risen(before: Estimate, now: Estimate) -> ShiftCheck:
     moved = low > 0 and rise >= LEAST_RISE * abs(before.value) and math.isfinite(rise)
     why = f"its loss was {before.value:.4f} and is {now.value:.4f} nats"
     if moved:
-        why += f", a rise of at least {low:.4f} (but for one chance in {round(1 / LEVEL):,})"
+        why += f", a rise of at least {low:.4f} at {100 * (1 - LEVEL):.6g}% confidence"
     return ShiftCheck("its loss", moved, why, before.value, now.value, low)

@@ -78,7 +78,7 @@ def test_a_champion_that_fails_on_the_new_rows_is_an_alarm() -> None:
     assert "its accuracy" in moved(found)
     gate = shift_gate(found, 3, accepted=False)
     assert not gate.passed
-    assert "it is not what version 3 was evaluated on: its accuracy was 0.9" in gate.why
+    assert "the data is not what version 3 was evaluated on: its accuracy was 0.9" in gate.why
     assert "on 113 rows and is 0.2" in gate.why
     assert gate.why.endswith("if that is meant, give accept_shift=true")
     accepted = shift_gate(found, 3, accepted=True)
@@ -166,7 +166,7 @@ def test_where_nothing_is_known_nothing_has_moved() -> None:
     then = recorded(language_model(0, 30, 3.0), no_classes(), data=None, test={"rows": 3, "metrics": {}})
     found = checks(then, no_classes(), language_model(1, 30, 9.0))
     assert found == []
-    assert shift_gate(found, 1, False).why == "nothing has moved beyond chance since version 1 was evaluated"
+    assert shift_gate(found, 1, False).why == "nothing is known of the data of version 1"
 
 
 @pytest.mark.slow
