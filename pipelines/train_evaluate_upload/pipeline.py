@@ -98,11 +98,13 @@ def problems_on_vertex(arguments: Mapping[str, Any], data_nodes: int = 1) -> lis
     """
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     found = prepare.problems_on(data_nodes)
-    source, registry = prepare.source, evaluation.registry
-    if not source.startswith(READ_ANYWHERE) and not _in_mounted_bucket(source):
-        found.append(
-            f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give gs://BUCKET/FOLDER."
-        )
+    registry = evaluation.registry
+    for name, source in prepare.places.items():
+        if not source.startswith(READ_ANYWHERE) and not _in_mounted_bucket(source):
+            found.append(
+                f"The {name} {source} is not where Vertex AI can read it. Copy it into a bucket and give "
+                "gs://BUCKET/FOLDER."
+            )
     if is_local(registry):
         found.append(
             f"The registry {registry} would be a directory of the container, lost at its end. Give registry=vertex:// "
@@ -143,8 +145,9 @@ def problems_on_kubeflow(arguments: Mapping[str, Any], mounted: str) -> list[str
     found = []
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     where = f"the mounted claim, {mounted}…" if mounted else "a bucket, gs://BUCKET/FOLDER"
-    if not prepare.source.startswith(READ_ANYWHERE) and not is_there(prepare.source):
-        found.append(f"The source {prepare.source} is not where the pods can read it. Copy it into {where}.")
+    for name, source in prepare.places.items():
+        if not source.startswith(READ_ANYWHERE) and not is_there(source):
+            found.append(f"The {name} {source} is not where the pods can read it. Copy it into {where}.")
     if is_local(evaluation.registry) and not is_there(evaluation.registry):
         found.append(
             f"The registry {evaluation.registry} would be a directory of the container, lost at its end. Give "
@@ -164,7 +167,8 @@ def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
     """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
     program = digest_of_program()
     source = arguments["source"]
-    data = source_fingerprint(source, arguments["billing_project"])
+    sources = fields_from(PrepareSettings, arguments).sources.values()
+    data = "".join(source_fingerprint(place, arguments["billing_project"]) for place in sources)
     champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
     seen = f"{champion.place} {champion.info['created']}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
