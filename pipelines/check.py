@@ -69,6 +69,11 @@ def check(arguments: Mapping[str, Any]) -> Checked:
     fingerprint = source_fingerprint(values["source"], values["billing_project"])
     print(f"the source {values['source']} is of the fingerprint {fingerprint[:16]}", flush=True)
     steps = by_step(given, request.SETTINGS)
+    if values["test_source"]:
+        # An input of the step, so that no service takes what it made of another test set.
+        steps["prepare"]["test_source_fingerprint"] = source_fingerprint(
+            values["test_source"], values["billing_project"]
+        )
     if arguments["checkpoint_uri"]:
         steps["train"]["checkpoint_uri"] = arguments["checkpoint_uri"]
     return Checked(fingerprint, steps)

@@ -41,6 +41,7 @@ def prepare_data(
     shard_megabytes: int = 0,
     slice_by: str = "",
     source_fingerprint: str = "",
+    test_source_fingerprint: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Reads a data set, checks every row, and writes train, val and test splits that can be mapped into memory.
@@ -103,6 +104,7 @@ def prepare_data(
             that the evaluation can score each value apart. Empty for none.
         source_fingerprint: What check_request told of the source, so that no result of other data is taken from a
             cache: the name of a source stays when its files change. Empty where nothing is cached.
+        test_source_fingerprint: The same of the test source.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from gpu_pipelines.recipes.image_features import (
 )
 
 EXAMPLES = 200
+#: Among the problems of a survey, that of images that cannot be opened.
+UNREADABLE = "unreadable image"
 
 
 class Examples:
@@ -32,16 +33,19 @@ class Examples:
     def __init__(self) -> None:
         self._kept: list[tuple[int, bytes]] = []
 
-    def offer(self, record: Record) -> None:
-        """Takes a record if it is one of them; no other is read."""
+    def offer(self, record: Record) -> str:
+        """Takes a record if it is one of them; no other is read. Returns why it cannot be read, or nothing."""
         # Negative, because heapq has the smallest first.
         place = -content_number(record.source.encode("utf-8", "surrogatepass"))
         if len(self._kept) == EXAMPLES and place <= self._kept[0][0]:
-            return
-        with suppress(OSError, ValueError, UnreadableImageError):
+            return ""
+        try:
             encoded = record.read()
             open_image(encoded)
-            self.add(place, encoded)
+        except (OSError, ValueError, UnreadableImageError) as error:
+            return getattr(error, "strerror", None) or str(error)
+        self.add(place, encoded)
+        return ""
 
     def add(self, place: int, encoded: bytes) -> None:
         """Takes an image that another has found, if it is one of them."""
@@ -72,8 +76,9 @@ class Survey:
         examples = [encoded for _, encoded in self.examples.items()]
         found = choose_geometry(examples, settings.image_size, settings.color_mode, EXAMPLES)
         if found is None:
+            first = f" (first: {self.problems[UNREADABLE][:300]})" if UNREADABLE in self.problems else ""
             raise UserError(
-                f"None of the {self.rows:,} files of {settings.source} is an image that can be read.",
+                f"None of the {self.rows:,} files of {settings.source} is an image that can be read{first}.",
                 "Check that the source holds images (PNG, JPEG, WebP, …) and not something else.",
             )
         return found
@@ -128,6 +133,6 @@ def survey(source: Source, settings: PrepareSettings, check: Callable[[], None] 
             found.problems.setdefault(record.problem.reason, f"{record.source}: {record.problem.detail}")
             continue
         found.labels.add(record.label)
-        if is_open:
-            found.examples.offer(record)
+        if is_open and (why := found.examples.offer(record)):
+            found.problems.setdefault(UNREADABLE, f"{record.source}: {why}")
     return found

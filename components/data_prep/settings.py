@@ -148,6 +148,16 @@ class PrepareSettings:
         return frozenset(name.strip() for name in self.missing_labels.split(","))
 
     @property
+    def sources(self) -> dict[str, str]:
+        """The sources of rows, by the name of the parameter."""
+        return {"source": self.source, **({"test_source": self.test_source} if self.test_source else {})}
+
+    @property
+    def places(self) -> dict[str, str]:
+        """All places that data is read from, by the name of the parameter."""
+        return {**self.sources, **({"image_root": self.image_root} if self.image_root else {})}
+
+    @property
     def needs_judgement(self) -> bool:
         """Whether all records have to be known before the first is assigned to a split."""
         return bool(self.stratify or self.near_duplicates or self.test_source or self.label_conflicts == "reject")

@@ -128,7 +128,8 @@ def _first_places(files: Iterable[Path], reasons: set[str]) -> dict[str, str]:
         with file.open(encoding="utf-8") as lines:
             for line in lines:
                 row = json.loads(line)
-                found.setdefault(row["reason"], row["source"][:200])
+                where = [part[:200] for part in (row["source"], row["detail"]) if part]
+                found.setdefault(row["reason"], ": ".join(where))
                 if found.keys() == reasons:
                     return found
     return found

@@ -67,13 +67,23 @@ def open_image(encoded: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(encoded), formats=IMAGE_FORMATS)
     except UnidentifiedImageError:
-        raise UnreadableImageError(f"not an image in a format that is read ({', '.join(IMAGE_FORMATS)})") from None
+        raise UnreadableImageError(_why_unknown(encoded)) from None
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged bytes.
         raise UnreadableImageError(str(error) or type(error).__name__) from None
     # Pillow only warns up to twice its limit; turning the warning into an error would not be safe in threads.
     if image.width * image.height > (Image.MAX_IMAGE_PIXELS or np.inf):
         raise UnreadableImageError(f"{image.width} × {image.height} pixels look like a decompression bomb")
     return image
+
+
+def _why_unknown(encoded: bytes) -> str:
+    Image.init()
+    for name, (_, accept) in Image.OPEN.items():
+        # By the first bytes alone, as Pillow chooses who opens it; there may be too few for some.
+        with suppress(Exception):
+            if name not in IMAGE_FORMATS and accept and accept(encoded[:16]) is True:
+                return f"an image in the format {name}; those that are read are {', '.join(IMAGE_FORMATS)}"
+    return "not an image that Pillow knows"
 
 
 def choose_geometry(

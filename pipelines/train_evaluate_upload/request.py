@@ -95,11 +95,13 @@ def problems_on_vertex(arguments: Mapping[str, Any], data_nodes: int = 1) -> lis
     """
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     found = prepare.problems_on(data_nodes)
-    source, registry = prepare.source, evaluation.registry
-    if not source.startswith(READ_ANYWHERE) and not _in_mounted_bucket(source):
-        found.append(
-            f"The source {source} is not where Vertex AI can read it. Copy it into a bucket and give gs://BUCKET/FOLDER."
-        )
+    registry = evaluation.registry
+    for name, source in prepare.places.items():
+        if not source.startswith(READ_ANYWHERE) and not _in_mounted_bucket(source):
+            found.append(
+                f"The {name} {source} is not where Vertex AI can read it. Copy it into a bucket and give "
+                "gs://BUCKET/FOLDER."
+            )
     if is_local(registry):
         found.append(_lost(registry))
     model = fields_from(TrainingSettings, arguments).model
@@ -138,8 +140,9 @@ def problems_on_kubeflow(arguments: Mapping[str, Any], mounted: str) -> list[str
     found = []
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     where = f"the mounted claim, {mounted}…" if mounted else "a bucket, gs://BUCKET/FOLDER"
-    if not prepare.source.startswith(READ_ANYWHERE) and not is_there(prepare.source):
-        found.append(f"The source {prepare.source} is not where the pods can read it. Copy it into {where}.")
+    for name, source in prepare.places.items():
+        if not source.startswith(READ_ANYWHERE) and not is_there(source):
+            found.append(f"The {name} {source} is not where the pods can read it. Copy it into {where}.")
     if is_local(evaluation.registry) and not is_there(evaluation.registry):
         found.append(
             f"The registry {evaluation.registry} would be a directory of the container, lost at its end. Give "

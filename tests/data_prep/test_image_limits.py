@@ -82,7 +82,7 @@ def test_an_eps_named_png_starts_no_program(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "EPS")
-    with pytest.raises(UnreadableImageError, match="not an image in a format that is read"):
+    with pytest.raises(UnreadableImageError, match="an image in the format EPS; those that are read are PNG, JPEG"):
         decode(file.getvalue(), ImageGeometry(8, "RGB"))
     assert choose_geometry([file.getvalue()]) is None
     assert not (tmp_path / "started").exists()

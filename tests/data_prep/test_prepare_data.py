@@ -29,7 +29,7 @@ from gpu_pipelines.errors import UserError
 
 
 def prepare(source: Path | str, directory: Path, **changes: Any) -> Manifest:
-    options = {"val_fraction": 0.25, "test_fraction": 0.25, **changes}
+    options = {"val_fraction": 0.25, "test_fraction": 0.25, "max_rejected": "unlimited", **changes}
     return prepare_data(PrepareSettings(source=str(source), **options), directory)
 
 
@@ -114,7 +114,8 @@ def test_folder_csv_jsonl_and_parquet_of_the_same_images_give_the_same_rows(phot
     prepare(photos, tmp_path / "folder")
     wanted = {name: Dataset(tmp_path / "folder").split(name) for name in SPLITS}
     for table in ("t.csv", "t.jsonl", "t.parquet"):
-        prepare(tmp_path / table, tmp_path / f"{table} out")
+        named = {} if table == "t.parquet" else {"image_root": str(photos)}
+        prepare(tmp_path / table, tmp_path / f"{table} out", **named)
         for name, split in wanted.items():
             got = Dataset(tmp_path / f"{table} out").split(name)
             assert len(got) == len(split)
@@ -157,7 +158,7 @@ def test_rows_keep_their_split_when_a_table_is_reordered(photos: Path, tmp_path:
     for name, order in {"one": files, "two": files[::-1]}.items():
         lines = [json.dumps({"image": str(path), "label": path.parent.name}) for path in order]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-        prepare(tmp_path / f"{name}.jsonl", tmp_path / name)
+        prepare(tmp_path / f"{name}.jsonl", tmp_path / name, image_root=str(photos))
         splits.append({source.split(" ")[1]: split for source, split in split_by_source(tmp_path / name).items()})
     assert len(splits[0]) == 180
     assert splits[0] == splits[1]
