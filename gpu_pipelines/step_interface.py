@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,9 +25,24 @@ PLACE = "place"
 
 
 def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
-    """Makes a settings dataclass of those arguments that have the names of its fields."""
-    names = [field.name for field in fields(settings)]  # type: ignore[arg-type]
-    return settings(**{name: arguments[name] for name in names if name in arguments})
+    """Makes a settings dataclass of those arguments that have the names of its fields, with the types of these."""
+    found = {
+        field.name: _as_the_default(arguments[field.name], field.default)
+        for field in fields(settings)  # type: ignore[arg-type]
+        if field.name in arguments
+    }
+    return settings(**found)
+
+
+def _as_the_default(value: Any, default: Any) -> Any:
+    """A number with the type of a default: services hand 15 over for 15.0, and 2.0 for 2.
+
+    As another number it would be equal, but not the same text in a digest of the settings.
+    """
+    kind = type(default)
+    if kind not in (int, float) or not isinstance(value, (int, float)) or isinstance(value, bool):
+        return value
+    return kind(value) if math.isfinite(value) and value == kind(value) else value
 
 
 def with_advanced(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,9 +58,7 @@ def with_advanced(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in (arguments.get("advanced") or {}).items():
         if name not in merged:
             raise UserError(f"advanced has a field {name[:80]!r}.", nearest(name, sorted(merged)))
-        kind = type(merged[name])
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        merged[name] = kind(value) if kind in (int, float) and is_number and value == kind(value) else value
+        merged[name] = _as_the_default(value, merged[name])
     return merged
 
 

@@ -218,7 +218,7 @@ def test_names_of_functions_are_checked_before_anything_runs(tmp_path: Path) -> 
     for wrong in ("module", "file.py", "module.f()", "a-b:f", "file.py:", ":f", "gs://bucket/file.txt:f"):
         assert len(EvaluationSettings(scoring_function=wrong).problems("causal_lm")) == 1, wrong
     absent = EvaluationSettings(scoring_function=f"{tmp_path}/absent.py:f")
-    assert "there is no file" in absent.problems_here()[0]
+    assert "There is no file" in absent.problems_here()[0]
     assert EvaluationSettings(scoring_function="module:f", gates=["bleu>=0.3"], select_by="-wer").problems("x") == []
     assert json.dumps(EvaluationSettings().gates) == "[]"
 

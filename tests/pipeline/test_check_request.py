@@ -17,7 +17,7 @@ from gpu_pipelines.components.catalog import load_component
 from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.check import check
-from gpu_pipelines.step_interface import with_advanced
+from gpu_pipelines.step_interface import fields_from, with_advanced
 from gpu_pipelines.targets.local import LocalRun, LocalTarget, run_locally
 
 if TYPE_CHECKING:
@@ -98,6 +98,13 @@ def test_a_step_takes_what_it_is_handed_on_for_its_own() -> None:
     assert repr(merged) == "{'seed': 3, 'rate': 1.0, 'gates': ['a']}"
     with pytest.raises(UserError, match="advanced has a field 'sed'"):
         with_advanced({"seed": 0, "advanced": {"sed": 1}})
+
+
+def test_settings_are_the_same_however_a_service_writes_numbers() -> None:
+    written = (dict.fromkeys(("epochs", "seed"), 15), dict.fromkeys(("epochs", "seed"), 15.0))
+    first, second = (fields_from(TrainingSettings, given) for given in written)
+    assert repr(first) == repr(second) == repr(TrainingSettings(epochs=15.0, seed=15))
+    assert first.configuration_hash() == second.configuration_hash()
 
 
 def test_checkpoints_of_other_parameters_are_refused_before_the_data_is_prepared(

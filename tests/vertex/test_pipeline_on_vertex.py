@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 COMPILED = Path(__file__).parents[2] / "compiled"
 KEY = "projects/example-project/locations/us-central1/keyRings/r/cryptoKeys/k"
 OF_THE_JOB = {"encryption_spec_key_name": KEY, "failure_policy": "fast"}
-FEW_STEPS = {"image_size": 16, "max_steps": 6, "checkpoint_every_steps": 3, "global_batch_size": 16}
+FEW_STEPS = {"image_size": 16, "global_batch_size": 16, "advanced": {"max_steps": 6, "checkpoint_every_steps": 3}}
+TASK = {"train_evaluate_upload": "image_classification"}
 Run = Callable[..., Any]
 
 
@@ -39,10 +40,9 @@ def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
     runs = count(1)
 
     def submit(pipeline: str = "train_evaluate_upload", **parameters: Any) -> Any:
-        file = COMPILED / pipeline / "vertex" / "l4-1.yaml"
-        job = sdk.PipelineJob(
-            "train", str(file), parameter_values=parameters, job_id=f"train-{next(runs)}", **OF_THE_JOB
-        )
+        file = COMPILED / pipeline / "vertex" / TASK.get(pipeline, "") / "l4-1.yaml"
+        given = {"steps_image": "eu.example/steps:1", **parameters}
+        job = sdk.PipelineJob("train", str(file), parameter_values=given, job_id=f"train-{next(runs)}", **OF_THE_JOB)
         job.submit()
         backend.run(job.resource_name)
         return vertex_api.state.pipeline_jobs.job(job.resource_name), backend.mails
@@ -105,7 +105,7 @@ def test_retraining_on_data_that_grows_ends_with_two_versions(vertex_api: Vertex
 def test_a_step_that_fails_fails_the_run_and_its_log_says_why(vertex_api: VertexApi, run: Run) -> None:
     job, _ = run(source="/nowhere")
     assert job.state.name == "PIPELINE_STATE_FAILED"
-    assert "The failed tasks are: [prepare-data]." in job.error.message
+    assert "The failed tasks are: [check-request]." in job.error.message
     states = {task.task_name: task.state.name for task in job.job_detail.task_details}
-    assert (states["prepare-data"], states["train-model"]) == ("FAILED", "PENDING")
+    assert (states["check-request"], states["prepare-data"]) == ("FAILED", "PENDING")
     assert any(line.startswith("error: ") and "/nowhere" in line for line in vertex_api.state.logs.messages())
