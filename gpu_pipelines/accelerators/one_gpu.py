@@ -86,7 +86,7 @@ def named_evaluation_plan(spec: str, training: AcceleratorPlan) -> AcceleratorPl
     Raises:
         UserError: it cannot be had in the region of the training.
     """
-    require_gpu(spec, "The evaluation")
+    require_gpu(spec, "the cloud")
     for strategy in dict.fromkeys((training.strategy, "standard")):
         if strategy == "reservation":
             continue

@@ -77,18 +77,14 @@ def require_gpu(spec: str, where: str) -> None:
 
     Args:
         spec: `NAME:COUNT`.
-        where: where it is to run, as the beginning of a sentence: "Vertex AI".
+        where: where it is to run, "Vertex AI" say.
 
     Raises:
         UserError: it is `cpu:N`.
     """
     parts = split_spec(spec)
     if parts is not None and canonical(parts[0]) == CPU:
-        raise UserError(
-            f"{shown(spec)} is for CPU processes of this machine. {where} runs on GPUs.",
-            "Give one, l4:1 say; gpu-pipelines accelerators list shows them all. On this machine a "
-            "pipeline runs with --target local.",
-        )
+        raise UserError(f"{spec.strip()} is for this machine; {where} has no such machine.", "Take a GPU, e.g. l4:1.")
 
 
 def canonical(text: str) -> str:

@@ -132,7 +132,7 @@ def _text(
         from gpu_pipelines.targets.local import compiled_for_here
 
         return compiled_for_here(pipeline, plan_request(request), task)
-    require_gpu(request.spec, {"vertex": "Vertex AI", "kubeflow": "GKE"}[target])
+    require_gpu(request.spec, {"vertex": "Vertex AI", "kubeflow": "Kubeflow"}[target])
     planned = plan_request(request)
     evaluation = named_evaluation_plan(evaluation_accelerator, planned) if evaluation_accelerator else None
     if target == "kubeflow":

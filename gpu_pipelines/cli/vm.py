@@ -169,7 +169,7 @@ def _requested(given: dict[str, Any]) -> tuple[VirtualMachine, AcceleratorPlan]:
 
     if not given["accelerator"]:
         raise UserError("A VM needs GPUs.", "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them.")
-    require_gpu(given["accelerator"], "A VM of this command")
+    require_gpu(given["accelerator"], "Compute Engine")
     names = ("project", "region", "image", "service_account", "encryption_key")
     settings = load_project_settings({name: given[name] for name in names})
     settings = options.with_labels(settings, given["label"])

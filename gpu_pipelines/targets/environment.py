@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def problems_of_variables(names: Iterable[str]) -> list[str]:
     """What is wrong with the names of a container's variables."""
     return [
-        f"{name[:80]!r} is no name of a variable: it has letters, digits and underscores, and no digit first."
+        f"{name[:80]!r} is not the name of a variable: letters, digits and underscores, and no digit first."
         for name in names
         if not _NAME.fullmatch(name)
     ]

@@ -113,7 +113,7 @@ def test_the_evaluation_is_on_the_nodes_that_it_was_asked_for(folder: Path, kfp_
     assert selectors[EVALUATES]["cloud.google.com/gke-accelerator"] == "nvidia-l4"
     refused = on_kubeflow(folder, PIPELINE, "--accelerator", "cpu:2")
     assert refused.status == 2
-    assert "Kubeflow runs on GPUs" in refused.err
+    assert "cpu:2 is for this machine; Kubeflow has no such machine" in refused.err
 
 
 def test_a_dry_run_sends_nothing(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:

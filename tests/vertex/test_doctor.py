@@ -193,6 +193,8 @@ def test_the_quota_of_the_accelerator(api: VertexApi) -> None:
     _, checks = doctor("--accelerator", "h100:8", "--evaluation-accelerator", "a100:2")
     assert checks["quota of evaluation"]["state"] == "missing"
     assert "nvidia_a100_gpus: 2 needed" in checks["quota of evaluation"]["message"]
+    _, checks = doctor("--accelerator", "cpu:2")
+    assert checks["accelerator"]["message"] == "cpu:2 is for this machine; Vertex AI has no such machine."
     _, checks = doctor("--accelerator", "l4:3")
     assert "accelerator" in missing(checks)
     assert checks["accelerator"]["remedy"].startswith("gpu-pipelines accelerators plan l4:")

@@ -106,6 +106,17 @@ def test_a_network_and_a_resource_of_the_file_win_over_those_of_the_project(tmp_
     assert of_file["persistentResourceId"] == "mine"
 
 
+def test_cpus_a_place_without_a_bucket_and_a_variable_without_a_name_are_refused(tmp_path: Path) -> None:
+    job = ("--accelerator", "l4:1", "--image", IMAGE)
+    assert "'A B' is not the name of a variable" in refusal(*job, "--env", "A B=c")
+    assert "--output-dir is 'gs://', in which there is no bucket's name" in refusal(*job, "--output-dir", "gs://")
+    file = written(tmp_path / "job.yaml", pool())
+    for words in (("--image", IMAGE, "--region", "us-central1"), ("--config", file, "--region", "us-central1")):
+        said = refusal("--accelerator", "cpu:2", *words)
+        assert "cpu:2 is for this machine; Vertex AI has no such machine" in said
+        assert "Instead: cpu:2" not in said
+
+
 def test_the_file_says_what_it_costs_and_how_it_is_submitted() -> None:
     done = command(
         "job", "config", "--accelerator", "h100:8", "--nodes", "2", "--region", "us-central1", "--image", IMAGE

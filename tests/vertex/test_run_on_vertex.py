@@ -201,12 +201,15 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
     ("arguments", "messages"),
     [
         (["train_evaluate_upload"], ["Give --accelerator"]),
-        (["train_evaluate_upload", "--accelerator", "cpu:2"], ["'cpu:2' is for CPU processes of this machine."]),
+        (
+            ["train_evaluate_upload", "--accelerator", "cpu:2"],
+            ["cpu:2 is for this machine; Vertex AI has no"],
+        ),
         (
             ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "source=gs://", "-p", "model=gs:///m"],
             ["source is 'gs://', in which there is no bucket's name", "model is 'gs:///m'"],
         ),
-        (["train_evaluate_upload", "--accelerator", "l4:1", "--env", "A B=c"], ["'A B' is no name of a variable"]),
+        (["train_evaluate_upload", "--accelerator", "l4:1", "--env", "A B=c"], ["'A B' is not the name of a variable"]),
         (
             ["train_evaluate_upload", "--accelerator", "v100:8", "--nodes", "4", "--reduction-server"],
             ["Give --machine-type n1-highmem-96."],

@@ -18,6 +18,7 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.image import BootImage, boot_image
 from gpu_pipelines.targets.compute_engine.startup import AT_END, StartupSettings, startup_script
 from gpu_pipelines.targets.compute_engine.zones import zones_to_try
+from gpu_pipelines.targets.environment import problems_of_variables
 from gpu_pipelines.targets.vertex.job_spec import Container
 
 PROVISIONING = {"standard": "STANDARD", "reservation": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
@@ -46,7 +47,6 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NETWORK = re.compile(r"([a-z0-9.:-]+|projects/[^/\s,]+/global/networks/[a-z0-9-]+)")
 _SUBNET = re.compile(r"([a-z0-9-]+|projects/[^/\s,]+/regions/[a-z0-9-]+/subnetworks/[a-z0-9-]+)")
 _BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/\S*)?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -255,12 +255,7 @@ def _problems_of_names(options: VmOptions) -> list[str]:
     for flag, value, form in (("--network", options.network, _NETWORK), ("--subnet", options.subnet, _SUBNET)):
         if value is not None and not form.fullmatch(value):
             problems.append(f"{flag} {value[:80]!r} is neither a name nor a full name, projects/P/….")
-    problems += [
-        f"--env {name[:60]!r} is not the name of a variable: letters, digits and underscores."
-        for name in options.environment
-        if not _VARIABLE.fullmatch(name)
-    ]
-    return problems
+    return problems + problems_of_variables(options.environment)
 
 
 def _reservation(plan: AcceleratorPlan, project: str | None) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
 from gpu_pipelines.accelerators.plan import PlanError, plan_request
-from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN
 from gpu_pipelines.targets.vertex.compiled import evaluation_for
@@ -109,7 +110,7 @@ def _not_made(settings: ProjectSettings, why: str, begin: int = 0) -> Iterator[C
 
 
 def _evaluation(settings: ProjectSettings, plan: AcceleratorPlan | None, spec: str | None) -> AcceleratorPlan | None:
-    if plan is None or plan.is_local:
+    if plan is None:
         return None
     return named_evaluation_plan(spec, plan) if spec else evaluation_for(plan, settings, LARGEST_BUILT_IN)
 
@@ -118,11 +119,14 @@ def _planned(request: PlanRequest | None) -> tuple[AcceleratorPlan | None, Check
     if request is None:
         return None, Check("accelerator", NOT_KNOWN, "none was named", "Give --accelerator NAME:COUNT, such as l4:1.")
     try:
+        require_gpu(request.spec, "Vertex AI")
         plan = plan_request(request)
     except PlanError as error:
         problems: list[Any] = [problem.message for problem in error.problems]
         instead = [choice.command() for problem in error.problems for choice in problem.alternatives]
         command = f"gpu-pipelines accelerators plan {instead[0]}" if instead else "gpu-pipelines accelerators list"
         return None, Check("accelerator", MISSING, " ".join(problems), command)
+    except UserError as error:
+        return None, Check("accelerator", MISSING, error.problem, error.remedy)
     where = f"in {plan.region}" if plan.region else f"in {len(plan.regions)} regions"
     return plan, Check("accelerator", OK, f"{plan.total_gpus} × {plan.spec.partition(':')[0]} {where}")

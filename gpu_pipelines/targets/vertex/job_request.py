@@ -135,13 +135,14 @@ def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None 
     """
     _require_output(flags.output_directory)
     _require_text(flags)
+    if flags.accelerator is not None:
+        require_gpu(flags.accelerator, "Vertex AI")
     if file is not None:
         from gpu_pipelines.targets.vertex.job_file import prepare_from_file
 
         return prepare_from_file(file, flags, settings)
     if flags.accelerator is None:
         raise UserError("There is no accelerator.", "Give --accelerator NAME:COUNT, such as l4:1, or --config FILE.")
-    require_gpu(flags.accelerator, "A job of Vertex AI")
     settings.require("image")
     plan = plan_request(
         PlanRequest(
