@@ -24,7 +24,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class _Holder:
         """Reads the file; of one that cannot be read all fields have their defaults."""
         try:
             found: dict[str, Any] = json.loads(content)
-            return cls(**{field.name: type(field.default)(found[field.name]) for field in fields(cls)})
+            return cls(**{name: type(default)(found[name]) for name, default in asdict(cls()).items()})
         except (ValueError, KeyError, TypeError):
             return cls()
 

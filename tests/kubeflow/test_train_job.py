@@ -241,11 +241,12 @@ def test_the_message_of_the_node_that_failed_is_the_steps(
     assert kubernetes_api.jobs == {}
 
 
-@pytest.mark.parametrize("what", ["interrupted", "lost"])
+@pytest.mark.parametrize(("what", "nodes"), [("interrupted", 2), ("interrupted", 1), ("lost", 2)])
 def test_a_training_that_was_interrupted_goes_on(
-    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, what: str
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, what: str, nodes: int
 ) -> None:
-    finished = run(kubernetes_api, spec, command_of(tmp_path, f"{claim}/checkpoints", what))
+    command = command_of(tmp_path, f"{claim}/checkpoints", what)
+    finished = run(kubernetes_api, replace(spec, nodes=nodes), command)
     assert finished.status == 0, finished.out + finished.err
     assert len(kubernetes_api.created) == 2
     assert "starting again, 1 of at most 2 times" in finished.out
