@@ -303,6 +303,31 @@ def test_other_runs_and_other_iterations_of_a_loop_have_train_jobs_of_their_own(
     assert len(f"{long}-10-node-0-0-abcde") <= 63
 
 
+def test_a_train_job_whose_creation_was_not_answered_is_not_doubled(spec: TrainJobSpec) -> None:
+    class Lossy:
+        """Creates what it is asked to, and says that it was there before; one of a name is still being deleted."""
+
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def owner(self) -> None:
+            return None
+
+        def find(self, labels: dict[str, str]) -> list[str]:
+            return [name for name in self.names if not name.endswith("-1")]
+
+        def create(self, name: str, *others: Any) -> bool:
+            self.names.append(name)
+            return False
+
+    jobs: Any = Lossy()
+    attempts = Attempts(spec, "run-1", {}, jobs)
+    assert attempts.existing() is None
+    assert attempts.create([]) == f"{attempts.name}-2"
+    assert len(jobs.names) == 2
+    assert attempts.existing() == f"{attempts.name}-2"
+
+
 def test_nothing_runs_on_when_the_step_was_killed(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
