@@ -24,7 +24,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class _Holder:
         """Reads the file; of one that cannot be read all fields have their defaults."""
         try:
             found: dict[str, Any] = json.loads(content)
-            return cls(**{field.name: type(field.default)(found[field.name]) for field in fields(cls)})
+            return cls(**{name: type(default)(found[name]) for name, default in asdict(cls()).items()})
         except (ValueError, KeyError, TypeError):
             return cls()
 
@@ -80,9 +80,9 @@ class _Holder:
     @property
     def is_gone(self) -> bool:
         """Whether it is known without waiting that this holder writes no more."""
-        if self.renewed and time.time() - self.renewed > _LONG_AGO * self.lease:
-            return True
-        return self.is_here and not self._runs
+        if self.is_here:
+            return not self._runs
+        return bool(self.renewed) and time.time() - self.renewed > _LONG_AGO * self.lease
 
     @property
     def is_alive_here(self) -> bool:
@@ -130,7 +130,7 @@ class CheckpointLock:
             Path(self._uri).mkdir(parents=True, exist_ok=True)
         seen, since, first, told = "", 0.0, time.monotonic(), False
         while True:
-            content, version = self._file.read()
+            content, version = self._read()
             holder, now = _Holder.loads(content), time.monotonic()
             if holder.token == self._token:
                 # It was taken, and the answer to that was lost.
@@ -195,6 +195,12 @@ class CheckpointLock:
     def __exit__(self, *error: object) -> None:
         self.release()
 
+    def _read(self) -> tuple[bytes, str]:
+        try:
+            return self._file.read()
+        except OSError as error:
+            raise UserError(f"{self._uri} cannot be read: {error.strerror or error}.") from None
+
     def _take(self, version: str) -> bool:
         asked = time.monotonic()
         try:
@@ -215,7 +221,7 @@ class CheckpointLock:
         with self._changing:
             if self._lost or not self._version or self._take(self._version):
                 return
-            content, version = self._file.read()
+            content, version = self._read()
             holder = _Holder.loads(content)
             # Where it is still this one's, the answer to the last renewal was lost.
             if holder.token != self._token or not self._take(version):

@@ -241,11 +241,12 @@ def test_the_message_of_the_node_that_failed_is_the_steps(
     assert kubernetes_api.jobs == {}
 
 
-@pytest.mark.parametrize("what", ["interrupted", "lost"])
+@pytest.mark.parametrize(("what", "nodes"), [("interrupted", 2), ("interrupted", 1), ("lost", 2)])
 def test_a_training_that_was_interrupted_goes_on(
-    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, what: str
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, what: str, nodes: int
 ) -> None:
-    finished = run(kubernetes_api, spec, command_of(tmp_path, f"{claim}/checkpoints", what))
+    command = command_of(tmp_path, f"{claim}/checkpoints", what)
+    finished = run(kubernetes_api, replace(spec, nodes=nodes), command)
     assert finished.status == 0, finished.out + finished.err
     assert len(kubernetes_api.created) == 2
     assert "starting again, 1 of at most 2 times" in finished.out
@@ -300,6 +301,31 @@ def test_other_runs_and_other_iterations_of_a_loop_have_train_jobs_of_their_own(
     assert len(names) == 4
     long = Attempts(replace(spec, step="train-model-with-a-name-that-is-much-too-long"), "a", first, jobs).name
     assert len(f"{long}-10-node-0-0-abcde") <= 63
+
+
+def test_a_train_job_whose_creation_was_not_answered_is_not_doubled(spec: TrainJobSpec) -> None:
+    class Lossy:
+        """Creates what it is asked to, and says that it was there before; one of a name is still being deleted."""
+
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def owner(self) -> None:
+            return None
+
+        def find(self, labels: dict[str, str]) -> list[str]:
+            return [name for name in self.names if not name.endswith("-1")]
+
+        def create(self, name: str, *others: Any) -> bool:
+            self.names.append(name)
+            return False
+
+    jobs: Any = Lossy()
+    attempts = Attempts(spec, "run-1", {}, jobs)
+    assert attempts.existing() is None
+    assert attempts.create([]) == f"{attempts.name}-2"
+    assert len(jobs.names) == 2
+    assert attempts.existing() == f"{attempts.name}-2"
 
 
 def test_nothing_runs_on_when_the_step_was_killed(

@@ -76,7 +76,7 @@ def connect(settings: ProjectSettings) -> Any:
         if not str(urlsplit(host).hostname).endswith(_GOOGLE_PROXY):
             _require_answer(host, token)
 
-        class Client(kfp.Client):  # type: ignore[misc]
+        class Client(kfp.Client):
             """A client whose first request, in its constructor, has a time limit as well."""
 
             def get_kfp_healthz(self, sleep_duration: int = 0) -> Any:

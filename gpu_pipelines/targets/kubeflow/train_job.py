@@ -73,7 +73,9 @@ class Attempts:
         for _ in range(_MOST_NAMES):
             self._number += 1
             name = f"{self.name}-{self._number}"
-            if self._jobs.create(name, self._spec, command, self._labels, owner):
+            created = self._jobs.create(name, self._spec, command, self._labels, owner)
+            # It may be this step's, where the answer to its creation was lost.
+            if created or name in self._jobs.find(self._labels):
                 return name
         raise UserError(f"There are {_MOST_NAMES} TrainJobs {self.name}-….", "Delete those that nobody needs.")
 
