@@ -139,10 +139,11 @@ def _require_bounded(text: str, what: str) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             anchor, characters = event.anchor, len(event.value)
         elif isinstance(event, yaml.AliasEvent):
-            if event.anchor in anchors:
-                raise UserError(f"{what} has a recursive alias: *{event.anchor[:60]} is inside of what it stands for.")
+            name = str(event.anchor)
+            if name in anchors:
+                raise UserError(f"{what} has a recursive alias: *{name[:60]} is inside of what it stands for.")
             # One that stands for nothing is left to the composer, which says where.
-            anchor, (values, characters) = None, sizes.get(event.anchor, (1, 0))
+            anchor, (values, characters) = None, sizes.get(name, (1, 0))
         else:
             continue
         if anchor is not None:
