@@ -55,8 +55,8 @@ class Submission:
 
 #: Why gcloud cannot submit a file with a pool that is left out between two others.
 NOT_BY_GCLOUD = (
-    "A pool that is not used stands between two others, empty. The API takes that; gcloud ai custom-jobs create "
-    "refuses it in a file, so submit the file with gpu-pipelines job submit."
+    "An empty pool stands between two that are used. The API takes it; gcloud ai custom-jobs create refuses it in a "
+    "file, so submit the file with gpu-pipelines job submit."
 )
 
 

@@ -79,7 +79,7 @@ def node_of(text: str, what: str) -> yaml.Node | None:
     try:
         if text.count("\n%") > _MOST_DIRECTIVES:
             raise UserError(f"{what} has more than {_MOST_DIRECTIVES} lines that begin with %.")
-        _require_bounded(text, what)
+        require_bounded(text, what)
         root: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
         for node in _nodes(root, set()) if root is not None else ():
             _check(node, what)
@@ -120,37 +120,49 @@ def data_of(node: yaml.Node, what: str) -> Any:
         raise UserError(f"{what} is not YAML: {' '.join(str(error).split())[:300]}.") from None
 
 
-def _require_bounded(text: str, what: str) -> None:
-    """Counts what the document stands for, with what aliases repeat, before anything is built of it."""
+def require_bounded(text: str, what: str, *, times: int = 1) -> None:
+    """Counts what documents stand for, with what aliases repeat, before anything is built of it.
+
+    Libyaml, and programs that walk what it builds, end without a word where lists are nested without end.
+
+    Args:
+        text: the documents.
+        what: what they are called in messages.
+        times: how often the limits of a file that people write.
+
+    Raises:
+        UserError: it is more than the limits.
+        yaml.YAMLError: it is not YAML.
+    """
     sizes: dict[str, tuple[int, int]] = {}
-    anchors: list[str | None] = []
-    found = [(0, 0)]
+    # Of each list and mapping that is open: its anchor, and what there was before it.
+    opened: list[tuple[str | None, int, int]] = []
+    values = characters = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        values, characters = 1, 0
         if isinstance(event, yaml.CollectionStartEvent):
-            anchors.append(event.anchor)
-            found.append((0, 0))
-            if len(anchors) > DEEPEST:
-                raise UserError(f"{what} is nested too deeply: more than {DEEPEST} levels.")
-            continue
-        if isinstance(event, yaml.CollectionEndEvent):
-            values, characters = found.pop()
-            anchor, values = anchors.pop(), values + 1
+            opened.append((event.anchor, values, characters))
+            values += 1
+            if len(opened) > DEEPEST * times:
+                raise UserError(f"{what} is nested too deeply: more than {DEEPEST * times} levels.")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, values_before, characters_before = opened.pop()
+            if anchor is not None:
+                sizes[anchor] = (values - values_before, characters - characters_before)
         elif isinstance(event, yaml.ScalarEvent):
-            anchor, characters = event.anchor, len(event.value)
+            values, characters = values + 1, characters + len(event.value)
+            if event.anchor is not None:
+                sizes[event.anchor] = (1, len(event.value))
         elif isinstance(event, yaml.AliasEvent):
-            if event.anchor in anchors:
-                raise UserError(f"{what} has a recursive alias: *{event.anchor[:60]} is inside of what it stands for.")
+            name = str(event.anchor)
+            if any(anchor == name for anchor, _, _ in opened):
+                raise UserError(f"{what} has a recursive alias: *{name[:60]} is inside of what it stands for.")
             # One that stands for nothing is left to the composer, which says where.
-            anchor, (values, characters) = None, sizes.get(event.anchor, (1, 0))
-        else:
-            continue
-        if anchor is not None:
-            sizes[anchor] = (values, characters)
-        found[-1] = (found[-1][0] + values, found[-1][1] + characters)
-        if sum(size[0] for size in found) > MOST_VALUES or sum(size[1] for size in found) > MOST_CHARACTERS:
+            more_values, more_characters = sizes.get(name, (1, 0))
+            values, characters = values + more_values, characters + more_characters
+        if values > MOST_VALUES * times or characters > MOST_CHARACTERS * times:
+            most = f"{MOST_VALUES * times:,} values or {MOST_CHARACTERS * times:,} characters"
             raise UserError(
-                f"{what} stands for more than {MOST_VALUES:,} values or {MOST_CHARACTERS:,} characters.",
+                f"{what} stands for more than {most}.",
                 "Look at its aliases (*NAME), each of which repeats what its anchor stands for.",
             )
 

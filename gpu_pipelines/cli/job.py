@@ -78,12 +78,15 @@ def config(
     ] = None,
 ) -> None:
     """Print the file for gcloud ai custom-jobs create --config, with the whole command as a comment."""
+    from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
     from gpu_pipelines.targets.vertex.job_config import config_text, submit_command
 
     prepared, _ = _prepared(locals())
     file = str(output or "config.yaml")
     text = config_text(prepared, file)
     _warn(prepared)
+    if leaves_a_pool_out(prepared.spec["worker_pool_specs"]):
+        print(f"warning: {NOT_BY_GCLOUD}", file=sys.stderr)
     if output is None:
         print(text, end="")
         return

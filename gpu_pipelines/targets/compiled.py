@@ -9,6 +9,11 @@ from typing import Any
 
 import yaml
 
+from gpu_pipelines.yaml_input import require_bounded
+
+#: A program writes larger files than people do.
+_LIMITS_OF_A_FILE = 20
+
 # Ten times as fast where PyYAML has been built with libyaml.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -31,8 +36,10 @@ def documents_of(text: str) -> list[Any]:
     """The YAML documents of a compiled file that are not empty.
 
     Raises:
+        UserError: it stands for more than any compiled file has.
         yaml.YAMLError, ValueError, RecursionError: it is not YAML.
     """
+    require_bounded(text, "The compiled file", times=_LIMITS_OF_A_FILE)
     return [part for part in yaml.load_all(text, Loader=_LOADER) if part]
 
 

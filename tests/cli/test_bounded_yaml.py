@@ -19,6 +19,7 @@ from gpu_pipelines.cli.arguments import Parameter, all_arguments
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.job_file import read_job_file
 from gpu_pipelines.project_settings import FILE, load_project_settings
+from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.vertex.job_request import JobRequest, prepare_job
 from gpu_pipelines.yaml_input import data_of, node_of, text_of
 
@@ -153,6 +154,13 @@ def test_a_pipe_is_read_as_a_shell_gives_it_and_not_waited_for(tmp_path: Path) -
     shell = f"{sys.executable} -m gpu_pipelines.cli.main migrate --config <(sleep 1; echo 'jobId: [') trainer"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
     assert "is not YAML" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "- " * 200_000, "a: &a [1]\nb: *a\n" + laughs(9)])
+def test_a_compiled_file_that_stands_for_too_much_is_refused(text: str) -> None:
+    """Nested without end, it would end the process by a signal."""
+    with pytest.raises(UserError, match=r"nested too deeply|stands for more"):
+        documents_of(text)
 
 
 def test_what_is_within_the_limits_is_as_it_was_written() -> None:

@@ -167,3 +167,11 @@ def test_without_gcloud_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatc
     done = vm_command("create", "--accelerator", "l4:1", "--zone", "us-central1-a", *HERE)
     assert done.status == 2
     assert "--format terraform" in done.err
+
+
+def test_the_boot_disk_is_encrypted_with_the_key(compute_api: ComputeApi) -> None:
+    key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
+    done = vm_command("create", "--accelerator", "l4:1", "--zone", "us-central1-a", "--encryption-key", key, *HERE)
+    assert done.status == 0, done.err
+    (instance,) = compute_api.instances
+    assert instance.disks[0].disk_encryption_key.kms_key_name == key

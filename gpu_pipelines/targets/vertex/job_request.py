@@ -14,7 +14,6 @@ from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.sources.names import problems_of_place
-from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job
 from gpu_pipelines.yaml_output import fits_one_line
 
@@ -95,8 +94,7 @@ class PreparedJob:
     def remarks(self) -> list[str]:
         """What is to be known of the job besides its plans."""
         pools = self.spec["worker_pool_specs"]
-        unusual = [NOT_BY_GCLOUD] if leaves_a_pool_out(pools) else []
-        return [*self.hints, *unusual, *filter(None, map(shut_down, dict.fromkeys(map(image_of, pools))))]
+        return [*self.hints, *filter(None, map(shut_down, dict.fromkeys(map(image_of, pools))))]
 
     @property
     def name(self) -> str:

@@ -1,0 +1,92 @@
+"""The file that `gcloud ai custom-jobs create --config` takes, read as gcloud reads it: a `CustomJobSpec`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.yaml_input import data_of, node_of, read_text
+
+_MOST_POOLS = 4
+
+
+def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """A `CustomJobSpec`, with the names of the API's protobuf fields, each checked against the API's own types.
+
+    Returns:
+        The spec, and what is to be known of the file.
+
+    Raises:
+        UserError: the file cannot be read, or is no `CustomJobSpec`.
+    """
+    what = f"The file {path}"
+    root = node_of(read_text(path, what), what)
+    content = data_of(root, what) if root is not None else None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a mapping, so it is no config of a custom job.")
+    if "jobSpec" in content or "job_spec" in content:
+        raise UserError(
+            f"{path} is a whole CustomJob; gcloud takes its jobSpec alone.",
+            "Move what is below jobSpec to the top, and give name and labels as flags.",
+        )
+    hints: list[str] = []
+    spec = _checked(content, path, hints)
+    pools = spec.get("worker_pool_specs")
+    if not pools:
+        raise UserError(f"{path} has no workerPoolSpecs.", "gpu-pipelines job config writes a whole file.")
+    if len(pools) > _MOST_POOLS:
+        raise UserError(f"{path} has {len(pools)} pools; a job has at most {_MOST_POOLS}.")
+    if pools[0].get("replica_count", 1) != 1:
+        raise UserError(f"The first pool of {path} has {pools[0]['replica_count']} replicas; the chief is alone there.")
+    return spec, hints
+
+
+def _checked(content: dict[str, Any], path: Path, hints: list[str]) -> dict[str, Any]:
+    # These types alone take a second; the whole of google.cloud.aiplatform takes seven.
+    from google.cloud.aiplatform_v1.types import custom_job
+    from google.protobuf import json_format
+
+    message = custom_job.CustomJobSpec.pb()()
+    content = _with_lists(content, message.DESCRIPTOR, path, hints)
+    _require_replicas(content, path)
+    try:
+        json_format.ParseDict(content, message)
+    except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is no config of a custom job: {' '.join(str(error).split())[:600]}") from None
+    spec: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    for pool in spec.get("worker_pool_specs", []):
+        if "replica_count" in pool:
+            # JSON of protocol buffers has 64-bit numbers as texts.
+            pool["replica_count"] = int(pool["replica_count"])
+    return spec
+
+
+def _with_lists(content: dict[str, Any], descriptor: Any, path: Path, hints: list[str]) -> dict[str, Any]:
+    """The same with a list wherever the API has one: gcloud takes a value that stands alone for a list of it."""
+    fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
+    found = {}
+    for name, value in content.items():
+        field = fields.get(name)
+        if field is not None and field.is_repeated and not isinstance(value, (list, type(None))):
+            hints.append(f"{name} of {path} stands without a list; it was taken for a list of one, the usual form.")
+            value = [value]
+        if field is not None and field.message_type is not None:
+            found[name] = _with_lists_below(value, field.message_type, path, hints)
+        else:
+            found[name] = value
+    return found
+
+
+def _with_lists_below(value: Any, descriptor: Any, path: Path, hints: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_with_lists_below(item, descriptor, path, hints) for item in value]
+    return _with_lists(value, descriptor, path, hints) if isinstance(value, dict) else value
+
+
+def _require_replicas(content: dict[str, Any], path: Path) -> None:
+    """A 0 must be seen here: protocol buffers do not tell it from a number that was not given, which is taken for 1."""
+    for index, pool in enumerate(content.get("workerPoolSpecs") or content.get("worker_pool_specs") or []):
+        counts = [pool[name] for name in ("replicaCount", "replica_count") if name in pool] if pool else []
+        if any(str(count) == "0" for count in counts):
+            raise UserError(f"Pool {index} of {path} has 0 replicas.", "A pool that is not used is empty: {}.")
