@@ -31,7 +31,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _HelpFormatter: Any = typer.Context.formatter_class
 
 
-class _Help(_HelpFormatter):  # type: ignore[misc]
+class _Help(_HelpFormatter):
     """Help in which no word is broken, at a dash neither: names and commands are to be pasted."""
 
     def write_text(self, text: str) -> None:
@@ -131,7 +131,7 @@ class Application(typer.Typer):
             }
         )
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:  # type: ignore[override]
+    def command(self, name: str | None = None, **settings: Any) -> Any:
         """Registers a command; as typer's."""
         return super().command(name, **{"cls": Command, **settings})
 

@@ -95,8 +95,8 @@ class LiveProgress:
             table.add_row(_SIGNS[step.status], step.name, took, Text(said))
         for name, began in list(self._began.items()):
             took = format_seconds(time.monotonic() - began)
-            said = Text(self._last_line.get(name, "starting"), no_wrap=True, overflow="ellipsis")
-            table.add_row(Spinner("dots"), name, took, said)
+            says = Text(self._last_line.get(name, "starting"), no_wrap=True, overflow="ellipsis")
+            table.add_row(Spinner("dots"), name, took, says)
         return table
 
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from rich.cells import cell_len
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -154,13 +152,13 @@ class Table:
         return [self._columns[place].heading, *(cells[place] for cells, _ in self._rows)]
 
     def _full_width(self, place: int) -> int:
-        return max(map(cell_len, self._cells_of(place)))
+        return max(map(_cells, self._cells_of(place)))
 
     def _least_of(self, place: int) -> int:
         full = self._full_width(place)
         if self._columns[place].kind != "text":
             return full
-        words = [cell_len(word) for cell in self._cells_of(place) for word in cell.split()]
+        words = [_cells(word) for cell in self._cells_of(place) for word in cell.split()]
         return max([min(_NARROWEST_TEXT, full), *words])
 
     def _print_row(self, console: Console, cells: Sequence[str], widths: dict[int, int], style: str) -> None:
@@ -179,10 +177,17 @@ class Table:
 
 
 def _padded(cell: str, width: int, *, right: bool) -> str:
-    space = " " * (width - cell_len(cell))
+    space = " " * (width - _cells(cell))
     return space + cell if right else cell + space
 
 
 def _print_line(console: Console, line: str, style: str) -> None:
     # Not wrapped by rich: a name that is wider than the terminal must stay one word when it is copied.
     console.print(line, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+
+def _cells(text: str) -> int:
+    """How many columns of the terminal a text takes; some scripts take two for a character."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
