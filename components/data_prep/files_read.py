@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_pipelines.components.data_prep.files import Source
-from gpu_pipelines.sources.listing import shown_path
+from gpu_pipelines.sources.listing import HIDDEN, shown_path
 
 _EXAMPLES = 5
 
@@ -38,4 +38,6 @@ class FilesOfSources:
         """Prints it."""
         for reason, said in self.passed_over().items():
             more = ", …" if said["files"] > len(said["examples"]) else ""
-            print(f"warning: passed over {said['files']:,} × {reason}: {', '.join(said['examples'])}{more}", flush=True)
+            # Hidden files are usual, and nobody means them to be read.
+            kind = "" if reason == HIDDEN else "warning: "
+            print(f"{kind}passed over {said['files']:,} × {reason}: {', '.join(said['examples'])}{more}", flush=True)

@@ -78,6 +78,8 @@ def _require_classes(source: Source, settings: PrepareSettings) -> None:
 
 
 def _labels(source: Source, settings: PrepareSettings) -> Iterator[str | Problem]:
-    columns = [settings.label_column]
-    for _, (_, row) in rows_of(source, columns, "", Meter(source)):
+    # All columns tell the delimiter of CSV; of other tables no more are read than are needed.
+    columns = list(columns_looked_for(settings)[0]) if source.format == "csv" else [settings.label_column]
+    remedy = "All files of a source need the same columns."
+    for _, (_, row) in rows_of(source, columns, remedy, Meter(source)):
         yield row if isinstance(row, Problem) else class_in(row.get(settings.label_column), settings)

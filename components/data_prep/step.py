@@ -62,14 +62,15 @@ def run(arguments: Mapping[str, Any]) -> None:
         log_metrics(arguments["statistics"], figures)
         if manifest.label_conflicts:
             print(
-                f"warning: {manifest.label_conflicts:,} rows have the content of a row of another class; they are in "
-                f"{LABEL_CONFLICTS} of the dataset, and label_conflicts=reject leaves all such rows out",
+                f"warning: label conflicts, rows with the content of a row of another class: "
+                f"{manifest.label_conflicts:,}; they are kept and listed in {LABEL_CONFLICTS} of the dataset, and "
+                "label_conflicts=reject leaves all such rows out",
                 flush=True,
             )
         if manifest.test_source:
             print(
-                f"test is {manifest.test_source['source']}; {manifest.in_test_source:,} rows of {manifest.source} are "
-                "in it too and were left out",
+                f"test is {manifest.test_source['source']}; rows of {manifest.source} that are in it too and were left "
+                f"out: {manifest.in_test_source:,}",
                 flush=True,
             )
         print(
