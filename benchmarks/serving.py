@@ -143,7 +143,7 @@ def litserve(directory: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, __file__, "--litserve", str(port), "--directory", str(directory)]
+    command = [sys.executable, str(Path(__file__).with_name("litserve_peer.py")), str(directory), str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
     try:
@@ -157,34 +157,6 @@ def litserve(directory: Path) -> Iterator[str]:
         for process in (*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)):
             process.kill()
         server.wait()
-
-
-def serve_with_litserve(directory: Path, port: int) -> None:
-    """Serves until it is ended."""
-    import litserve
-
-    class Classifier(litserve.LitAPI):  # type: ignore[misc, name-defined]
-        def setup(self, device: str) -> None:
-            self.predictor = load_predictor(directory, ServerSettings())
-
-        def decode_request(self, request: dict[str, Any]) -> Any:
-            return self.predictor.read(request["instances"][0], self.predictor.checked({})).row()
-
-        def batch(self, inputs: list[Any]) -> list[Any]:
-            return inputs
-
-        def unbatch(self, output: list[Any]) -> list[Any]:
-            return output
-
-        def predict(self, rows: list[Any]) -> list[Any]:
-            return self.predictor.predict(rows)
-
-        def encode_response(self, output: Any) -> dict[str, Any]:
-            return {"predictions": [output]}
-
-    settings = ServerSettings()
-    api = Classifier(max_batch_size=settings.max_batch, batch_timeout=settings.max_wait_ms / 1000)
-    litserve.LitServer(api, accelerator="cpu").run(port=port, host="127.0.0.1", generate_client_file=False)
 
 
 def waits(address: str, small: bytes, large: Sequence[bytes], seconds: float) -> dict[str, float]:
@@ -270,14 +242,9 @@ def main() -> None:
     parser.add_argument("--wrong", type=int, default=10_000, help="damaged requests")
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--clients", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--litserve", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--directory", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.address:
         print(json.dumps(asyncio.run(all_clients(given.address, given.clients, given.seconds))))
-        return
-    if given.litserve:
-        serve_with_litserve(Path(given.directory), given.litserve)
         return
     with tempfile.TemporaryDirectory() as folder:
         export(given.model, Path(folder))
