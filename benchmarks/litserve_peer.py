@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import litserve
+import litserve  # type: ignore[import-untyped]
 
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
 
 
-class Classifier(litserve.LitAPI):  # type: ignore[misc]
+class Classifier(litserve.LitAPI):
     """The same decoding and the same model as in this project's server.
 
     Args:
