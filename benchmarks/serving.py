@@ -103,11 +103,12 @@ async def one_client(address: str, bodies: list[bytes], until: float) -> list[tu
     found, turn = [], random.randrange(len(bodies))
     while (start := time.perf_counter()) < until:
         body = bodies[turn % len(bodies)]
-        writer.write(f"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(f"the server answered {head.splitlines()[0].decode()}")
-        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+        head = f"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        writer.write(f"{head}\r\n\r\n".encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"the server answered {answer.splitlines()[0].decode()}")
+        await reader.readexactly(int(answer.lower().partition(b"content-length:")[2].split()[0]))
         found.append((start, time.perf_counter() - start))
         turn += 1
     writer.close()
@@ -132,7 +133,7 @@ async def all_clients(address: str, clients: int, seconds: float) -> dict[str, f
 def measured(address: str, clients: int, seconds: float) -> dict[str, float]:
     """The same in a process of its own, so that the server's clients are not slowed down by this one."""
     command = [sys.executable, __file__, "--address", address, "--clients", str(clients), "--seconds", str(seconds)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
@@ -143,12 +144,14 @@ def litserve(directory: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, __file__, "--litserve", str(port), "--directory", str(directory)]
+    command = [sys.executable, str(Path(__file__).with_name("litserve_peer.py")), str(directory), str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
+    address = f"http://127.0.0.1:{port}"
     try:
-        while time.monotonic() < until:
-            with suppress(requests.ConnectionError):
+        while True:
+            if server.poll() is not None:
+                raise SystemExit("LitServe has ended; pip install 'gpu-pipelines[bench]'")
+            with suppress(requests.RequestException):
                 if requests.get(f"{address}/health", timeout=5).status_code == 200:
                     break
             time.sleep(0.1)
@@ -157,34 +160,6 @@ def litserve(directory: Path) -> Iterator[str]:
         for process in (*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)):
             process.kill()
         server.wait()
-
-
-def serve_with_litserve(directory: Path, port: int) -> None:
-    """Serves until it is ended."""
-    import litserve
-
-    class Classifier(litserve.LitAPI):  # type: ignore[misc, name-defined]
-        def setup(self, device: str) -> None:
-            self.predictor = load_predictor(directory, ServerSettings())
-
-        def decode_request(self, request: dict[str, Any]) -> Any:
-            return self.predictor.read(request["instances"][0], self.predictor.checked({})).row()
-
-        def batch(self, inputs: list[Any]) -> list[Any]:
-            return inputs
-
-        def unbatch(self, output: list[Any]) -> list[Any]:
-            return output
-
-        def predict(self, rows: list[Any]) -> list[Any]:
-            return self.predictor.predict(rows)
-
-        def encode_response(self, output: Any) -> dict[str, Any]:
-            return {"predictions": [output]}
-
-    settings = ServerSettings()
-    api = Classifier(max_batch_size=settings.max_batch, batch_timeout=settings.max_wait_ms / 1000)
-    litserve.LitServer(api, accelerator="cpu").run(port=port, host="127.0.0.1", generate_client_file=False)
 
 
 def waits(address: str, small: bytes, large: Sequence[bytes], seconds: float) -> dict[str, float]:
@@ -270,14 +245,9 @@ def main() -> None:
     parser.add_argument("--wrong", type=int, default=10_000, help="damaged requests")
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("--clients", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--litserve", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--directory", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.address:
         print(json.dumps(asyncio.run(all_clients(given.address, given.clients, given.seconds))))
-        return
-    if given.litserve:
-        serve_with_litserve(Path(given.directory), given.litserve)
         return
     with tempfile.TemporaryDirectory() as folder:
         export(given.model, Path(folder))

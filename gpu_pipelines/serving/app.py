@@ -32,7 +32,8 @@ _LIVE, _READY = "/v2/health/live", "/v2/health/ready"
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
-Receive, Send = Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 
 class Serving:
@@ -95,7 +96,7 @@ class Serving:
                 await self._app(scope, receive, counting)
             else:
                 told = "The request needs one of the server's tokens: Authorization: Bearer TOKEN."
-                refused = self._refused(RefusedError(401, told, rest=True), {"www-authenticate": "Bearer"})
+                refused = self._refused(RefusedError(401, told), {"www-authenticate": "Bearer"})
                 await refused(scope, receive, counting)
         finally:
             self.metrics.answered(self._route_of(scope["path"]), status, time.monotonic() - started)
@@ -214,7 +215,7 @@ class Serving:
     def _model(self) -> Predictor:
         """The model. Raises `RefusedError` while it is being loaded."""
         if self._predictor is None or self._work is None:
-            raise RefusedError(503, "The model is being loaded.", _AWAY_SECONDS, rest=True)
+            raise RefusedError(503, "The model is being loaded.", _AWAY_SECONDS)
         return self._predictor
 
     def _require_name(self, request: Request) -> None:
@@ -224,7 +225,7 @@ class Serving:
             self._model()
             if given != self._name:
                 told = f"There is no model {given[:100]!r}; the model is {self._name!r}."
-                raise RefusedError(404, told, rest=True)
+                raise RefusedError(404, told)
 
     def _route_of(self, path: str) -> str:
         """A route for the metrics; all that are not known are one, so that nobody can make new ones."""
@@ -240,20 +241,20 @@ class Serving:
             f"There is no {request.method} {request.url.path[:100]}. Send POST {contract.predict_route} for "
             f"predictions, GET {contract.health_route} for health; GET /openapi.json has all routes."
         )
-        return self._refused(RefusedError(error.status_code, told, rest=True), dict(error.headers or {}))
+        return self._refused(RefusedError(error.status_code, told), dict(error.headers or {}))
 
     async def _on_refusal(self, request: Request, error: RefusedError) -> Response:
         return self._refused(error)
 
     async def _on_error(self, request: Request, error: Exception) -> Response:
-        return self._refused(RefusedError(500, "The server failed; its log says how.", rest=True))
+        return self._refused(RefusedError(500, "The server failed; its log says how."))
 
     def _refused(self, error: RefusedError, headers: dict[str, str] | None = None) -> Response:
         headers = dict(headers or {})
         if error.again_seconds:
             headers["retry-after"] = str(error.again_seconds)
-        # The rest of a body that was not read to its end is not waited for.
-        if error.rest:
+        # The rest of a body that comes too slowly is not waited for; any other is passed over, within a head's time.
+        if error.status == 408:
             headers["connection"] = "close"
         return self._answer({"error": error.message}, error.status, headers)
 

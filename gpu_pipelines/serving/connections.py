@@ -72,7 +72,10 @@ class Connections:
                 connection.abort()
             elif connection.head_since is not None and now - connection.head_since > self._header_seconds:
                 self.closed["slow head"] += 1
-                connection.refuse(408, _SLOW)
+                if connection.has_sent:
+                    connection.refuse(408, _SLOW)
+                else:
+                    connection.transport.close()
 
 
 class Connection(H11Protocol):
@@ -98,6 +101,11 @@ class Connection(H11Protocol):
         """Whether a request is in work."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def has_sent(self) -> bool:
+        """Whether there is something that is not a whole head of a request yet."""
+        return bool(self.conn.trailing_data[0])
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.head_since = self.waits_since = time.monotonic()
@@ -113,14 +121,13 @@ class Connection(H11Protocol):
         if self.head_since is None and not self.has_request:
             self.head_since = time.monotonic()
         super().data_received(data)
-        if self.has_request:
+        if self.has_request or (self.conn.their_state is h11.IDLE and not self.has_sent):
             self.head_since = None
 
     def on_response_complete(self) -> None:
         self.waits_since = time.monotonic()
         # What else has arrived is part of the next request, or of a body that nobody wanted; neither may take for ever.
-        rest = self.conn.trailing_data[0] or self.conn.their_state is h11.SEND_BODY
-        self.head_since = self.waits_since if rest else None
+        self.head_since = self.waits_since if self.has_sent or self.conn.their_state is h11.SEND_BODY else None
         super().on_response_complete()
         if self.has_request:
             self.head_since = None

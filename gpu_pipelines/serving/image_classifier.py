@@ -17,6 +17,7 @@ from PIL import Image
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.recipes.image_classification import ImageClassification
 from gpu_pipelines.recipes.image_features import ImageGeometry, UnreadableImageError, decode, open_image
+from gpu_pipelines.serving.batching import Advance
 from gpu_pipelines.serving.classes import checked_top_k, class_prediction
 from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.request_body import WrongRequest, field_of
@@ -44,7 +45,7 @@ class ImageClassifier:
 
     task = "image_classification"
     field = "b64"
-    advance = None
+    advance: Advance | None = None
     writes_at_once = 1
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -21,7 +22,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        made = {"registry": self._registry}
+        made: dict[str, Any] = {"registry": self._registry}
         self._requests = Counter(f"{_PREFIX}_requests", "Requests answered.", ["route", "status"], **made)
         self._seconds = Histogram(
             f"{_PREFIX}_request_seconds",

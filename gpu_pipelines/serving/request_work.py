@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpu_pipelines.serving.admission import Admission, Body, TooBusyError
@@ -33,12 +34,11 @@ class RefusedError(Exception):
         status: of HTTP.
         message: what is wrong and what to do.
         again_seconds: when to try again; 0 for not.
-        rest: whether some of the body may not have been read.
     """
 
-    def __init__(self, status: int, message: str, again_seconds: int = 0, rest: bool = False) -> None:
+    def __init__(self, status: int, message: str, again_seconds: int = 0) -> None:
         super().__init__(message)
-        self.status, self.message, self.again_seconds, self.rest = status, message, again_seconds, rest
+        self.status, self.message, self.again_seconds = status, message, again_seconds
 
 
 class ClientGoneError(Exception):
@@ -106,14 +106,14 @@ class RequestWork:
                     content = await asyncio.wait_for(self._body(request, body), limits.read_seconds)
                 except (asyncio.TimeoutError, TimeoutError):
                     told = f"The body did not arrive within {limits.read_seconds:g} s."
-                    raise RefusedError(408, told, rest=True) from None
+                    raise RefusedError(408, told) from None
                 with self.admission.request():
                     return await _in_time(
                         self._work(content, compressed, body, parse), request, limits.deadline_seconds
                     )
         except (TooBusyError, QueueFullError):
             told = "The server has as many requests as it takes. Try again."
-            raise RefusedError(429, told, again_seconds=1, rest=True) from None
+            raise RefusedError(429, told, again_seconds=1) from None
         except TooLargeError:
             raise self._too_large() from None
         except WrongRequest as wrong:
@@ -150,7 +150,7 @@ class RequestWork:
             content = inflated(content, self._settings.max_request_bytes)
         instances, given, more = parse(content)
         parameters = self._predictor.checked(given)
-        pending = _all_right([lambda each=each: self._predictor.read(each, parameters) for each in instances])
+        pending = _all_right([partial(self._predictor.read, each, parameters) for each in instances])
         rows = None
         if sum(each.pixels for each in pending) <= AT_ONCE:
             rows = _all_right([each.row for each in pending])
@@ -164,11 +164,11 @@ class RequestWork:
                 done = await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
             finally:
                 self._decoder.drop(flow)
-        return _all_right([lambda each=each: _raised(each) for each in done])
+        return _all_right([partial(_raised, each) for each in done])
 
     def _too_large(self) -> RefusedError:
         told = f"The body is larger than {self._settings.max_request_megabytes} MiB. Send less."
-        return RefusedError(413, told, rest=True)
+        return RefusedError(413, told)
 
 
 async def _in_time(work: Coroutine[Any, Any, Predicted], request: Any, seconds: float) -> Predicted:
@@ -205,7 +205,7 @@ def _is_compressed(encoding: str) -> bool:
     encoding = encoding.strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip"):
         told = f"The body is encoded as {encoding[:40]!r}. Send it as it is, or with Content-Encoding: gzip."
-        raise RefusedError(415, told, rest=True)
+        raise RefusedError(415, told)
     return encoding.endswith("gzip")
 
 

@@ -12,6 +12,7 @@ import torch
 
 from gpu_pipelines.recipes.batch_encoding import BatchEncoder
 from gpu_pipelines.recipes.text_classification import TextClassification
+from gpu_pipelines.serving.batching import Advance
 from gpu_pipelines.serving.classes import checked_top_k, class_prediction
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import text_of
@@ -34,7 +35,7 @@ class TextClassifier:
 
     task = "text_classification"
     field = "text"
-    advance = None
+    advance: Advance | None = None
     writes_at_once = 1
     example = {"text": "a text"}  # noqa: RUF012 (read only)
 
