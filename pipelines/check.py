@@ -86,4 +86,5 @@ def _show_champion(values: Mapping[str, Any], storage: str) -> None:
     if champion is None:
         print(f"{name} has no champion in {values['registry']}", flush=True)
     else:
+        champion.require_undamaged()
         print(f"the champion of {name} is version {champion.number}, in {champion.place}", flush=True)
