@@ -25,6 +25,7 @@ GROUPS = {
         "data_nodes",
         "data_machine_type",
         "evaluation_accelerator",
+        "persistent_resource",
     ),
     "Container": ("image", "command", "env", "output_dir", "sync_dir", "image_family", "image_project"),
     "Project": (
@@ -34,6 +35,7 @@ GROUPS = {
         "repository",
         "service_account",
         "network",
+        "network_attachment",
         "subnet",
         "external_ip",
         "encryption_key",

@@ -67,7 +67,7 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
     Raises:
         UserError: there is no such pipeline or file.
     """
-    from gpu_pipelines.cli.arguments import parameters_of_pipeline, parameters_of_spec
+    from gpu_pipelines.cli.arguments import compiled_in, parameters_of_pipeline, parameters_of_spec
     from gpu_pipelines.cli.vertex_request import FILE_SUFFIXES
 
     if not pipeline.endswith(FILE_SUFFIXES):
@@ -79,16 +79,24 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
 
     try:
         spec = documents_of(Path(pipeline).read_text(encoding="utf-8"))[0]
-        return _opened(str(spec["pipelineInfo"]["name"]), parameters_of_spec(spec))
+        task = compiled_in(spec).get("task", "")
+        return _opened(str(spec["pipelineInfo"]["name"]), parameters_of_spec(spec), task)
     except OSError as error:
         raise UserError(f"The file {pipeline} cannot be read: {error.strerror}.") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError):
         raise UserError(f"The file {pipeline} is no compiled pipeline.", "gpu-pipelines compile makes one.") from None
 
 
-def _opened(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """Parameters with the fields of `advanced` in its place: -p takes each by its own name."""
+def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> dict[str, Parameter]:
+    """Parameters with the fields of `advanced` in its place: -p takes each by its own name.
+
+    Args:
+        pipeline: name of the pipeline.
+        known: its own parameters.
+        task: the one that it was compiled for, whose fields alone are of use; empty for all.
+    """
     from gpu_pipelines.cli.arguments import ADVANCED, fields_of
+    from gpu_pipelines.pipelines.advanced import is_of
     from gpu_pipelines.components.catalog import load_component
 
     fields = fields_of(pipeline, known)
@@ -96,7 +104,7 @@ def _opened(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Paramete
         return dict(known)
     inputs = [load_component(name).component_spec.inputs or {} for name in STEPS]
     texts = {name: spec.description or "" for each in reversed(inputs) for name, spec in each.items()}
-    told = {name: replace(field, text=texts.get(name, "")) for name, field in fields.items()}
+    told = {name: replace(field, text=texts[name]) for name, field in fields.items() if is_of(name, task)}
     return {**{name: each for name, each in known.items() if name != ADVANCED}, **told}
 
 
