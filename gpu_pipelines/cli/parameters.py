@@ -96,8 +96,8 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
         task: the one that it was compiled for, whose fields alone are of use; empty for all.
     """
     from gpu_pipelines.cli.arguments import ADVANCED, fields_of
-    from gpu_pipelines.pipelines.advanced import is_of
     from gpu_pipelines.components.catalog import load_component
+    from gpu_pipelines.pipelines.advanced import is_of
 
     fields = fields_of(pipeline, known)
     if not fields:
