@@ -153,6 +153,7 @@ def test_the_size_of_a_model_is_what_its_name_says(name: str, billions: float | 
     assert parameters_of_model(name, "package.module:Mine") is None
 
 
+@pytest.mark.slow  # it imports torch and transformers
 def test_no_model_that_is_built_from_its_name_is_larger_than_it_is_taken_for() -> None:
     # The vocabulary is the tokenizer's, and the largest part of the largest model but its layers.
     import torch
