@@ -466,3 +466,10 @@ def test_every_task_has_defaults_for_the_same_parameters_of_the_pipeline(real_pi
     assert all(set(defaults_of_task(task)) == names for task in TASKS)
     components = {name: real_pipeline.component_spec.inputs[name].default for name in names}
     assert components == defaults_of_task("image_classification")
+
+
+def test_the_document_names_the_defaults_of_each_task() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for task in TASKS:
+        defaults = defaults_of_task(task)
+        assert f"| `{task}` | `{defaults['source']}` | `{defaults['model']}` |" in document

@@ -103,6 +103,7 @@ def needs_browser() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.browser
 @pytest.mark.usefixtures("needs_browser")
 @pytest.mark.parametrize("width", [400, 800, 1200, 1920])
 @pytest.mark.parametrize("name", REPORTS)
@@ -118,6 +119,7 @@ def test_nothing_is_cut_at_any_width(pages: dict[str, Path], name: str, width: i
 
 
 @pytest.mark.slow
+@pytest.mark.browser
 @pytest.mark.usefixtures("needs_browser")
 @pytest.mark.parametrize("width", [400, 1200])
 def test_ten_classes_are_whole_in_the_confusion_matrix(tmp_path: Path, pages: dict[str, Path], width: int) -> None:
@@ -128,6 +130,7 @@ def test_ten_classes_are_whole_in_the_confusion_matrix(tmp_path: Path, pages: di
 
 
 @pytest.mark.slow
+@pytest.mark.browser
 @pytest.mark.usefixtures("needs_browser")
 def test_a_page_is_dark_where_the_system_is(pages: dict[str, Path]) -> None:
     light, dark = (measured(pages["training"], 800, dark=dark)["background"] for dark in (False, True))
