@@ -68,17 +68,12 @@ def test_a_compiled_file_runs_from_data_to_the_model_registry(vertex_api: Vertex
 @pytest.mark.slow
 def test_retraining_on_data_that_grows_ends_with_two_versions(vertex_api: VertexApi, run: Run, tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos")
-<<<<<<< HEAD
-    given = {**FEW_STEPS, "source": str(photos), "gates": ["better_than_champion in log_loss"]}
-    given["notify"] = ["team@example.com"]
-=======
     given = {
         **FEW_STEPS,
         "source": str(photos),
         "gates": ["better_than_champion in log_loss"],
         "notify": ["team@example.com"],
     }
->>>>>>> helper-evalreg
     registry = vertex_api.state.models
     for grows, versions in ((False, 1), (False, 1), (True, 2)):
         if grows:

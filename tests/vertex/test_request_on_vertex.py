@@ -15,7 +15,7 @@ from vertex_commands import command
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.components.catalog import load_component
 from gpu_pipelines.pipelines import PIPELINES
-from gpu_pipelines.pipelines.advanced import OF_TASKS
+from gpu_pipelines.pipelines.advanced import FILLED_IN, OF_TASKS
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.targets.compiled import documents_of
@@ -148,7 +148,7 @@ def test_a_form_has_few_fields_and_all_others_are_described_in_one(pipeline: str
         for component in components
         for name, each in load_component(component).component_spec.inputs.items()
         if "@" not in each.type
-    } - {"passed", "pipeline_job", "source_fingerprint", "advanced"}
+    } - set(FILLED_IN)
     of_others = {name for name, tasks in OF_TASKS.items() if task and task not in tasks}
     of_others |= {"task"} if task else set()
     assert {*lines, *known} - {"advanced", "steps_image", "notify"} == every - of_others
@@ -260,7 +260,6 @@ def test_a_published_file_takes_every_parameter_by_its_own_name(vertex_api: Vert
         ("vertex", "", "Its steps run in the image that the parameter steps_image names, which has to be given."),
         ("vertex", IMAGE, f"Its steps run in {IMAGE}."),
         ("kubeflow", "", "Its steps run in gpu-pipelines/steps:0.1.0, which stands for an image of your own"),
-        ("kubeflow", IMAGE, f"Its steps run in {IMAGE}."),
     ],
 )
 def test_compile_says_which_image_a_file_needs(
