@@ -35,11 +35,7 @@ COMMON = (
     "checkpoint_uri",
 )
 #: What a pipeline fills in itself.
-<<<<<<< HEAD
 FILLED_IN = ("passed", "pipeline_job", "encryption_key", "source_fingerprint", "test_source_fingerprint", ADVANCED)
-=======
-FILLED_IN = ("passed", "pipeline_job", "encryption_key", "source_fingerprint", ADVANCED)
->>>>>>> helper-pipe
 #: The tasks that a parameter is for, where it is not for all of them.
 OF_TASKS = {
     "image_column": ("image_classification",),

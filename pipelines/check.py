@@ -18,8 +18,6 @@ from gpu_pipelines.targets.environment import STORAGE
 _STEPS = ("prepare", "train", "evaluate", "upload", "watch")
 #: Where somebody is told how a run ended.
 _TOLD = "vertex"
-#: The parameters that name other data than the source, which is prepared with it.
-_OTHER_SOURCES = ("test_source",)
 
 
 @dataclass(frozen=True)
@@ -72,18 +70,11 @@ def check(arguments: Mapping[str, Any]) -> Checked:
     fingerprint = source_fingerprint(values["source"], values["billing_project"])
     print(f"the source {values['source']} is of the fingerprint {fingerprint[:16]}", flush=True)
     steps = by_step(given, request.SETTINGS)
-<<<<<<< HEAD
     if values["test_source"]:
         # An input of the step, so that no service takes what it made of another test set.
         steps["prepare"]["test_source_fingerprint"] = source_fingerprint(
             values["test_source"], values["billing_project"]
         )
-=======
-    if others := [values[name] for name in _OTHER_SOURCES if values.get(name)]:
-        # For the preparation alone: which data a model was trained on is told by the source.
-        found = [fingerprint, *(source_fingerprint(other, values["billing_project"]) for other in others)]
-        steps["prepare"]["source_fingerprint"] = " ".join(found)
->>>>>>> helper-pipe
     if arguments["checkpoint_uri"]:
         steps["train"]["checkpoint_uri"] = arguments["checkpoint_uri"]
     return Checked(fingerprint, steps)

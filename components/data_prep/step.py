@@ -41,7 +41,7 @@ def run(arguments: Mapping[str, Any]) -> None:
                     sys.exit(0)
                 write_report(directory, Path(arguments["report"].path))
             work.remove()
-        if arguments.get("source_fingerprint", "").partition(" ")[0] not in ("", manifest.source_fingerprint):
+        if arguments.get("source_fingerprint", "") not in ("", manifest.source_fingerprint):
             print(
                 f"warning: {settings.source} has changed since the request was checked; the dataset is of the source "
                 "as it was when it was read, and says so",
