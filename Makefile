@@ -14,7 +14,7 @@ SERVING_IMAGE ?= $(subst /steps:,/serving:,$(IMAGE))
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 
-.PHONY: run test test-slow test-images test-terraform image serving-image lint bench bench-training bench-data compile docs clean
+.PHONY: run test test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data compile docs clean
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
@@ -23,7 +23,11 @@ test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "slow and not images and not terraform"
+	$(BIN)/python -m pytest -m "slow and not images and not terraform and not browser"
+
+# The reports at four widths, in Debian's chromium.
+test-pages: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/reports -m browser
 
 # The images of the steps and of the server for the CPU, and what runs in them; both need a Docker engine (DOCKER_HOST).
 image:
@@ -56,6 +60,8 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/local_pipeline.py
 	$(BIN)/python benchmarks/accelerators_cli.py
+	$(BIN)/python benchmarks/advice.py
+	$(BIN)/python benchmarks/activations.py
 	$(BIN)/python benchmarks/compile.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/serving.py
@@ -73,8 +79,9 @@ bench-data: $(VENV)/.bench
 	$(BIN)/python benchmarks/data_prep/memory.py
 	$(BIN)/python benchmarks/data_prep/reading.py
 
+# The files of compiled/; make compile IMAGE=… writes those for an image of one's own to build/compiled.
 compile: $(VENV)/.steps
-	$(BIN)/gpu-pipelines compile --all
+	$(BIN)/gpu-pipelines compile --all $(if $(filter command,$(origin IMAGE)),--image $(IMAGE) --directory build/compiled)
 
 # The READMEs of the components, from their interfaces, and the tables of accelerators, from the catalog.
 docs: $(VENV)/.steps
