@@ -238,6 +238,10 @@ def test_several_nodes_are_a_train_job_whose_step_has_no_gpu(files: dict[str, tu
 def test_only_data_preparation_is_cached(files: dict[str, tuple[Any, CompiledFile]]) -> None:
     tasks = files["l4-4.yaml"][1].pipeline.root.dag.tasks
     assert [name for name, task in tasks.items() if task.caching_options.enable_cache] == ["prepare-data"]
+    looked = tasks["prepare-data"].inputs.parameters["source_fingerprint"].task_output_parameter
+    assert looked.producer_task == "check-request", "the key of what is kept holds the data itself"
+    name = tasks["check-request"].inputs.parameters["run_name"].runtime_value.constant.string_value
+    assert name == "{{$.pipeline_job_name}}", "KFP's client may let the server keep all steps"
 
 
 def test_gke_leaves_as_much_of_a_machine_as_its_page_says() -> None:
