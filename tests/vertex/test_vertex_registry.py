@@ -117,6 +117,8 @@ def test_the_same_model_twice_adds_nothing(registry: Registry, tmp_path: Path) -
         assert added.number == 1
         assert "champion" in added.aliases
     assert len(registry.versions("digits")) == 1
+    with pytest.raises(UserError, match="Did you mean 'champion'\\? It has the aliases challenger"):
+        registry.version("digits", "champin")
 
 
 def test_a_champion_that_was_not_compared_with_stays(registry: Registry, tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_what_was_recorded_is_among_the_files(registry: Registry, tmp_path: Path
 def test_a_version_or_a_bucket_that_is_not_there_is_named(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="no version or alias '7'"):
+    with pytest.raises(UserError, match="There is no model 'digits'"):
         registry.version("digits", "7")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no bucket is known"):
