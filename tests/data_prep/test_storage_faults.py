@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import gcsfs.retry
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -121,7 +121,7 @@ def test_a_storage_that_stays_unavailable_is_told_as_that(
     async def at_once(_: float) -> None:
         """The pauses between gcsfs's tries grow to 16 s."""
 
-    monkeypatch.setattr(gcsfs.retry.asyncio, "sleep", at_once)
+    monkeypatch.setattr(asyncio, "sleep", at_once)
     with pytest.raises(UserError) as caught:
         RemoteFolder(f"{uri}/rows").names()
     assert "cannot be listed: the storage is not available (HttpError: Service Unavailable, 503)" in str(caught.value)

@@ -74,7 +74,8 @@ def test_unchanged_data_ends_the_run_at_once(runs: list[Run]) -> None:
     assert "nothing new: the source photos is as it was for version 1 of photos, the champion" in second.done.out
     assert (second.outcome["outcome"], second.outcome["version"]) == ("nothing new", None)
     assert "Nothing new: no model was trained" in second.page
-    assert second.page.count("not run") == 4
+    # In the table of the steps, and in both pictures of the DAG.
+    assert second.page.count("not run") == 8
 
 
 def test_grown_data_gives_a_challenger_that_is_compared_on_the_new_rows(runs: list[Run]) -> None:
@@ -110,8 +111,9 @@ def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path) -> None
 
 def test_a_step_that_fails_is_in_the_outcome_file(tmp_path: Path) -> None:
     folder = tmp_path / "photos"
-    (folder / "red").mkdir(parents=True)
-    (folder / "red" / "a.png").write_bytes(b"no picture")
+    for name in ("red", "blue"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "a.png").write_bytes(b"no picture")
     done = gpu_pipelines("run", PIPELINE, "-p", "source=photos", cwd=tmp_path)
     assert done.status == 1
     outcome = json.loads((tmp_path / f"runs/{PIPELINE}-outcome.json").read_text())
