@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import litserve  # type: ignore[import-untyped]
+import litserve
 
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
