@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -22,6 +23,8 @@ pytest_plugins = ["vertex_api.fixture"]
 #: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 2).
 LONGEST = ("pipeline", "training")
 
+# Output is as wide as it needs to be, wherever the tests are started.
+os.environ.pop("COLUMNS", None)
 GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
 PIPELINE = "train_evaluate_upload"
 

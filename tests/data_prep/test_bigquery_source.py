@@ -167,7 +167,7 @@ def test_a_dataset_from_a_table_is_that_of_the_same_rows_in_a_file(bigquery: Big
     assert rejected["source"] == f"{NAME}/stream-3:147"
     with pytest.raises(UserError, match=rf"1 × no text \(first: {NAME}/stream-3:147: 'text' is empty"):
         prepare_data(settings_of(max_rejected="0"), tmp_path / "strict")
-    with pytest.raises(UserError, match=r"1 × no text \(first: rows.jsonl:601\)"):
+    with pytest.raises(UserError, match=r"1 × no text \(first: rows.jsonl:601: "):
         prepare_data(settings_of(str(tmp_path / "rows.jsonl"), max_rejected="0"), tmp_path / "strict")
 
 

@@ -12,12 +12,14 @@ from conftest import write_photos
 from preparing import prepare_alone, write_texts
 
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
+from gpu_pipelines.components.check_request.component import check_request
 from gpu_pipelines.components.data_prep.content_split import split_of
 from gpu_pipelines.components.data_prep.prepare import prepare_data
 from gpu_pipelines.components.data_prep.report import write_report
 from gpu_pipelines.components.data_prep.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex, state_here
+from gpu_pipelines.pipelines.check import check
+from gpu_pipelines.pipelines.train_evaluate_upload.request import problems_on_vertex
 from gpu_pipelines.sources.fingerprint import source_fingerprint
 
 UNIT = 30_000
@@ -125,20 +127,20 @@ def test_a_test_source_of_other_classes_is_refused(tmp_path: Path, capsys: pytes
     assert "fixed does not exist" in settings.problems_here()[0]
 
 
-def test_a_test_source_must_be_where_the_steps_are_and_counts_for_what_is_used_again(tmp_path: Path) -> None:
+def test_a_test_source_must_be_where_the_steps_are_and_counts_for_the_cache(tmp_path: Path) -> None:
     arguments = {"source": "gs://bucket/photos", "registry": "vertex://", "test_source": "fixed"}
     assert "The test_source fixed is not where Vertex AI can read it" in problems_on_vertex(arguments)[0]
     assert problems_on_vertex({**arguments, "test_source": "gs://bucket/fixed", "image_root": "gs://bucket"}) == []
     assert "The image_root photos is" in problems_on_vertex({**arguments, "test_source": "", "image_root": "photos"})[0]
-    fixed = write_rows(tmp_path / "fixed.jsonl", [{"text": "x"}])
-    local = {
-        "source": "sample:digits", "test_source": str(fixed), "billing_project": "", "registry": str(tmp_path / "r"),
-        "model_name": "", "scoring_function": "",
-    }  # fmt: skip
-    before = state_here(local)["prepare-data"]
-    assert before == state_here(local)["prepare-data"]
-    write_rows(fixed, [{"text": "xy"}])
-    assert before != state_here(local)["prepare-data"]
+    rows = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
+    fixed = write_rows(tmp_path / "fixed.jsonl", rows)
+    defaults = {name: spec.default for name, spec in check_request.component_spec.inputs.items()}
+    of_texts = {"task": "text_classification", "source": "sample:docstrings", "model": "bert-micro"}
+    given = {**defaults, **of_texts, "registry": str(tmp_path / "r"), "advanced": {"test_source": str(fixed)}}
+    before = check(given).parameters["prepare"]
+    assert before == check(given).parameters["prepare"]
+    write_rows(fixed, [*rows, {"text": "z", "label": "b"}])
+    assert before != check(given).parameters["prepare"]
 
 
 def test_test_sources_that_cannot_be_one_are_refused() -> None:

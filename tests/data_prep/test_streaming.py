@@ -192,7 +192,10 @@ def test_more_rejected_rows_than_may_be_fail_the_step_with_the_reasons(
         return
     with pytest.raises(UserError, match=r"10 of 100 rows .* were rejected, .*: ") as caught:
         prepare(table, tmp_path / "out", max_rejected=limit)
-    assert "7 × no text (first: t.jsonl:91), 3 × not Unicode (first: t.jsonl:98)" in caught.value.problem
+    assert (
+        "7 × no text (first: t.jsonl:91: 'text' is empty or no text), 3 × not Unicode (first: t.jsonl:98: the lone"
+        in caught.value.problem
+    )
     assert limit in caught.value.problem
     assert not (tmp_path / "out" / MANIFEST).exists()
 

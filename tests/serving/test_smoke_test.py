@@ -125,7 +125,9 @@ def test_the_image_of_the_settings_is_the_default_and_tested(good: Path, vertex:
 
 def job_of(vertex: VertexApi, image: str, **parameters: str) -> str:
     """A pipeline job whose steps run in an image; gives its name."""
-    spec = parsed_spec((ROOT / "compiled/train_evaluate_upload/vertex/l4-1.yaml").read_text(), "l4-1.yaml")
+    spec = parsed_spec(
+        (ROOT / "compiled/train_evaluate_upload/vertex/image_classification/l4-1.yaml").read_text(), "l4-1.yaml"
+    )
     for executor in spec["deploymentSpec"]["executors"].values():
         if "container" in executor:
             executor["container"]["image"] = image

@@ -45,9 +45,10 @@ def wait_for_the_end(seconds: int, place: str):
 def compiled_wait(folder: Path) -> Path:
     """The compiled file of one step on an L4, which waits until it is stopped: its task is wait-for-the-end."""
     from gpu_pipelines.accelerators import plan
+    from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.vertex.target import VertexTarget
 
-    placed = VertexTarget().place(wait_for_the_end, plan("l4:1"))
+    placed = VertexTarget(ProjectSettings(image="eu.example/steps:1")).place(wait_for_the_end, plan("l4:1"))
 
     @dsl.pipeline(name="wait")
     def wait(seconds: int = 60):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 COMPILED = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/image_classification"
 GPU_STEPS = ("train-model", "evaluate-checkpoints")
+IMAGE = {"steps_image": "eu.example/steps:1"}
 
 
 @contextmanager
@@ -60,10 +61,10 @@ def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: 
     from vertex_api.payload import PipelineRun, executor_input_of
 
     prepare_data(PrepareSettings(source=str(write_photos(tmp_path / "source")), image_size=16), tmp_path / "dataset")
-    few_steps = {"max_steps": 6, "checkpoint_every_steps": 3, "global_batch_size": 16}
-    run = PipelineRun(str(tmp_path / "root"), tmp_path / "files", few_steps)
+    run = PipelineRun(str(tmp_path / "root"), tmp_path / "files", {**IMAGE, "global_batch_size": 16})
     file = COMPILED / "h100-mega-8-2-nodes.yaml"
     inputs = executor_input_of(file, "train-model", run, {"dataset": str(tmp_path / "dataset")})
+    inputs["inputs"]["parameterValues"]["advanced"] = {"max_steps": 6, "checkpoint_every_steps": 3}
     state = vertex_api.state
     state.replicas.run_jobs(rehearse="cpu:1", GPU_PIPELINES_JOIN_TIMEOUT="60")
     state.custom_jobs.hold_s = 60
@@ -102,7 +103,7 @@ def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: 
 def test_a_launcher_that_is_stopped_cancels_its_job(vertex_api: VertexApi, tmp_path: Path) -> None:
     from vertex_api.payload import PipelineRun, executor_input_of
 
-    run, file = PipelineRun(str(tmp_path / "root"), tmp_path / "files", {}), compiled_wait(tmp_path)
+    run, file = PipelineRun(str(tmp_path / "root"), tmp_path / "files", IMAGE), compiled_wait(tmp_path)
     state = vertex_api.state
     state.replicas.run_jobs()
     # The launcher looks every 20 s; it is stopped while it waits for its first look.
@@ -134,7 +135,7 @@ def test_the_service_takes_every_compiled_job(vertex_api: VertexApi, tmp_path: P
     transport = JobServiceRestTransport(host=host, credentials=AnonymousCredentials(), url_scheme="http")
     client = JobServiceClient(transport=transport)
     for task in GPU_STEPS:
-        run = PipelineRun("gs://example-bucket/root", tmp_path, {}, location=region_of(file, task))
+        run = PipelineRun("gs://example-bucket/root", tmp_path, IMAGE, location=region_of(file, task))
         inputs = executor_input_of(file, task, run, {"dataset": "gs://b/d", "checkpoints": "gs://b/c"})
         job = recursive_remove_empty(json.loads(payload_of(file, task, run, inputs)))
         create_custom_job_with_client(client, f"projects/{run.project}/locations/{run.location}", job)
@@ -152,7 +153,7 @@ def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: Vert
     )
     file, key = tmp_path / "all.yaml", "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     file.write_text(compiled_for_vertex("train_evaluate_upload", plan("l4:4"), settings))
-    run = PipelineRun("gs://example-bucket/root", tmp_path / "files", {}, encryption_key=key)
+    run = PipelineRun("gs://example-bucket/root", tmp_path / "files", IMAGE, encryption_key=key)
     inputs = executor_input_of(file, "train-model", run, {"dataset": "gs://b/d"})
     with launcher_of(vertex_api, file, "train-model", run, inputs) as launcher:
         until = time.monotonic() + 120

@@ -84,7 +84,7 @@ def job_of_flags(make: Hostile) -> tuple[dict[str, Any], str] | None:
 
 def many_jobs_of_flags(number: int, seed: int) -> None:
     made = [found for found in map(job_of_flags, [Hostile(seed * 100_000 + each) for each in range(number)]) if found]
-    assert len(made) > number * 0.6
+    assert len(made) > number * 0.2
     for (given, text), sent in zip(made, read_by_gcloud([("custom", text) for _, text in made]), strict=True):
         assert "refused" not in sent, (sent, text)
         (pool,) = sent["workerPoolSpecs"]
