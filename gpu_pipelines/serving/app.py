@@ -149,7 +149,8 @@ class Serving:
             self._batcher.close()
 
     def _why_not_ready(self) -> RefusedError | None:
-        if self._batcher is None:
+        # The thread that loads the model sets `_work` last.
+        if self._work is None or self._batcher is None:
             return RefusedError(503, "The model is being loaded.", _AWAY_SECONDS)
         if self.draining:
             return RefusedError(503, "The server is ending.", _AWAY_SECONDS)
