@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from conftest import gpu_pipelines
 
-from gpu_pipelines.components.catalog import COMPONENTS, components_by_folder, load_component
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_watch.watch import WatchSettings
-from gpu_pipelines.components.evaluation.settings import EvaluationSettings
-from gpu_pipelines.components.model_upload.upload import UploadSettings
-from gpu_pipelines.components.readme import readme
-from gpu_pipelines.components.training.script_settings import ScriptSettings
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.pipelines import PIPELINES, load_pipeline, load_request
-from gpu_pipelines.pipelines.advanced import COMMON, FILLED_IN, OF_TASKS, advanced_defaults
-from gpu_pipelines.recipes.tasks import TASKS
-from gpu_pipelines.targets.local import LocalTarget
+from gpu_pipelines.component_interface.catalog import COMPONENTS, components_by_folder, load_component
+from gpu_pipelines.component_interface.readme import readme
+from gpu_pipelines.dag import PIPELINES, load_pipeline, load_request
+from gpu_pipelines.dag.advanced import COMMON, FILLED_IN, OF_TASKS, advanced_defaults
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.watch import WatchSettings
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.registry.upload import UploadSettings
+from gpu_pipelines.targets.local.target import LocalTarget
+from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for folder in ("components", "gpu_pipelines", "pipelines") for path in (ROOT / folder).rglob("*.py")]
