@@ -1,4 +1,4 @@
-"""Writes the README of each step from its components: `python -m gpu_pipelines.component_interface.readme [--check]`."""
+"""Writes the README of each component: `python -m gpu_pipelines.component_interface.readme [--check]`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from gpu_pipelines.component_interface.catalog import COMPONENTS, components_by_folder, load_component
+from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
 
 _KFP_TYPES = {"String": "str", "Integer": "int", "Float": "float", "Boolean": "bool", "List": "list", "Dict": "dict"}
 
@@ -14,16 +14,12 @@ _KFP_TYPES = {"String": "str", "Integer": "int", "Float": "float", "Boolean": "b
 _HEAD = "<!-- Generated from the interfaces of the components by make docs. -->"
 
 
-def readme(folder: str) -> str:
-    """The README of a step's folder: of each component, what it does, inputs with defaults, outputs, and an example."""
-    return "\n".join([_HEAD, *(f"\n{_of_component(name)}".rstrip("\n") for name in components_by_folder()[folder]), ""])
-
-
-def _of_component(name: str) -> str:
+def readme(name: str) -> str:
+    """The README of a component: what it does, inputs with defaults, outputs, and an example."""
     spec = load_component(name).component_spec
     artifacts = {n: i for n, i in spec.inputs.items() if i.type not in _KFP_TYPES}
     parameters = {n: i for n, i in spec.inputs.items() if i.type in _KFP_TYPES}
-    parts = [f"# {name}\n\n{_prose(spec.description)}\n"]
+    parts = [f"{_HEAD}\n\n# {name}\n\n{_prose(spec.description)}\n"]
     if artifacts:
         rows = [f"| `{n}` | {_artifact(i.type)} | {_cell(i.description)} |" for n, i in artifacts.items()]
         parts.append(_table("Input artifacts", "| name | type | what |\n|---|---|---|", rows))
@@ -66,16 +62,16 @@ task = {name}({arguments})
 ```
 
 The compiled file stands alone: its image has to hold this package, nothing else is needed to compile with it. With the
-package installed, `from gpu_pipelines.components.{COMPONENTS[name]} import {name}` is the same component.
+package installed, `from gpu_pipelines.components.{COMPONENTS[name]}.component import {name}` is the same component.
 """
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the READMEs, or with `--check` says which differ. Exit status 1 if any does."""
+    """Writes the READMEs below the working directory, or with `--check` says which differ. Exit status 1 if any does."""
     differing = []
-    for folder in components_by_folder():
-        path = Path(__file__).parent / folder / "README.md"
-        text = readme(folder)
+    for name, folder in COMPONENTS.items():
+        path = Path("components", folder, "README.md")
+        text = readme(name)
         if "--check" in arguments:
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 differing.append(str(path))

@@ -5,8 +5,8 @@ from types import ModuleType
 
 from gpu_pipelines.errors import UserError, nearest
 
-# Module of each pipeline, by the name it has on the command line.
-PIPELINES = {name: f"gpu_pipelines.dag.{name}.pipeline" for name in ("train_evaluate_upload", "scheduled_retraining")}
+#: Names of the pipelines on the command line, which are those of their folders.
+PIPELINES = ("train_evaluate_upload", "scheduled_retraining")
 
 
 def load_request(name: str) -> ModuleType:
@@ -16,7 +16,7 @@ def load_request(name: str) -> ModuleType:
         UserError: there is no pipeline of that name.
     """
     _require(name)
-    return import_module(f"{PIPELINES[name].removesuffix('.pipeline')}.request")
+    return import_module(f"gpu_pipelines.dag.{name}")
 
 
 def load_pipeline(name: str) -> ModuleType:
@@ -26,7 +26,7 @@ def load_pipeline(name: str) -> ModuleType:
         UserError: there is no pipeline of that name.
     """
     _require(name)
-    return import_module(PIPELINES[name])
+    return import_module(f"gpu_pipelines.pipelines.{name}.pipeline")
 
 
 def _require(name: str) -> None:

@@ -19,7 +19,7 @@ from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
 #: What a step that trains imports.
-_TRAINING = "gpu_pipelines.components.training"
+_TRAINING = "gpu_pipelines.training."
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
