@@ -67,7 +67,7 @@ package installed, `from gpu_pipelines.components.{COMPONENTS[name]}.component i
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the READMEs below the working directory, or with `--check` says which differ. Exit status 1 if any does."""
+    """Writes the READMEs below the working directory; with `--check`, says which differ and returns 1 if any does."""
     differing = []
     for name, folder in COMPONENTS.items():
         path = Path("components", folder, "README.md")

@@ -243,12 +243,10 @@ def digest_of_files(path: Path) -> str:
 def digest_of_program() -> str:
     """Hex SHA-256 of the source files that steps import, so that results of other code are not reused."""
     import gpu_pipelines
-    from gpu_pipelines import components
 
     digest = hashlib.sha256()
-    for package in (gpu_pipelines, components):
-        for folder in map(Path, package.__path__):
-            for file in sorted(folder.rglob("*")):
-                if file.suffix in (".py", ".html") and file.relative_to(folder).parts[0] not in ("cli", "targets"):
-                    digest.update(file.read_bytes())
+    for folder in map(Path, gpu_pipelines.__path__):
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in (".py", ".html") and file.relative_to(folder).parts[0] not in ("cli", "targets"):
+                digest.update(file.read_bytes())
     return digest.hexdigest()
