@@ -60,11 +60,12 @@ def check(arguments: Mapping[str, Any]) -> Checked:
     defaults = advanced_defaults(request.SETTINGS)
     given, problems = read_advanced(arguments[ADVANCED] or {}, defaults)
     values = {**defaults, **{name: arguments[name] for name in COMMON}, **given, "processes": arguments["processes"]}
+    values["data_nodes"] = arguments["data_nodes"]
     if arguments["place"] == _TOLD:
         values["notify"] = arguments["notify"]
     storage = os.environ.get(STORAGE) or arguments["storage"]
     problems += request.problems(values)
-    if problems := problems or request.problems_here(values, storage, arguments["data_nodes"]):
+    if problems := problems or request.problems_of_access(values, storage):
         raise UserError.of_all(problems)
     _show_champion(values, storage)
     fingerprint = source_fingerprint(values["source"], values["billing_project"])

@@ -16,6 +16,7 @@ from conftest import storage_emulator, write_photos
 
 from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources import bigquery_rows
@@ -25,7 +26,7 @@ from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
 from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
+from gpu_pipelines.targets.vertex.vertex import Vertex
 
 if TYPE_CHECKING:
     from bigquery_api.server import BigQueryApi
@@ -330,6 +331,6 @@ def test_the_state_of_a_table_changes_with_it_and_is_unknown_where_bigquery_does
 
 def test_a_table_may_be_the_source_on_vertex_ai() -> None:
     arguments = {"registry": "vertex://"}
-    assert problems_on_vertex({**arguments, "source": SOURCE}) == []
-    assert problems_on_vertex({**arguments, "source": "gs://bucket/q.sql"}) == []
-    assert "gs://BUCKET" in problems_on_vertex({**arguments, "source": "q.sql"})[0]
+    assert Vertex().unreachable(places({**arguments, "source": SOURCE})) == []
+    assert Vertex().unreachable(places({**arguments, "source": "gs://bucket/q.sql"})) == []
+    assert "gs://BUCKET" in Vertex().unreachable(places({**arguments, "source": "q.sql"}))[0]

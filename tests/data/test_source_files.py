@@ -16,6 +16,7 @@ import pytest
 from conftest import storage_emulator, write_photos
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
@@ -25,7 +26,7 @@ from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.data.text.sources import text_columns, text_records
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
+from gpu_pipelines.targets.vertex.vertex import Vertex
 
 ROWS = [{"text": f"text {number} ünï", "label": "ab"[number % 2]} for number in range(50)]
 
@@ -269,8 +270,8 @@ def test_a_dataset_is_prepared_from_a_bucket_as_from_a_folder(tmp_path: Path, bu
 
 def test_a_bucket_may_be_the_source_on_vertex_ai_and_a_folder_of_this_machine_may_not() -> None:
     arguments = {"source": "gs://bucket/photos/*.tar", "registry": "vertex://"}
-    assert problems_on_vertex(arguments) == []
-    assert "gs://BUCKET" in problems_on_vertex({**arguments, "source": "photos"})[0]
+    assert Vertex().unreachable(places(arguments)) == []
+    assert "gs://BUCKET" in Vertex().unreachable(places({**arguments, "source": "photos"}))[0]
 
 
 def test_the_format_is_told_by_the_suffix() -> None:

@@ -22,7 +22,7 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.names import is_bigquery
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.local.target import digest_of_program
+from gpu_pipelines.program import digest_of_program
 
 MARKER = "done.json"
 _LOCK = ".lock"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
@@ -22,9 +22,7 @@ from gpu_pipelines.targets.vertex.connection import (
     service_errors,
     tried_again,
 )
-
-if TYPE_CHECKING:
-    from gpu_pipelines.targets.vertex.follow import RunState
+from gpu_pipelines.targets.vertex.run_state import RunState
 
 _LABEL = "vertex-ai-pipelines-run-billing-id"
 

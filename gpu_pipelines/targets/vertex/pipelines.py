@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
+from gpu_pipelines.dag.placement import LOOKING_STEPS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.target import LOOKING_STEPS
 from gpu_pipelines.targets.vertex.connection import (
     REQUEST_SECONDS,
     location_of,
