@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +89,9 @@ def submit(
     from gpu_pipelines.targets.vertex.vertex import Vertex
 
     submitted = submit_job(prepared, settings)
-    target, page = Vertex(settings=settings), custom_job_page(submitted)
+    # The service names projects by their numbers, and logs are kept by their ids.
+    target = Vertex(settings=replace(settings, project=prepared.project, region=prepared.region))
+    page = custom_job_page(submitted)
     if not as_json:
         print(f"submitted {prepared.name}: {submitted}")
         print(f"console: {page}")
@@ -96,7 +99,7 @@ def submit(
     elif not follow:
         _print_json({"name": submitted, "display_name": prepared.name, "console": page})
     if follow:
-        follow_run(target, submitted, interval, as_json)
+        follow_run(target, submitted.rpartition("/")[2], interval, as_json, submitted)
 
 
 # They are commands of their own, for runs as well.

@@ -103,7 +103,7 @@ def cancel(run: Run, target: Any) -> None:
     print(target.cancel(run))
 
 
-def follow_run(target: Any, run: str, every: float, as_json: bool) -> None:
+def follow_run(target: Any, run: str, every: float, as_json: bool, full_name: str = "") -> None:
     """Waits for the end of a run and shows how it goes.
 
     Args:
@@ -111,6 +111,7 @@ def follow_run(target: Any, run: str, every: float, as_json: bool) -> None:
         run: its name, as the target has it.
         every: seconds between two looks.
         as_json: print one JSON document at the end, and nothing else.
+        full_name: by which it is told how to come back; left out, the name.
 
     Raises:
         UserError: there is no such run, or the service cannot be reached.
@@ -120,7 +121,8 @@ def follow_run(target: Any, run: str, every: float, as_json: bool) -> None:
     try:
         outcome = target.follow(run, watch, every)
     except KeyboardInterrupt:
-        told = [f"{run.rpartition('/')[2]} goes on without being followed", *ways_back(target, run)]
+        back = ways_back(target, full_name or run)
+        told = [f"{run.rpartition('/')[2]} goes on without being followed", *back]
         print("\n".join(told), file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     _end(outcome, watch)

@@ -163,7 +163,7 @@ class Kubeflow(KubeflowTarget, Target):
         return Done(f"{version.pipeline}/{version.version}", version.to_json(), lines)
 
     @cached_property
-    def schedules(self) -> KubeflowSchedules:  # type: ignore[override]
+    def schedules(self) -> KubeflowSchedules:
         """The recurring runs."""
         from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
 

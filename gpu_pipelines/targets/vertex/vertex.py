@@ -238,7 +238,7 @@ class Vertex(VertexTarget, Target):
         return Done(uploaded.address, uploaded.to_json(), lines)
 
     @cached_property
-    def schedules(self) -> VertexSchedules:  # type: ignore[override]
+    def schedules(self) -> VertexSchedules:
         """The schedules of the project in its region."""
         from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
 
