@@ -210,15 +210,6 @@ def full_job_name(job: str, settings: ProjectSettings) -> str:
     return f"{location_of(settings)}/customJobs/{job}"
 
 
-def job_state(name: str, settings: ProjectSettings) -> JobState:
-    """How far a job is now.
-
-    Raises:
-        UserError: there is no such job, or the service cannot be reached.
-    """
-    return _read(job_service(settings), name)
-
-
 def cancel_job(name: str, settings: ProjectSettings) -> None:
     """Asks that a job be cancelled.
 
