@@ -108,10 +108,10 @@ def _typed(wanted: type, value: Any) -> Any:
     Raises:
         ValueError: it is of another type.
     """
-    value = as_number(wanted, value)
-    if type(value) is not wanted or (wanted is list and not all(isinstance(item, str) for item in value)):
+    typed = as_number(wanted, value)
+    if type(typed) is not wanted or (wanted is list and not all(isinstance(item, str) for item in value)):
         raise ValueError(value)
-    return value
+    return typed
 
 
 def by_step(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
