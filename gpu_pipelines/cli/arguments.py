@@ -127,7 +127,7 @@ def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parame
 def as_taken(
     arguments: Mapping[str, Any], known: Mapping[str, Parameter], fields: Mapping[str, Parameter]
 ) -> dict[str, Any]:
-    """The values of all parameters as the pipeline takes them: those of `advanced`, where they differ, in that one.
+    """The values as the pipeline takes them: fields of `advanced` stand in it, if they differ from their defaults.
 
     Args:
         arguments: the values, by the parameters' own names.

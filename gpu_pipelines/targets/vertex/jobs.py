@@ -136,7 +136,7 @@ def _was_never_sent(error: Exception) -> bool:
     import urllib3.exceptions
 
     if untrusted_certificate(error):
-        # That is no matter of the network, and is told as what it is.
+        # Not a network failure; it is reported as what it is.
         return False
     if isinstance(error, (requests.ConnectTimeout, auth.TransportError)):
         return True
