@@ -101,6 +101,19 @@ def storage_emulator(bucket: str) -> Iterator[str]:
         server.stop()
 
 
+@pytest.fixture
+def no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is known of a project: by no variable, by no configuration of gcloud, by no file."""
+    from gpu_pipelines.project_settings import VARIABLES
+
+    for variables in VARIABLES.values():
+        for name in variables:
+            monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("CLOUDSDK_ACTIVE_CONFIG_NAME", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the pipeline ran once with its defaults, on the digits."""

@@ -44,7 +44,7 @@ def connected(uri: str) -> tuple[Any, str]:
     import fsspec
 
     scheme = uri.partition("://")[0]
-    # It writes a traceback for what is told as an error here.
+    # It logs a traceback for errors that are reported here.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     # gcsfs asks each bucket's type over gRPC first, which an emulator does not answer: 60 s for each file system.
     if scheme in ("gs", "gcs") and os.environ.get("STORAGE_EMULATOR_HOST"):

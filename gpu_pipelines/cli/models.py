@@ -15,7 +15,7 @@ app = Application(help="Look at registered models and move their aliases.")
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
 Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-#: Where the commands look if they are not told; nothing is there before the first run.
+#: Where the commands look by default; it does not exist before the first run.
 DEFAULT_REGISTRY = "./registry"
 #: Where a model has none of these, its first ones are shown.
 SHOWN_METRICS = ("accuracy", "log_loss", "loss", "token_accuracy")

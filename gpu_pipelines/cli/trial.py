@@ -14,7 +14,8 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpu_pipelines.accelerators.advice import Advice, Option
+    from gpu_pipelines.accelerators.advice import Advice
+    from gpu_pipelines.accelerators.option import Option
     from gpu_pipelines.accelerators.workload import Workload
     from gpu_pipelines.cli.local_request import LocalRequest
     from gpu_pipelines.cli.tables import Table
@@ -127,7 +128,8 @@ def show_trial(console: Console, trial: Trial) -> Advice:
     Returns:
         The advice that was printed.
     """
-    from gpu_pipelines.accelerators.advice import Wishes, advise
+    from gpu_pipelines.accelerators.advice import advise
+    from gpu_pipelines.accelerators.option import Wishes
     from gpu_pipelines.cli.tables import wrapped
     from gpu_pipelines.reports.durations import format_seconds
 

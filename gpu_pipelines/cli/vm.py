@@ -241,7 +241,7 @@ def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
 
 
 def _warn(vm: VirtualMachine, plan: AcceleratorPlan) -> None:
-    # Quotas, regions and offers of Vertex AI are none of Compute Engine's.
+    # Quotas, regions and offers of Vertex AI do not apply to Compute Engine.
     of_machine = [caution.message for caution in plan.warnings if not caution.of_vertex]
     for message in dict.fromkeys([*of_machine, *vm.warnings]):
         print(f"warning: {message}", file=sys.stderr)

@@ -14,8 +14,9 @@ from accelerator_facts import TODAY
 from typer.testing import CliRunner
 
 from gpu_pipelines.accelerators import load_catalog
-from gpu_pipelines.accelerators.advice import Wishes, advise
+from gpu_pipelines.accelerators.advice import advise
 from gpu_pipelines.accelerators.memory_estimate import RUNTIME_GB, USABLE, activation_bytes, estimate_memory
+from gpu_pipelines.accelerators.option import Wishes
 from gpu_pipelines.accelerators.time_estimate import (
     TimeEstimate,
     estimate_time,

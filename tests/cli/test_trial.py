@@ -10,7 +10,8 @@ import pytest
 from conftest import gpu_pipelines, write_photos
 
 from gpu_pipelines.accelerators import load_catalog, plan
-from gpu_pipelines.accelerators.advice import Wishes, advise
+from gpu_pipelines.accelerators.advice import advise
+from gpu_pipelines.accelerators.option import Wishes
 from gpu_pipelines.cli.trial import TRIAL_STEPS, Trial, assumptions, is_too_small
 from gpu_pipelines.cli.trial_record import FILE, hours_by_trial, save_trial
 

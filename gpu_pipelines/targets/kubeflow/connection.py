@@ -103,7 +103,7 @@ def _guard(rest_client: Any) -> None:
     """Gives all requests of a client a time limit, and lets through no answers but the API's own."""
     import urllib3
 
-    # A page that one is sent on to is none of the API's. What was not connected is tried again, nothing else is.
+    # A redirect leads to a page that is not the API, so none is followed. Only a failed connection is tried again.
     rest_client.pool_manager.connection_pool_kw["retries"] = urllib3.Retry(connect=1, read=0, other=0, redirect=False)
     send = rest_client.request
 

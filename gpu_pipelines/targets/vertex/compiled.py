@@ -87,7 +87,7 @@ def compiled_for_vertex(
 
 
 def evaluation_for(plan: AcceleratorPlan, settings: ProjectSettings, parameters: float | None) -> AcceleratorPlan:
-    """What a pipeline evaluates on where no accelerator is named for it: `evaluation_plan`, as far as that is free.
+    """What a pipeline evaluates on by default: `evaluation_plan`, or one node of the plan on a persistent resource.
 
     Args:
         plan: what it trains on.

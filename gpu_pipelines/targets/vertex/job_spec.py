@@ -17,8 +17,8 @@ from gpu_pipelines.targets.environment import problems_of_variables
 
 #: Vertex AI ends a job after this many hours unless it is told otherwise (`Scheduling.timeout`: seven days).
 DEFAULT_HOURS = 168.0
-#: A step of a pipeline is ended after so many hours unless it is told otherwise: what hangs would cost seven times as
-#: much until the service ends it.
+#: The default time limit of a pipeline's step. A step that hangs would cost seven times as much until the service
+#: ends it.
 STEP_HOURS = 24.0
 #: How long Flex-start waits for machines unless it is told otherwise (`Scheduling.max_wait_duration`: one day).
 DEFAULT_MAX_WAIT_HOURS = 24.0

@@ -136,7 +136,7 @@ def _was_never_sent(error: Exception) -> bool:
     import urllib3.exceptions
 
     if untrusted_certificate(error):
-        # That is no matter of the network, and is told as what it is.
+        # Not a network failure; it is reported as what it is.
         return False
     if isinstance(error, (requests.ConnectTimeout, auth.TransportError)):
         return True
@@ -208,15 +208,6 @@ def full_job_name(job: str, settings: ProjectSettings) -> str:
         raise UserError(f"{job[:100]!r} is no custom job.", "Give its number or full name, as job submit printed it.")
     settings.require("project", "region")
     return f"{location_of(settings)}/customJobs/{job}"
-
-
-def job_state(name: str, settings: ProjectSettings) -> JobState:
-    """How far a job is now.
-
-    Raises:
-        UserError: there is no such job, or the service cannot be reached.
-    """
-    return _read(job_service(settings), name)
 
 
 def cancel_job(name: str, settings: ProjectSettings) -> None:
