@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from commands import command
+from command_line import command
 from gcloud_reader_process import read_by_gcloud
 
 from gpu_pipelines.errors import UserError
