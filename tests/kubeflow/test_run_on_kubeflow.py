@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 import yaml
 from conftest import GPU_PIPELINES, Finished
@@ -54,19 +52,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, *arguments: str) -> Finished:
-    """Runs a command in this process: KFP's client takes a second to import."""
-    from gpu_pipelines.cli.main import main
-
-    out, err, status = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["gpu-pipelines", *arguments])
-        try:
-            with redirect_stdout(out), redirect_stderr(err):
-                main()
-        except SystemExit as end:
-            status = int(end.code or 0)
-    return Finished(status, out.getvalue(), err.getvalue())
+    """Runs a command in this process."""
+    return command_line.command(*arguments, cwd=folder)
 
 
 def done(folder: Path, *arguments: str) -> str:

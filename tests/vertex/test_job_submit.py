@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from commands import command
+from command_line import command
 from conftest import GPU_PIPELINES
 
 from gpu_pipelines.targets.vertex import jobs as vertex_jobs

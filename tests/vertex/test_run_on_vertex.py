@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from commands import command as command_here
+from command_line import command as command_here
 from conftest import GPU_PIPELINES
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1 as api
