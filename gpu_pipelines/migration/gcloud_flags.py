@@ -183,7 +183,7 @@ def _file_and_name(words: list[str], values: Mapping[str, Any], problems: list[s
 
 
 def _is_file(word: str) -> bool:
-    """Whether a word is a file rather than the name of a job, in which there are no slashes: a device or pipe as well."""
+    """Whether a word is a file, a device or a pipe rather than the name of a job, in which there are no slashes."""
     # os.path takes a name that no file can have for no file, where pathlib raises.
     return word.lower().endswith(_FILE_SUFFIXES) or "/" in word or os.path.isfile(word)  # noqa: PTH113
 
