@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -424,3 +426,18 @@ def test_the_server_refuses_what_the_api_does_not_know(kfp_api: KfpApi, compiled
     assert "unknown field" in refused({"displayname": "x"})
     pipeline["rooot"] = {}
     assert "rooot" in refused({"pipeline_spec": {"pipeline_spec": pipeline, "platform_spec": platform}})
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "kubeflow.md"
+#: What is another in each run: addresses, ids, and the digest of a file, in which is the version of the project.
+CHANGING = re.compile(r"http://127\.0\.0\.1:\d+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=/)[\d.]+-[0-9a-f]{12}")
+
+
+def test_what_the_document_shows_is_what_is_printed(folder: Path, kfp_api: KfpApi) -> None:
+    blocks = re.findall(r"```console\n(.*?)```\n", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    shown = [part for block in blocks for part in re.split(r"^\$ gpu-pipelines ", block, flags=re.MULTILINE)[1:]]
+    for line, _, output in (part.partition("\n") for part in shown):
+        quick = ("--interval", "0.1") if "--follow" in line else ()
+        finished = command(folder, *shlex.split(line), *quick)
+        assert CHANGING.sub("…", finished.err + finished.out) == CHANGING.sub("…", output), line
+    assert len(shown) == 5

@@ -150,6 +150,10 @@ def test_a_server_that_is_not_there_is_told(api: VertexApi, monkeypatch: pytest.
     done = command("job", "submit", *JOB)
     assert done.status == 2
     assert "nothing was sent" in done.err
+    assert (
+        "No connection to 127.0.0.1:9: Failed to establish a new connection: [Errno 111] Connection refused" in done.err
+    )
+    assert "Max retries" not in done.err
 
 
 def test_a_job_is_followed_with_its_lines_to_its_end(api: VertexApi) -> None:
