@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.cli.data_check import require_usable_data
 from gpu_pipelines.cli.kubeflow_request import checked_arguments, kubeflow_pipeline
 from gpu_pipelines.cli.vertex_request import JobFlags
 
@@ -59,6 +60,7 @@ def run_on_kubeflow(
         service_account=settings.kubeflow_service_account,
         cache=cache,
     )
+    require_usable_data(compiled.spec, request.arguments)
     if dry_run:
         url = f"{str(settings.kubeflow_host).rstrip('/')}/apis/v2beta1/runs"
         print(json.dumps({"method": "POST", "url": url, "body": request.to_json()}, indent=2, ensure_ascii=False))

@@ -46,3 +46,8 @@ def command(api: VertexApi, folder: Path, *arguments: str) -> Finished:
         except SystemExit as end:
             status = int(end.code or 0)
     return Finished(status, out.getvalue(), err.getvalue())
+
+
+def put_texts(api: VertexApi) -> None:
+    """Makes gs://example-bucket/texts a source with the columns text and label."""
+    api.storage.put("texts/1.jsonl", b'{"text": "one", "label": "a"}\n{"text": "two", "label": "b"}\n')
