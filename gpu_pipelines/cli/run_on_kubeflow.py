@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpu_pipelines.cli.data_check import require_usable_data
 from gpu_pipelines.cli.kubeflow_request import checked_arguments, kubeflow_pipeline
-from gpu_pipelines.cli.vertex_request import JobFlags
+from gpu_pipelines.cli.vertex_request import JobFlags, require_settings
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
@@ -49,7 +49,7 @@ def run_on_kubeflow(
     """
     from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, RunRequest, new_run_name, run_page, submit
 
-    settings.require("kubeflow_host")
+    require_settings(pipeline, flags, settings, "kubeflow_host", target="Kubeflow")
     compiled = kubeflow_pipeline(pipeline, flags, settings)
     request = RunRequest(
         name=new_run_name(compiled.name),

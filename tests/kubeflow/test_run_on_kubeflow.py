@@ -282,6 +282,14 @@ def test_a_run_is_cancelled(folder: Path, kfp_api: KfpApi, compiled: Path) -> No
     assert "the run was cancelled" in followed.err
 
 
+def test_all_settings_that_are_missing_are_told_at_once(folder: Path) -> None:
+    (folder / "gpu-pipelines.yaml").write_text("{}\n")
+    refused = on_kubeflow(folder, PIPELINE)
+    assert refused.status == 2
+    assert "3 things are wrong" in refused.err
+    assert all(f"Give --{name}" in refused.err for name in ("kubeflow-host", "image", "accelerator"))
+
+
 def test_data_in_a_bucket_is_looked_at_before_anything_is_sent(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
     with storage_emulator("sent-later") as bucket:
         RemoteFolder(bucket).write("red/1.png", b"-")
