@@ -15,10 +15,11 @@ from typing import Any
 import command_line
 import pytest
 import yaml
-from conftest import GPU_PIPELINES, Finished
+from conftest import GPU_PIPELINES, Finished, storage_emulator
 from kfp_api.server import KfpApi, serving
 
 from gpu_pipelines.accelerators import plan
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.target import EVALUATES
@@ -268,6 +269,23 @@ def test_a_run_is_cancelled(folder: Path, kfp_api: KfpApi, compiled: Path) -> No
     followed = command(folder, "follow", run_id, "--target", "kubeflow", "--interval", "0.1")
     assert followed.status == 1
     assert "the run was cancelled" in followed.err
+
+
+def test_all_settings_that_are_missing_are_told_at_once(folder: Path) -> None:
+    (folder / "gpu-pipelines.yaml").write_text("{}\n")
+    refused = on_kubeflow(folder, PIPELINE)
+    assert refused.status == 2
+    assert "3 things are wrong" in refused.err
+    assert all(f"Give --{name}" in refused.err for name in ("kubeflow-host", "image", "accelerator"))
+
+
+def test_data_in_a_bucket_is_looked_at_before_anything_is_sent(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    with storage_emulator("sent-later") as bucket:
+        RemoteFolder(bucket).write("red/1.png", b"-")
+        refused = on_kubeflow(folder, compiled, "-p", f"source={bucket}", "-p", "registry=vertex://p/us-central1")
+    assert refused.status == 2
+    assert f"The source {bucket} has a single class, 'red'" in refused.err
+    assert kfp_api.state.requests == []
 
 
 @pytest.mark.parametrize(

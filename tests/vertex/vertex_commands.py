@@ -30,3 +30,8 @@ def command(api: VertexApi, folder: Path, *arguments: str) -> Finished:
     if not file.exists():
         file.write_text(PROJECT_FILE.format(url=api.url))
     return command_line.command(*arguments, cwd=folder, environment=api.environment())
+
+
+def put_texts(api: VertexApi) -> None:
+    """Makes gs://example-bucket/texts a source with the columns text and label."""
+    api.storage.put("texts/1.jsonl", b'{"text": "one", "label": "a"}\n{"text": "two", "label": "b"}\n')
