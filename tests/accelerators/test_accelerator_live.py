@@ -13,16 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import command
 from conftest import GPU_PIPELINES
 from google.cloud import billing_v1, cloudquotas_v1, compute_v1
 from google_api_server import GoogleApis, serving
-from typer.testing import CliRunner
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.catalog import Catalog
 from gpu_pipelines.accelerators.cost import estimate_cost
 from gpu_pipelines.accelerators.plan import plan
-from gpu_pipelines.cli.accelerators import app
 
 METRIC = "aiplatform.googleapis.com/custom_model_training_nvidia_h100_gpus"
 SPOT_METRIC = "aiplatform.googleapis.com/custom_model_training_preemptible_nvidia_h100_gpus"
@@ -64,8 +63,8 @@ def quotas(apis: GoogleApis) -> GoogleApis:
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, arguments)
-    return result.exit_code, result.stdout, result.stderr
+    result = command("accelerators", *arguments)
+    return result.status, result.out, result.err
 
 
 def test_quota_that_is_enough(quotas: GoogleApis) -> None:

@@ -88,7 +88,10 @@ def test_checkpoints_of_other_settings_are_not_continued(photos: Path, trained: 
     assert weights_digest(trained / "step-00000009") == before
 
 
-def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(photos: Path, tmp_path: Path) -> None:
+def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
     settings = TrainingSettings(**{**SETTINGS.__dict__, "learning_rate": 1e30, "gradient_clip": 0})
     with pytest.raises(UserError, match=r"(?s)diverged.*Lower learning_rate"):
         train_model(settings, photos, str(tmp_path))
@@ -124,10 +127,11 @@ def test_a_recipe_of_ones_own_is_trained_from_the_document(photos: Path, tmp_pat
     assert code
     (tmp_path / "brightness.py").write_text(code[1], encoding="utf-8")
     settings = replace(SETTINGS, recipe="brightness:BrightnessRecipe", model="grid-4")
-    ended = run_training(settings, photos, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
+    alone = {"GPU_PIPELINES_ACCELERATOR": "cpu:1"}
+    ended = run_training(settings, photos, str(tmp_path / "run"), environment={**alone, "PYTHONPATH": str(tmp_path)})
     assert ended.status == 0, ended.text
     assert entries(tmp_path / "run", "loss")[-1] < entries(tmp_path / "run", "loss")[0]
-    missing = run_training(settings, photos, str(tmp_path / "other"))
+    missing = run_training(settings, photos, str(tmp_path / "other"), environment=alone)
     assert missing.status == 1
     assert "The recipe brightness:BrightnessRecipe cannot be imported" in missing.text
     assert "Traceback" not in missing.text
