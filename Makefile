@@ -43,19 +43,14 @@ test-terraform: $(VENV)/.dev
 	terraform fmt -check -recursive -diff terraform
 	$(BIN)/python -m pytest tests/terraform tests/compute_engine -m terraform
 
-# mypy does not follow editable installs that map folders to packages, so a plain copy is installed and checked.
-# The benchmarks are checked folder by folder: a program's own folder is where Python looks first.
-MYPY = ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
-
+# A program's own folder is where Python looks first, so the benchmarks are checked folder by folder.
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build/typecheck
-	$(PIP) --no-deps --no-build-isolation --target build/typecheck .
-	cd build/typecheck && $(MYPY) -p gpu_pipelines
-	cd build/typecheck && $(MYPY) ../../benchmarks/*.py
-	cd build/typecheck && MYPYPATH=../../benchmarks/training $(MYPY) ../../benchmarks/data_prep/*.py
-	cd build/typecheck && MYPYPATH=../../tests/training $(MYPY) ../../benchmarks/training/*.py
+	$(BIN)/mypy gpu_pipelines components pipelines
+	$(BIN)/mypy benchmarks/*.py
+	MYPYPATH=benchmarks/training $(BIN)/mypy benchmarks/data_prep/*.py
+	MYPYPATH=tests/training $(BIN)/mypy benchmarks/training/*.py
 
 bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/local_pipeline.py
@@ -85,7 +80,7 @@ compile: $(VENV)/.steps
 
 # The READMEs of the components, from their interfaces, and the tables of accelerators, from the catalog.
 docs: $(VENV)/.steps
-	$(BIN)/python -m gpu_pipelines.components.readme
+	$(BIN)/python -m gpu_pipelines.component_interface.readme
 	$(BIN)/python -m gpu_pipelines.accelerators.document
 
 $(VENV)/bin/python:

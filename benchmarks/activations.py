@@ -13,8 +13,8 @@ import torch
 import transformers
 from torch import nn
 
-from gpu_pipelines.components.training.compute import measure_cost
-from gpu_pipelines.recipes.recipe import Batch
+from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.training.compute import measure_cost
 
 MODELS = {"ViT-B/16": "ViT", "ResNet-50": "ResNet", "ConvNeXt-T": "ConvNext", "Swin-T": "Swin"}
 

@@ -38,8 +38,8 @@ def make(folder: Path, checkpoints: int, rows: int) -> None:
 
     from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete, write_configuration
     from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
-    from gpu_pipelines.recipes.building import build_model, load_recipe
-    from gpu_pipelines.recipes.checkpoint_state import save_state, trained_weights
+    from gpu_pipelines.tasks.building import build_model, load_recipe
+    from gpu_pipelines.tasks.checkpoint_state import save_state, trained_weights
 
     generator = np.random.default_rng(0)
     features = {"image": Feature("uint8", (3, SIDE, SIDE)), "label": Feature("int32")}
@@ -73,8 +73,8 @@ def ours(folder: Path, processes: int) -> float:
     """Seconds of the evaluation, in this process."""
     from transformers import ViTForImageClassification  # noqa: F401
 
-    from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
-    from gpu_pipelines.components.evaluation.settings import EvaluationSettings
+    from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+    from gpu_pipelines.evaluation.settings import EvaluationSettings
 
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         settings = EvaluationSettings(registry=f"{scratch}/registry")
@@ -113,7 +113,7 @@ def forward(folder: Path, processes: int, number: int, checkpoints: int) -> None
     from transformers import ViTForImageClassification  # noqa: F401
 
     from gpu_pipelines.artifacts.dataset import Dataset
-    from gpu_pipelines.recipes.building import build_model, load_recipe
+    from gpu_pipelines.tasks.building import build_model, load_recipe
 
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
     dataset = Dataset(folder / "data")
@@ -154,8 +154,8 @@ def one_checkpoint(folder: Path, checkpoint: Path, processes: int) -> None:
     """One process of `peer`."""
     import torch
 
-    from gpu_pipelines.components.evaluation.models import ModelSource
-    from gpu_pipelines.components.evaluation.runner import Runner, RunnerSettings
+    from gpu_pipelines.evaluation.models import ModelSource
+    from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
     settings = RunnerSettings(folder / "data", {"model": MODEL, "seed": 0}, "", BATCH, apart=False)

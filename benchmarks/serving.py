@@ -60,8 +60,8 @@ def export(name: str, directory: Path) -> None:
     """Writes an image classifier with random weights."""
     import torch
 
-    from gpu_pipelines.recipes.image_classification import ImageClassification
-    from gpu_pipelines.recipes.image_features import ImageGeometry
+    from gpu_pipelines.tasks.image_classification import ImageClassification
+    from gpu_pipelines.tasks.image_features import ImageGeometry
 
     torch.manual_seed(0)
     geometry = ImageGeometry(SIZE, "RGB")
@@ -205,9 +205,9 @@ def export_language_model(directory: Path) -> list[str]:
     """Writes a language model with random weights; gives 128 prompts for it."""
     import torch
 
-    from gpu_pipelines.recipes.causal_lm import CausalLanguageModel
-    from gpu_pipelines.recipes.text_encoding import TextEncoder
-    from gpu_pipelines.recipes.text_tokenizer import TextTokenizer
+    from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
+    from gpu_pipelines.tasks.text_encoding import TextEncoder
+    from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
     words = ("the", "bee", "sees", "a", "cat", "and", "an", "ant")
     generator = random.Random(0)

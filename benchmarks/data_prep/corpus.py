@@ -12,7 +12,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from gpu_pipelines.components.data_prep.text_sources import write_sample
+from gpu_pipelines.data.text.sources import write_sample
 
 
 def paragraphs() -> list[str]:

@@ -22,16 +22,16 @@ import psutil
 from corpus import write_corpus, write_images
 from machine import machine
 
-from gpu_pipelines.recipes.text_encoding import TextEncoder
+from gpu_pipelines.tasks.text_encoding import TextEncoder
 
 GOAL_RATIO, GOAL_MIB = 1.2, 1024
 KINDS = ("packed", "padded", "trained", "images")
 PREPARE = """
 import json, sys
 from pathlib import Path
-from gpu_pipelines.components.data_prep.prepare import prepare_data
-from gpu_pipelines.components.data_prep.report import write_report
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.report import write_report
+from gpu_pipelines.data.settings import PrepareSettings
 if __name__ == "__main__":
     out = Path(sys.argv[2])
     prepare_data(PrepareSettings(**json.loads(sys.argv[1])), out)

@@ -32,9 +32,9 @@ GOAL_BARE_TEXTS, GOAL_DATASETS, GOAL_BARE_IMAGES = 0.85, 2.0, 0.9
 
 
 def our_texts(folder: Path, out: Path) -> Callable[[], None]:
-    from gpu_pipelines.components.data_prep.prepare import prepare_data
-    from gpu_pipelines.components.data_prep.prepare_text import TextPreparation  # noqa: F401
-    from gpu_pipelines.components.data_prep.settings import PrepareSettings
+    from gpu_pipelines.data.prepare import prepare_data
+    from gpu_pipelines.data.settings import PrepareSettings
+    from gpu_pipelines.data.text.prepare import TextPreparation  # noqa: F401
 
     settings = PrepareSettings(
         source=str(folder / "texts.jsonl"),
@@ -103,9 +103,9 @@ def usual_datasets(folder: Path, out: Path) -> Callable[[], None]:
 def our_images(folder: Path, out: Path) -> Callable[[], None]:
     import pandas  # noqa: F401
 
-    from gpu_pipelines.components.data_prep.prepare import prepare_data
-    from gpu_pipelines.components.data_prep.prepare_images import ImagePreparation  # noqa: F401
-    from gpu_pipelines.components.data_prep.settings import PrepareSettings
+    from gpu_pipelines.data.images.prepare import ImagePreparation  # noqa: F401
+    from gpu_pipelines.data.prepare import prepare_data
+    from gpu_pipelines.data.settings import PrepareSettings
 
     settings = PrepareSettings(source=str(folder / "images"), image_size=SIDE, color_mode="RGB")
     return lambda: print(prepare_data(settings, out / "dataset").rows_kept)
@@ -164,7 +164,7 @@ def make(folder: Path, megabytes: int, images: int) -> None:
 
     from corpus import write_corpus, write_images
 
-    from gpu_pipelines.recipes.text_encoding import TextEncoder
+    from gpu_pipelines.tasks.text_encoding import TextEncoder
 
     write_corpus(folder / "texts.jsonl", megabytes)
     with (folder / "texts.jsonl").open(encoding="utf-8") as file:

@@ -26,10 +26,10 @@ import torch.distributed as dist
 from machine import machine
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.components.training.batches import TrainingBatches
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.recipes.building import build_model, load_recipe
-from gpu_pipelines.recipes.recipe import Batch, Recipe
+from gpu_pipelines.tasks.building import build_model, load_recipe
+from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.training.batches import TrainingBatches
+from gpu_pipelines.training.settings import TrainingSettings
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
 from workloads import WORKLOADS, Workload

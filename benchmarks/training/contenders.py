@@ -22,10 +22,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gpu_pipelines.artifacts.dataset import Dataset as OurDataset
-from gpu_pipelines.components.training.sample_order import SampleOrder
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.training.sample_order import SampleOrder
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 Batch = dict[str, torch.Tensor]
 TIMED_RECIPES = {

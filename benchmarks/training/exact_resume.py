@@ -24,9 +24,9 @@ from trainer_resume import MODELS as PEER_MODELS
 from trainer_resume import resume_with_transformers
 from workloads import write_dataset
 
-from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import INTERRUPTED
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.training.settings import TrainingSettings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "training"))
 from started_training import Ended, run_training, weights_digest

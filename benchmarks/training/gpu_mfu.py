@@ -19,9 +19,9 @@ import torch
 from contest import HERE, Machine, conclude
 from workloads import write_dataset
 
-from gpu_pipelines.components.training.compute import peak_flops
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
+from gpu_pipelines.training.compute import peak_flops
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 MATRIX, MULTIPLICATIONS, WARMUP = 8192, 50, 10
 LAYERS, WIDTH = 16, 2048  # of llama-1b, for the operations of attention

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import stopwatch
 
-from gpu_pipelines.recipes.causal_lm import CausalLanguageModel
-from gpu_pipelines.recipes.image_classification import ImageClassification
+from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
+from gpu_pipelines.tasks.image_classification import ImageClassification
 
 stopwatch.install()
 

@@ -63,7 +63,7 @@ def main(name: str, dataset: str, directory: str, checkpoint: str, result: str) 
     from transformers import Trainer, TrainingArguments
 
     from gpu_pipelines.artifacts.dataset import Dataset
-    from gpu_pipelines.recipes.tasks import TASKS
+    from gpu_pipelines.tasks.tasks import TASKS
 
     class Watched(Trainer):
         missing, unexpected = 0, 0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature
-from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.training.settings import TrainingSettings
 
 CLASSES = 10
 VAL_ROWS = 8

@@ -83,6 +83,6 @@ def check_request(
         upload: Those of the other parameters that are upload_model's.
         watch: Those of the other parameters that are check_for_new_data's.
     """
-    from gpu_pipelines.pipelines.check import run as check
+    from gpu_pipelines.dag.check import run as check
 
     return check(locals())

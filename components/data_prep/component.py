@@ -114,6 +114,6 @@ def prepare_data(
         statistics: Numbers of rows read, kept, left out as duplicates and rejected, of classes, and of rows in each
             split.
     """
-    from gpu_pipelines.components.data_prep.step import run
+    from gpu_pipelines.data.step import run
 
     run(locals())

@@ -45,6 +45,6 @@ def check_for_new_data(
         model: What to train: model, or where the champion is.
         tokenizer: What to prepare texts with: tokenizer, or where the champion is.
     """
-    from gpu_pipelines.components.data_watch.step import run
+    from gpu_pipelines.data.watch_step import run
 
     return run(locals())

@@ -67,6 +67,6 @@ def evaluate_checkpoints(
             rows, and for a classifier confusion matrix and calibration.
         passed: True if all gates passed, the model is better than the champion, and the data has not shifted.
     """
-    from gpu_pipelines.components.evaluation.step import run
+    from gpu_pipelines.evaluation.step import run
 
     return (run(locals()),)

@@ -41,6 +41,6 @@ def upload_model(
     Returns:
         model: The version in the registry, with its name, number and aliases as metadata.
     """
-    from gpu_pipelines.components.model_upload.step import run
+    from gpu_pipelines.registry.upload_step import run
 
     run(locals())

@@ -77,6 +77,6 @@ def train_model(
         training_metrics: Steps, losses, throughput, memory, MFU and number of processes.
         training_report: Curves of loss, learning rate and throughput.
     """
-    from gpu_pipelines.components.training.step import run
+    from gpu_pipelines.training.step import run
 
     run(locals())

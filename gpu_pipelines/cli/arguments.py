@@ -16,7 +16,7 @@ import yaml
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
-from gpu_pipelines.recipes.tasks import defaults_of_task
+from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
 
 _TYPES = {
@@ -113,12 +113,12 @@ def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parame
         pipeline: its name, in the form of the command line or of KFP.
         known: its own parameters.
     """
-    from gpu_pipelines.pipelines import PIPELINES, load_request
+    from gpu_pipelines.dag import PIPELINES, load_request
 
     name = pipeline.replace("-", "_")
     if name not in PIPELINES or ADVANCED not in known:
         return {}
-    from gpu_pipelines.pipelines.advanced import advanced_defaults
+    from gpu_pipelines.dag.advanced import advanced_defaults
 
     defaults = advanced_defaults(load_request(name).SETTINGS)
     return {name: Parameter(_TYPE_NAMES[type(default)], default) for name, default in defaults.items()}

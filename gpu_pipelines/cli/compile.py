@@ -118,7 +118,7 @@ def _text(
     from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
     from gpu_pipelines.accelerators.request import require_gpu
     from gpu_pipelines.errors import nearest
-    from gpu_pipelines.recipes.tasks import task_problems
+    from gpu_pipelines.tasks.tasks import task_problems
 
     if target not in TARGETS:
         raise UserError(f"There is no target {target[:60]!r}.", nearest(target, TARGETS))
@@ -129,7 +129,7 @@ def _text(
     if target == "local":
         if evaluation_accelerator:
             raise UserError("The target local has no --evaluation-accelerator.", "Leave it out.")
-        from gpu_pipelines.targets.local import compiled_for_here
+        from gpu_pipelines.targets.local.target import compiled_for_here
 
         return compiled_for_here(pipeline, plan_request(request), task)
     require_gpu(request.spec, {"vertex": "Vertex AI", "kubeflow": "Kubeflow"}[target])
@@ -175,13 +175,13 @@ def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
         settings: the image of the steps; left out, that is open.
     """
     from gpu_pipelines.accelerators import plan, plan_request
-    from gpu_pipelines.components.catalog import COMPONENTS, load_component
-    from gpu_pipelines.pipelines import PIPELINES
-    from gpu_pipelines.recipes.tasks import TASKS
+    from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
+    from gpu_pipelines.dag import PIPELINES
     from gpu_pipelines.targets.compiled import compiled
     from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
-    from gpu_pipelines.targets.local import compiled_for_here
+    from gpu_pipelines.targets.local.target import compiled_for_here
     from gpu_pipelines.targets.vertex.compiled import MOST_USED, PUBLISHED, compiled_for_vertex, file_of
+    from gpu_pipelines.tasks.tasks import TASKS
 
     files = {f"{name}/local/cpu-2.yaml": compiled_for_here(name, plan("cpu:2")) for name in PIPELINES}
     wanted = [("train_evaluate_upload", request, task) for request in PUBLISHED for task in TASKS]

@@ -98,7 +98,7 @@ def _fixed(*words: str) -> Words:
 
 
 def _pipelines(context: typer.Context, incomplete: str) -> Iterable[str]:
-    from gpu_pipelines.pipelines import PIPELINES
+    from gpu_pipelines.dag import PIPELINES
 
     return PIPELINES
 
@@ -137,7 +137,7 @@ def _strategies(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 def _tasks(context: typer.Context, incomplete: str) -> Iterable[str]:
-    from gpu_pipelines.recipes.tasks import TASKS
+    from gpu_pipelines.tasks.tasks import TASKS
 
     return TASKS
 
@@ -156,8 +156,8 @@ def _parameters(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 def _values_of(name: str, parameter: Any) -> list[str]:
-    from gpu_pipelines.components.training.settings import CHOICES
-    from gpu_pipelines.recipes.tasks import TASKS
+    from gpu_pipelines.tasks.tasks import TASKS
+    from gpu_pipelines.training.settings import CHOICES
 
     if parameter.type == "Boolean":
         return ["true", "false"]

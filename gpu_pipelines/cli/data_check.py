@@ -10,7 +10,7 @@ from gpu_pipelines.cli.arguments import compiled_in
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
-    from gpu_pipelines.components.data_prep.remote_check import Look
+    from gpu_pipelines.data.remote_check import Look
 
 
 def require_usable_data(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
@@ -36,14 +36,14 @@ def warn_of_data(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
 
 
 def _look(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Look | None:
-    from gpu_pipelines.pipelines import PIPELINES
-    from gpu_pipelines.pipelines.advanced import ADVANCED
+    from gpu_pipelines.dag import PIPELINES
+    from gpu_pipelines.dag.advanced import ADVANCED
 
     if str(spec["pipelineInfo"]["name"]).replace("-", "_") not in PIPELINES:
         return None
-    from gpu_pipelines.components.data_prep.remote_check import look_at_sources
-    from gpu_pipelines.components.data_prep.settings import PrepareSettings
-    from gpu_pipelines.step_interface import fields_from
+    from gpu_pipelines.component_interface.step import fields_from
+    from gpu_pipelines.data.remote_check import look_at_sources
+    from gpu_pipelines.data.settings import PrepareSettings
 
     values = {**compiled_in(spec), **arguments, **(arguments.get(ADVANCED) or {})}
     look = look_at_sources(fields_from(PrepareSettings, values))

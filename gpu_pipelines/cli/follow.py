@@ -13,7 +13,7 @@ from gpu_pipelines.errors import ERROR_PREFIX
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.local_log import StepRecord
+    from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.vertex.follow import Followed
 
 RUN_FAILED, INTERRUPTED = 1, 130

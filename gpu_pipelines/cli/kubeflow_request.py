@@ -78,7 +78,7 @@ def checked_arguments(
     Raises:
         UserError: lists everything that is wrong with them.
     """
-    from gpu_pipelines.pipelines import PIPELINES, load_pipeline
+    from gpu_pipelines.dag import PIPELINES, load_pipeline
     from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, claim_of
 
     known, name = parameters_of_spec(spec), str(spec["pipelineInfo"]["name"]).replace("-", "_")

@@ -73,8 +73,8 @@ def check_request(
     Raises:
         UserError: lists everything that is wrong.
     """
-    from gpu_pipelines.pipelines import load_pipeline
-    from gpu_pipelines.targets.local import LocalTarget, plan_here, require_step_packages
+    from gpu_pipelines.dag import load_pipeline
+    from gpu_pipelines.targets.local.target import LocalTarget, plan_here, require_step_packages
     from gpu_pipelines.targets.run_record import checkpoints_to_resume
 
     plan = plan_here(accelerator)

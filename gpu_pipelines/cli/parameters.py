@@ -71,8 +71,8 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
     from gpu_pipelines.cli.vertex_request import FILE_SUFFIXES
 
     if not pipeline.endswith(FILE_SUFFIXES):
-        from gpu_pipelines.pipelines import load_pipeline
-        from gpu_pipelines.targets.local import LocalTarget
+        from gpu_pipelines.dag import load_pipeline
+        from gpu_pipelines.targets.local.target import LocalTarget
 
         return _opened(pipeline, parameters_of_pipeline(load_pipeline(pipeline).build(LocalTarget(), None)))
     from gpu_pipelines.targets.compiled import documents_of
@@ -96,8 +96,8 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
         task: the one that it was compiled for, whose fields alone are of use; empty for all.
     """
     from gpu_pipelines.cli.arguments import ADVANCED, fields_of
-    from gpu_pipelines.components.catalog import load_component
-    from gpu_pipelines.pipelines.advanced import is_of
+    from gpu_pipelines.component_interface.catalog import load_component
+    from gpu_pipelines.dag.advanced import is_of
 
     fields = fields_of(pipeline, known)
     if not fields:
@@ -109,7 +109,7 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
 
 
 def _require_task(task: str, known: Mapping[str, Parameter], pipeline: str) -> None:
-    from gpu_pipelines.recipes.tasks import task_problems
+    from gpu_pipelines.tasks.tasks import task_problems
 
     if "task" not in known:
         raise UserError(f"{pipeline} has no parameter task.", "Leave out --task.")
@@ -119,7 +119,7 @@ def _require_task(task: str, known: Mapping[str, Parameter], pipeline: str) -> N
 
 def _by_step(known: Mapping[str, Parameter]) -> dict[str, dict[str, Parameter]]:
     """The parameters below the first step that takes them, in the order of the pipeline."""
-    from gpu_pipelines.components.catalog import load_component
+    from gpu_pipelines.component_interface.catalog import load_component
 
     inputs = {name: set(load_component(name).component_spec.inputs or ()) for name in STEPS}
     steps: dict[str, dict[str, Parameter]] = {}

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.reports.durations import format_seconds
-from gpu_pipelines.targets.local_log import StepRecord
+from gpu_pipelines.targets.local.log import StepRecord
 
 if TYPE_CHECKING:
     from rich.console import Console

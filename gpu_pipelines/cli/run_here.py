@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gpu_pipelines.cli.local_request import LocalRequest
-    from gpu_pipelines.targets.local_log import Observer, StepRecord
+    from gpu_pipelines.targets.local.log import Observer, StepRecord
     from gpu_pipelines.targets.run_record import RunRecord
 
 LINES_OF_LOG_SHOWN = 12
@@ -86,7 +86,7 @@ def run_here(
 
 
 def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reuse: bool) -> RunRecord:
-    from gpu_pipelines.targets.local import run_locally
+    from gpu_pipelines.targets.local.target import run_locally
     from gpu_pipelines.targets.run_record import RunRecord, new_run_directory, write_outcome
 
     run_id, directory = new_run_directory(runs, request.name)
@@ -118,7 +118,7 @@ def _run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, re
 
 def _say_stopping(step: StepRecord | None) -> None:
     """Says at once that a Ctrl-C has arrived, and what takes its time now."""
-    from gpu_pipelines.targets.local_processes import SECONDS_TO_END
+    from gpu_pipelines.targets.local.processes import SECONDS_TO_END
 
     if step is None:
         return

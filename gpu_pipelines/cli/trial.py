@@ -79,12 +79,12 @@ def try_training(request: LocalRequest) -> Trial:
         UserError: the data or the training is not as asked for.
     """
     from gpu_pipelines.artifacts.checkpoint import read_configuration
-    from gpu_pipelines.components.data_prep.prepare import prepare_data
-    from gpu_pipelines.components.data_prep.settings import PrepareSettings
-    from gpu_pipelines.components.training.settings import TrainingSettings
-    from gpu_pipelines.components.training.train import train_model
-    from gpu_pipelines.step_interface import fields_from
+    from gpu_pipelines.component_interface.step import fields_from
+    from gpu_pipelines.data.prepare import prepare_data
+    from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.targets.environment import ACCELERATOR
+    from gpu_pipelines.training.settings import TrainingSettings
+    from gpu_pipelines.training.train import train_model
 
     if request.accelerator:
         os.environ[ACCELERATOR] = request.accelerator

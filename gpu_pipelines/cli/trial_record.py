@@ -69,8 +69,8 @@ def hours_by_trial(runs: Path, arguments: Mapping[str, Any], plan: AcceleratorPl
 
 def shaping_parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that say how much is trained."""
-    from gpu_pipelines.components.data_prep.settings import PrepareSettings
-    from gpu_pipelines.components.training.settings import TrainingSettings
+    from gpu_pipelines.data.settings import PrepareSettings
+    from gpu_pipelines.training.settings import TrainingSettings
 
     names = [field.name for settings in (PrepareSettings, TrainingSettings) for field in fields(settings)]
     return {name: arguments[name] for name in names if name in arguments}

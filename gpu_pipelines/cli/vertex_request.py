@@ -189,9 +189,9 @@ def compiled_pipeline(
 def _compiled(
     name: str, flags: JobFlags, settings: ProjectSettings, given: Mapping[str, Any], training_hours: float | None
 ) -> str:
-    from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN, parameters_of_model
     from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, evaluation_for
     from gpu_pipelines.targets.vertex.data_nodes import DataNodes
+    from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 
     planned = flags.planned(settings, "Vertex AI")
     settings.require("image")
@@ -253,7 +253,7 @@ def checked_arguments(
     Raises:
         UserError: lists everything that is wrong with them.
     """
-    from gpu_pipelines.pipelines import PIPELINES, load_pipeline
+    from gpu_pipelines.dag import PIPELINES, load_pipeline
     from gpu_pipelines.targets.vertex.machines import data_nodes_of, not_evaluated
 
     known, name = parameters_of_spec(spec), str(spec["pipelineInfo"]["name"]).replace("-", "_")

@@ -15,13 +15,13 @@ import torch
 from PIL import Image
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.image_classification import ImageClassification
-from gpu_pipelines.recipes.image_features import ImageGeometry, UnreadableImageError, decode, open_image
 from gpu_pipelines.serving.batching import Advance
 from gpu_pipelines.serving.classes import checked_top_k, class_prediction
 from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.request_body import WrongRequest, field_of
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.image_classification import ImageClassification
+from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode, open_image
 
 _EXAMPLE = '{"b64": "…"} with a PNG, JPEG or other image, in base64'
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gpu_pipelines.recipes.batch_encoding import BatchEncoder
-from gpu_pipelines.recipes.causal_lm import CausalLanguageModel
 from gpu_pipelines.serving.batching import Unfinished
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import WrongRequest, require_keys, text_of, whole_parameter
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.serving.writing import Text, writer_of
+from gpu_pipelines.tasks.batch_encoding import BatchEncoder
+from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
 
 
 class _Row(NamedTuple):

@@ -12,10 +12,10 @@ import torch
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import require_undamaged
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.serving.batching import Advance
 from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.tasks import TASKS
 
 #: Ends of the architectures' names in Hugging Face's config.json, by task.
 _ARCHITECTURES = {

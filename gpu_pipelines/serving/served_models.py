@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.tasks.tasks import TASKS
 
 
 def why_not_served(model: Path) -> str:

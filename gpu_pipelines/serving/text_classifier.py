@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gpu_pipelines.recipes.batch_encoding import BatchEncoder
-from gpu_pipelines.recipes.text_classification import TextClassification
 from gpu_pipelines.serving.batching import Advance
 from gpu_pipelines.serving.classes import checked_top_k, class_prediction
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import text_of
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.batch_encoding import BatchEncoder
+from gpu_pipelines.tasks.text_classification import TextClassification
 
 
 class _Row(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 from gpu_pipelines.artifacts.documents import read_document, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.local_log import StepRecord
+from gpu_pipelines.targets.local.log import StepRecord
 
 RUN = "run.json"
 REPORT = "report.html"

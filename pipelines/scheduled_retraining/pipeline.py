@@ -8,15 +8,15 @@ from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.components.data_watch.component import check_for_new_data
-from gpu_pipelines.pipelines.parameters import Parameter, inputs_from, with_parameters
-from gpu_pipelines.pipelines.scheduled_retraining.request import (
+from gpu_pipelines.dag.parameters import Parameter, inputs_from, with_parameters
+from gpu_pipelines.dag.scheduled_retraining import (
     problems,
     problems_here,
     problems_on_kubeflow,
     problems_on_vertex,
 )
-from gpu_pipelines.pipelines.steps import STEPS as TRAINING_STEPS
-from gpu_pipelines.pipelines.steps import Steps, pipeline_parameters
+from gpu_pipelines.dag.steps import STEPS as TRAINING_STEPS
+from gpu_pipelines.dag.steps import Steps, pipeline_parameters
 from gpu_pipelines.pipelines.train_evaluate_upload import pipeline as one_training
 from gpu_pipelines.targets.target import Target
 

@@ -19,7 +19,7 @@ from gpu_pipelines.cli.arguments import (
 )
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
-from gpu_pipelines.recipes.tasks import TASKS, defaults_of_task
+from gpu_pipelines.tasks.tasks import TASKS, defaults_of_task
 
 DEFAULTS = {
     "text": "a text",

@@ -17,7 +17,7 @@ from test_command_line import command
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.cli.progress import LiveProgress
 from gpu_pipelines.cli.tables import Column, Table, wrapped
-from gpu_pipelines.targets.local_log import StepRecord
+from gpu_pipelines.targets.local.log import StepRecord
 
 WIDTHS = (80, 120, 200)
 LONG = "a sentence of many words that says why this row is as it is and what to do about it, at some length " * 2
@@ -153,7 +153,7 @@ def test_live_progress_keeps_names_and_times_whole(width: int) -> None:
 CHILD = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(300)"
 PARENT = f"""
 import subprocess, sys, time
-from gpu_pipelines.targets.local_processes import no_process_left_behind
+from gpu_pipelines.targets.local.processes import no_process_left_behind
 with no_process_left_behind(lambda: print("stopping", flush=True)):
     child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdout=subprocess.PIPE, text=True)
     child.stdout.readline()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpu_pipelines.components.data_watch.watch import Decision, WatchSettings, check_for_new_data
+from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.watch import Decision, WatchSettings, check_for_new_data
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry
-from gpu_pipelines.sources.fingerprint import source_fingerprint
 
 DAYS_OLD = 3
 

@@ -21,11 +21,11 @@ from evaluations import (
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.components.evaluation.report import write_report
-from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import state_here
 from gpu_pipelines.registry import DirectoryRegistry, RegisteredVersion
+from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 BUILT_IN, OWN = "", "Own"
 

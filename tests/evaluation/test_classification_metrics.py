@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.tasks.tasks import TASKS
 
 NAMES = ("accuracy", "macro_f1", "macro_recall", "min_recall", "roc_auc", "ece", "log_loss")
 

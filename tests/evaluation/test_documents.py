@@ -9,13 +9,13 @@ import pytest
 from evaluations import train_checkpoint, write_tokenizer
 
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
-from gpu_pipelines.components.evaluation.documents import all_documents, holds_completions, taken_apart
-from gpu_pipelines.components.evaluation.likelihood_metrics import LikelihoodScores
-from gpu_pipelines.components.evaluation.models import ModelSource
-from gpu_pipelines.components.evaluation.recipe_scoring import RecipeScorer
-from gpu_pipelines.components.evaluation.runner import Runner, RunnerSettings
-from gpu_pipelines.components.evaluation.text_bytes import scored_bytes
-from gpu_pipelines.recipes.text_encoding import TextEncoder
+from gpu_pipelines.evaluation.documents import all_documents, holds_completions, taken_apart
+from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.models import ModelSource
+from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
+from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.evaluation.text_bytes import scored_bytes
+from gpu_pipelines.tasks.text_encoding import TextEncoder
 
 WIDTH = 16
 FEATURES = {

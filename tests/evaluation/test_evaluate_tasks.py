@@ -25,13 +25,13 @@ from kfp import dsl
 from gpu_pipelines.artifacts.checkpoint import write_configuration
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.components.evaluation import step
-from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.components.evaluation.report import write_report
-from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.building import build_model
-from gpu_pipelines.recipes.causal_lm import CausalLanguageModel
+from gpu_pipelines.evaluation import step
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.registry.upload import UploadSettings, upload_model
+from gpu_pipelines.tasks.building import build_model
+from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
 
 
 def register(registry: str, model: Path) -> None:

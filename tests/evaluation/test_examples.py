@@ -23,8 +23,8 @@ from PIL import Image
 
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
 from gpu_pipelines.artifacts.examples import EXAMPLES, Examples
-from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 
 
 def test_texts_are_those_that_are_encoded_again_as_they_were(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_pipelines.components.evaluation.gates import ChampionGate, Gate, parse_gate
-from gpu_pipelines.components.evaluation.settings import EvaluationSettings
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.tasks.tasks import TASKS
 
 TASK = "image_classification"
 KNOWN = TASKS[TASK].metrics
@@ -218,7 +218,7 @@ def test_a_gate_is_refused_without_importing_torch(tmp_path: Path) -> None:
 
     code = (
         "import sys\n"
-        "from gpu_pipelines.components.evaluation.settings import EvaluationSettings\n"
+        "from gpu_pipelines.evaluation.settings import EvaluationSettings\n"
         "assert EvaluationSettings(gates=['x']).problems('image_classification')\n"
         "print(sorted({'torch', 'sklearn', 'transformers', 'kfp'} & set(sys.modules)))"
     )

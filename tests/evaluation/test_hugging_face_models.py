@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.examples import Examples
-from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 LABELS = ["bad", "good", "ugly"]
 

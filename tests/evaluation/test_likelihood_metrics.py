@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from gpu_pipelines.components.evaluation.bootstrap import json_metrics
-from gpu_pipelines.components.evaluation.likelihood_metrics import LikelihoodScores
-from gpu_pipelines.recipes.tasks import TASKS
+from gpu_pipelines.evaluation.bootstrap import json_metrics
+from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.tasks.tasks import TASKS
 
 
 def texts(rows: int, seed: int = 0) -> np.ndarray:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.components.evaluation.comparison import Comparison, Incomparable, sign_test
-from gpu_pipelines.components.evaluation.gates import ChampionGate, GateResult
-from gpu_pipelines.components.evaluation.likelihood_metrics import LikelihoodScores
-from gpu_pipelines.components.evaluation.promotion import better, better_by_value
-from gpu_pipelines.components.evaluation.settings import Ranking
+from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.evaluation.comparison import Comparison, Incomparable, sign_test
+from gpu_pipelines.evaluation.gates import ChampionGate, GateResult
+from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.promotion import better, better_by_value
+from gpu_pipelines.evaluation.settings import Ranking
 
 PAIRS = 200
 AT_95 = ChampionGate(confidence=0.95)

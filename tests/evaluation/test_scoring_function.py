@@ -13,11 +13,11 @@ from evaluations import numbers_dataset, settings_in
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
-from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.components.evaluation.report import write_report
-from gpu_pipelines.components.evaluation.settings import EvaluationSettings
-from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 SCORE = '''
 import json

@@ -9,10 +9,10 @@ import pytest
 
 from gpu_pipelines.artifacts.dataset import DataFile, Feature, Manifest
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.components.evaluation.likelihood_metrics import LikelihoodScores
-from gpu_pipelines.components.evaluation.scores import Scores, summary
-from gpu_pipelines.components.evaluation.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
+from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.scores import Scores, summary
+from gpu_pipelines.evaluation.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
 
 LABELS = ["ant", "bee", "cat"]
 

@@ -12,13 +12,13 @@ from evaluations import settings_in, train_checkpoint
 from PIL import Image
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.components.data_prep.prepare import prepare_data
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.components.evaluation.report import write_report
-from gpu_pipelines.components.evaluation.slices import OTHERS, slice_figures, slices_of
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.evaluation.slices import OTHERS, slice_figures, slices_of
 
 LANGUAGES = ("de", "en", "")
 

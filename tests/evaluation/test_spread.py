@@ -13,13 +13,13 @@ from evaluations import numbers_dataset, settings_in, write_regressions
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.components.evaluation import spread
-from gpu_pipelines.components.evaluation.devices import evaluation_devices
-from gpu_pipelines.components.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.components.evaluation.models import ModelSource
-from gpu_pipelines.components.evaluation.runner import RunnerSettings
-from gpu_pipelines.components.evaluation.spread import Piece, Pieces, Spread
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation import spread
+from gpu_pipelines.evaluation.devices import evaluation_devices
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.models import ModelSource
+from gpu_pipelines.evaluation.runner import RunnerSettings
+from gpu_pipelines.evaluation.spread import Piece, Pieces, Spread
 
 
 @pytest.fixture(scope="module")

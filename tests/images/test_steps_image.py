@@ -185,7 +185,7 @@ for package in ("artifacts", "components", "recipes", "registry"):
 def test_whatever_steps_use_can_be_imported(engine: docker.DockerClient) -> None:
     """A step imports most of it late, from within functions, and kfp is there without its dependencies."""
     printed = output_of(engine, IMPORTS, environment={"_KFP_RUNTIME": "true"}).split()
-    assert {"gpu_pipelines.registry.vertex", "gpu_pipelines.components.training.worker"} <= set(printed)
+    assert {"gpu_pipelines.registry.vertex", "gpu_pipelines.training.worker"} <= set(printed)
 
 
 def test_the_image_says_what_it_is(engine: docker.DockerClient) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from kfp.dsl import Artifact, Dataset
 
+from gpu_pipelines.component_interface.step import local_files, output_files, place_of, storage_of
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.step_interface import local_files, output_files, place_of, storage_of
 
 RUN, STORAGE = "GPU_PIPELINES_RUN", "GPU_PIPELINES_STORAGE"
 

@@ -13,8 +13,8 @@ from kubernetes_api.types import problems_of_pod
 
 from gpu_pipelines.accelerators import plan, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines import PIPELINES
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for

@@ -57,7 +57,7 @@ from kfp.dsl import *
 def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[HTML], what: str = "", place: str = ""):
     import os, pathlib, signal, sys, time
     from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
-    from gpu_pipelines.step_interface import local_files, place_of
+    from gpu_pipelines.component_interface.step import local_files, place_of
     rank = os.environ["PET_NODE_RANK"]
     assert os.environ.get("HF_TOKEN") == "hf_secret"
     print(f"node {rank} of {os.environ['PET_NNODES']} reads {(local_files(dataset) / 'rows').read_text()}", flush=True)
@@ -432,8 +432,8 @@ def test_a_compiled_training_on_two_nodes_leaves_its_checkpoints_in_the_bucket(
     from driver import CompiledFile
 
     from gpu_pipelines.accelerators import plan
-    from gpu_pipelines.components.data_prep.prepare import prepare_data
-    from gpu_pipelines.components.data_prep.settings import PrepareSettings
+    from gpu_pipelines.data.prepare import prepare_data
+    from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import configparser
 import inspect
 import re
 import subprocess
@@ -17,40 +16,39 @@ from typing import Any
 import pytest
 from conftest import gpu_pipelines
 
-from gpu_pipelines.components.catalog import COMPONENTS, components_by_folder, load_component
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.data_watch.watch import WatchSettings
-from gpu_pipelines.components.evaluation.settings import EvaluationSettings
-from gpu_pipelines.components.model_upload.upload import UploadSettings
-from gpu_pipelines.components.readme import readme
-from gpu_pipelines.components.training.script_settings import ScriptSettings
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.pipelines import PIPELINES, load_pipeline, load_request
-from gpu_pipelines.pipelines.advanced import COMMON, FILLED_IN, OF_TASKS, advanced_defaults
-from gpu_pipelines.recipes.tasks import TASKS
-from gpu_pipelines.targets.local import LocalTarget
+from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
+from gpu_pipelines.component_interface.readme import readme
+from gpu_pipelines.dag import PIPELINES, load_pipeline, load_request
+from gpu_pipelines.dag.advanced import COMMON, FILLED_IN, OF_TASKS, advanced_defaults
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.watch import WatchSettings
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.registry.upload import UploadSettings
+from gpu_pipelines.targets.local.target import LocalTarget
+from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for folder in ("components", "gpu_pipelines", "pipelines") for path in (ROOT / folder).rglob("*.py")]
 
 # Which files alone may import a package, at the top or inside a function.
 ONLY_IN = {
-    "kfp": ("gpu_pipelines/targets/", "pipelines/", "components/*/*component.py"),
+    "kfp": ("gpu_pipelines/targets/", "gpu_pipelines/dag/", "pipelines/", "components/*/component.py"),
     "google": (
         "gpu_pipelines/accelerators/live/",
         "gpu_pipelines/targets/vertex",
         "gpu_pipelines/registry/vertex",
-        "gpu_pipelines/sources/bigquery",
-        "components/data_prep/bigquery",
+        "gpu_pipelines/data/sources/bigquery",
     ),
     "torch": (
-        "gpu_pipelines/cluster/",
-        "gpu_pipelines/recipes/",
-        "components/training/",
-        "components/evaluation/",
+        "gpu_pipelines/distributed/",
+        "gpu_pipelines/tasks/",
+        "gpu_pipelines/training/",
+        "gpu_pipelines/evaluation/",
         "gpu_pipelines/serving/",
     ),
-    "transformers": ("gpu_pipelines/recipes/", "gpu_pipelines/serving/"),
+    "transformers": ("gpu_pipelines/tasks/", "gpu_pipelines/serving/"),
     # Of the extra `serving`: pipelines are compiled, and models uploaded, by programs that have neither.
     "fastapi": ("gpu_pipelines/serving/app.py",),
     "uvicorn": ("gpu_pipelines/serving/server.py", "gpu_pipelines/serving/connections.py"),
@@ -87,37 +85,23 @@ def test_a_heavy_package_is_imported_only_where_it_may_be(package: str) -> None:
         assert package not in {module.partition(".")[0] for module in imports_of(path)}, name
 
 
-def test_a_step_never_imports_another() -> None:
-    for path in (ROOT / "components").glob("*/*.py"):
-        own = f"gpu_pipelines.components.{path.parent.name}"
-        others = [
-            module
-            for module in imports_of(path)
-            if module.startswith("gpu_pipelines.components.") and not module.startswith(own)
-        ]
-        assert not others, relative(path)
+def test_a_component_is_an_interface_and_a_pipeline_is_a_dag_and_no_more() -> None:
+    for folder, kept in (("components", "component.py"), ("pipelines", "pipeline.py")):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert path.name in (kept, "README.md", "__init__.py"), relative(path)
+                assert path.name != "__init__.py" or len(path.read_text(encoding="utf-8").splitlines()) == 1
 
 
-def test_what_steps_share_imports_no_step_and_no_command() -> None:
-    for package in ("artifacts", "cluster", "recipes", "registry", "reports", "serving", "sources"):
-        for path in (ROOT / "gpu_pipelines" / package).rglob("*.py"):
-            for module in imports_of(path):
-                assert not module.startswith(("gpu_pipelines.components", "gpu_pipelines.cli")), relative(path)
-
-
-def test_every_package_and_every_data_file_is_installed() -> None:
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    listed = set(setup["options"]["packages"].split())
-    packages = {relative(path.parent) for path in SOURCES if path.name == "__init__.py"}
-    mapped = {p if p.startswith("gpu_pipelines") else f"gpu_pipelines/{p}" for p in packages}
-    assert listed == {name.replace("/", ".") for name in mapped}
-    data = dict(setup["options.package_data"])
-    files = [file for folder in ("components", "gpu_pipelines") for file in (ROOT / folder).rglob("*")]
-    for path in (file for file in files if file.suffix in (".html", ".sh")):
-        package = relative(path.parent).replace("/", ".")
-        full = package if package.startswith("gpu_pipelines") else f"gpu_pipelines.{package}"
-        assert data.get(full) == f"*{path.suffix}", relative(path)
+def test_every_package_and_every_data_file_is_installed(tmp_path: Path) -> None:
+    build = [sys.executable, "setup.py", "--quiet", "build", "--build-base", str(tmp_path), "--build-lib"]
+    subprocess.run([*build, str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)
+    places = {"components": "gpu_pipelines/components", "pipelines": "gpu_pipelines/pipelines"}
+    for folder in ("components", "gpu_pipelines", "pipelines"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".html", ".sh", ".csv", ".typed"):
+                place = tmp_path / "lib" / places.get(folder, folder) / path.relative_to(ROOT / folder)
+                assert place.is_file(), relative(path)
 
 
 def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
@@ -209,10 +193,10 @@ def test_stubs_are_thin(name: str) -> None:
     assert len(body.body) == 3, "a docstring, an import, a call: all of it is in the compiled file and the cache key"
 
 
-@pytest.mark.parametrize("folder", components_by_folder())
-def test_the_readme_of_a_step_is_up_to_date(folder: str) -> None:
-    path = ROOT / "components" / folder / "README.md"
-    assert path.read_text(encoding="utf-8") == readme(folder), "run make docs"
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_the_readme_of_a_component_is_up_to_date(name: str) -> None:
+    path = ROOT / "components" / COMPONENTS[name] / "README.md"
+    assert path.read_text(encoding="utf-8") == readme(name), "run make docs"
 
 
 def test_what_both_pipelines_take_is_the_same_in_both() -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpu_pipelines.artifacts.checkpoint import mark_complete
-from gpu_pipelines.components.catalog import load_component
-from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.component_interface.catalog import load_component
+from gpu_pipelines.component_interface.step import fields_from, with_advanced
+from gpu_pipelines.dag.check import check
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines.check import check
-from gpu_pipelines.step_interface import fields_from, with_advanced
+from gpu_pipelines.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

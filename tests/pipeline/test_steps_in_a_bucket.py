@@ -11,12 +11,12 @@ from conftest import write_photos
 from kfp import dsl
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.components.data_prep.step import run as prepare
-from gpu_pipelines.components.evaluation.step import run as evaluate
-from gpu_pipelines.components.model_upload.step import run as upload
-from gpu_pipelines.components.training.step import run as train
+from gpu_pipelines.component_interface.step import output_files
+from gpu_pipelines.data.step import run as prepare
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.step_interface import output_files
+from gpu_pipelines.evaluation.step import run as evaluate
+from gpu_pipelines.registry.upload_step import run as upload
+from gpu_pipelines.training.step import run as train
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

@@ -40,7 +40,7 @@ from conftest import PIPELINE, newest_run, run_pipeline, write_photos
         ),
         (
             ["-p", "recipe=json:JSONDecoder"],
-            "json:JSONDecoder is not a subclass of gpu_pipelines.recipes.recipe.Recipe",
+            "json:JSONDecoder is not a subclass of gpu_pipelines.tasks.recipe.Recipe",
         ),
         (["-p", "model_name=../up"], "model_name is '../up'"),
         (["-p", "val_fraction=0.6", "-p", "test_fraction=0.6"], "less than 1 must be left for training"),

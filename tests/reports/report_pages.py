@@ -10,20 +10,20 @@ import numpy as np
 from PIL import Image
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.components.data_prep.prepare import prepare_data
-from gpu_pipelines.components.data_prep.report import write_report as write_data_report
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.evaluation.report import write_report as write_evaluation_report
-from gpu_pipelines.components.training.local_devices import Devices
-from gpu_pipelines.components.training.report import write_report as write_training_report
-from gpu_pipelines.components.training.script_report import write_report as write_script_report
-from gpu_pipelines.components.training.script_run import ScriptSummary
-from gpu_pipelines.components.training.script_settings import ScriptSettings
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import TrainingSummary
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.report import write_report as write_data_report
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.evaluation.report import write_report as write_evaluation_report
 from gpu_pipelines.reports.run_report import write_run_report
-from gpu_pipelines.targets.local_log import StepRecord
+from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.report import write_report as write_training_report
+from gpu_pipelines.training.script.report import write_report as write_script_report
+from gpu_pipelines.training.script.run import ScriptSummary
+from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import TrainingSummary
 
 LONG = "a_class_name_that_somebody_took_from_the_path_of_a_file_" * 4
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "photographs of ships", LONG]

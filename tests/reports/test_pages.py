@@ -9,7 +9,7 @@ import pytest
 from browser import chromium, measured
 from report_pages import CLASSES, LONG, evaluation_of, write_pages
 
-from gpu_pipelines.components.evaluation.report import write_report
+from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.reports.charts import Line, line_chart, tick_label
 from gpu_pipelines.reports.dag import draw_dag
 

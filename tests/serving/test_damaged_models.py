@@ -9,9 +9,9 @@ from conftest import gpu_pipelines
 from exported_models import export
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry
+from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
 

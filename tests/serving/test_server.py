@@ -21,8 +21,8 @@ from server_process import PREDICT, Server, started, wait_until_ready
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.cli.serve import place_of_model
-from gpu_pipelines.components.model_upload.upload import UploadSettings, upload_model
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.serving.comparison import differences
 
 

@@ -14,10 +14,10 @@ from google.cloud import aiplatform_v1
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.components.model_upload.upload import UploadSettings, _smoke_test, upload_model
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import open_registry
 from gpu_pipelines.registry.serving_container import HUGGING_FACE_IMAGE, serving_container
+from gpu_pipelines.registry.upload import UploadSettings, _smoke_test, upload_model
 from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec
 

@@ -21,13 +21,13 @@ from typing import Any
 import psutil
 from safetensors import safe_open
 
-from gpu_pipelines.components.training.settings import TrainingSettings
+from gpu_pipelines.training.settings import TrainingSettings
 
 TRAIN = """
 import json, sys
 from pathlib import Path
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 from gpu_pipelines.errors import user_errors_end_the_step
 with user_errors_end_the_step():
     train_model(TrainingSettings(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])

@@ -19,10 +19,10 @@ from trainings import photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint_lock import LOCK, CheckpointLock
 from gpu_pipelines.artifacts.versioned_file import versioned_file
-from gpu_pipelines.components.training.script_run import run_script
-from gpu_pipelines.components.training.script_settings import ScriptSettings
-from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.script.run import run_script
+from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.settings import TrainingSettings
 
 #: A lease short enough for a test; renewed every quarter of it.
 LEASE = 1.2

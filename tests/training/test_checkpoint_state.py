@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.recipes.checkpoint_state import StateCopy, frozen_weights_sha256, load_weights, save_state
+from gpu_pipelines.tasks.checkpoint_state import StateCopy, frozen_weights_sha256, load_weights, save_state
 
 
 def save(path: Path, state: dict[str, object]) -> None:
@@ -104,7 +104,7 @@ SHARDED = """
 import sys, torch, torch.distributed as dist
 from pathlib import Path
 from torch.distributed.fsdp import fully_shard
-from gpu_pipelines.recipes.checkpoint_state import StateCopy, load_state, save_state, training_state
+from gpu_pipelines.tasks.checkpoint_state import StateCopy, load_state, save_state, training_state
 dist.init_process_group("gloo")
 torch.manual_seed(7)
 model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 1))

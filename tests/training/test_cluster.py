@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_pipelines.cluster.members import Cluster
+from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
 
 POOLS = {

@@ -11,10 +11,10 @@ from started_training import tensors, weights_digest
 from trainings import entries, names, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
-from gpu_pipelines.components.training.retention import superseded
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.retention import superseded
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_steps=3, global_batch_size=16)
 LAST = "step-00000009"

@@ -10,11 +10,11 @@ import pytest
 from started_training import tensors, weights_digest
 from trainings import entries, photos_dataset
 
-from gpu_pipelines.components.data_prep.prepare import prepare_data
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 LAST = "step-00000006"
 

@@ -14,18 +14,18 @@ from started_training import run_training
 from torch import nn
 from trainings import entries, photos_dataset
 
-from gpu_pipelines.components.training.flat_adamw import LARGEST, FlatAdamW, can_be_flat
-from gpu_pipelines.components.training.optimization import make_optimizer
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
-from gpu_pipelines.recipes.checkpoint_state import StateCopy, load_state, save_state, training_state
+from gpu_pipelines.tasks.checkpoint_state import StateCopy, load_state, save_state, training_state
+from gpu_pipelines.training.flat_adamw import LARGEST, FlatAdamW, can_be_flat
+from gpu_pipelines.training.optimization import make_optimizer
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16)
 CPU = torch.device("cpu")
 
 RECIPES = """
 from torch import nn
-from gpu_pipelines.recipes.image_classification import ImageClassification
+from gpu_pipelines.tasks.image_classification import ImageClassification
 
 class Forgotten(ImageClassification):
     def build_model(self, name):

@@ -16,8 +16,8 @@ import pytest
 from started_training import TRAIN, run_training, weights_digest
 from trainings import entries, names, photos_dataset
 
-from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import INTERRUPTED
+from gpu_pipelines.training.settings import TrainingSettings
 
 # The ordinary suite interrupts runs in tests/pipeline and launchers in test_launch.py.
 pytestmark = pytest.mark.slow

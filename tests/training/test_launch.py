@@ -16,9 +16,9 @@ from network import ADDRESSES, ONE_THREAD, Network, Node, two_machines
 
 NODE = """
 import os, sys
-from gpu_pipelines.cluster.members import Cluster
-from gpu_pipelines.components.training.launch import launch
-from gpu_pipelines.cluster.peers import Timing
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.training.launch import launch
+from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.errors import user_errors_end_the_step
 
 with user_errors_end_the_step():

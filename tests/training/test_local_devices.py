@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_pipelines.components.training.local_devices import Devices, local_devices
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.local_devices import Devices, local_devices
 
 
 @pytest.mark.parametrize(

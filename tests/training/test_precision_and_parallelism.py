@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from gpu_pipelines.accelerators import load_catalog
-from gpu_pipelines.components.training.compute import measure_cost, peak_flops
-from gpu_pipelines.components.training.parallelism import choose_parallelism, recompute_activations
-from gpu_pipelines.components.training.precision import choose_precision
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.compute import measure_cost, peak_flops
+from gpu_pipelines.training.parallelism import choose_parallelism, recompute_activations
+from gpu_pipelines.training.precision import choose_precision
 
 GB = 10**9
 

@@ -15,9 +15,9 @@ from trainings import photos_dataset
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_steps=3, global_batch_size=16)
 
@@ -113,7 +113,7 @@ def test_a_folder_without_a_training_is_an_error(bucket: str, tmp_path: Path) ->
 def test_checkpoints_in_a_bucket_are_evaluated(trained: str, photos: Path, tmp_path: Path) -> None:
     from kfp.dsl import HTML, Artifact, ClassificationMetrics, Dataset, Metrics, Model
 
-    from gpu_pipelines.components.evaluation.step import run
+    from gpu_pipelines.evaluation.step import run
 
     def artifact(kind: type[Artifact], name: str) -> Artifact:
         return kind(name=name, uri=str(tmp_path / name), metadata={})
@@ -139,7 +139,7 @@ def test_a_training_starts_from_weights_in_a_bucket(bucket: str, photos: Path, t
     import torch
 
     from gpu_pipelines.artifacts.dataset import Dataset
-    from gpu_pipelines.recipes.image_classification import ImageClassification
+    from gpu_pipelines.tasks.image_classification import ImageClassification
 
     recipe = ImageClassification.for_dataset(Dataset(photos))
     torch.manual_seed(5)
@@ -158,8 +158,8 @@ def test_a_training_starts_from_weights_in_a_bucket(bucket: str, photos: Path, t
 
 
 def test_a_script_is_told_the_bucket_and_its_metrics_are_uploaded(bucket: str, photos: Path, tmp_path: Path) -> None:
-    from gpu_pipelines.components.training.script_run import run_script
-    from gpu_pipelines.components.training.script_settings import ScriptSettings
+    from gpu_pipelines.training.script.run import run_script
+    from gpu_pipelines.training.script.settings import ScriptSettings
 
     script = tmp_path / "script.py"
     script.write_text(

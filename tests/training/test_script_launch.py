@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-MODULE = "gpu_pipelines.components.training.script_launch"
+MODULE = "gpu_pipelines.training.script.launch"
 
 
 def launched(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -14,10 +14,10 @@ from started_training import run_training, weights_digest
 from trainings import entries, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
-from gpu_pipelines.components.training.optimization import schedule
-from gpu_pipelines.components.training.settings import TrainingSettings
-from gpu_pipelines.components.training.train import train_model
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.optimization import schedule
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_steps=3, global_batch_size=16)
 
@@ -66,8 +66,8 @@ def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) 
     import torch
 
     from gpu_pipelines.artifacts.dataset import Dataset
-    from gpu_pipelines.recipes.checkpoint_state import load_weights
-    from gpu_pipelines.recipes.image_classification import ImageClassification
+    from gpu_pipelines.tasks.checkpoint_state import load_weights
+    from gpu_pipelines.tasks.image_classification import ImageClassification
 
     dataset = Dataset(photos)
     recipe = ImageClassification.for_dataset(dataset)

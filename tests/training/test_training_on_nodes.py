@@ -13,8 +13,8 @@ from started_training import TRAIN, run_training, weights_digest
 from test_launch import vertex
 from trainings import entries, names, photos_dataset
 
-from gpu_pipelines.components.training.settings import TrainingSettings
 from gpu_pipelines.errors import INTERRUPTED
+from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=30, checkpoint_every_steps=10, global_batch_size=16)
 LAST = "step-00000030"

@@ -18,13 +18,13 @@ from conftest import write_photos
 from network import ADDRESSES, two_machines
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
-from gpu_pipelines.cluster.members import Cluster
-from gpu_pipelines.components.training.local_devices import Devices
-from gpu_pipelines.components.training.script_report import write_report
-from gpu_pipelines.components.training.script_run import ScriptSummary, horovodrun, read_metrics, run_script
-from gpu_pipelines.components.training.script_settings import ScriptSettings
-from gpu_pipelines.components.training.script_variables import tf_config
+from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.script.report import write_report
+from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, read_metrics, run_script
+from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.script.variables import tf_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "training-scripts.md"
 
@@ -42,8 +42,8 @@ with open(os.environ["GPU_PIPELINES_METRICS"], "a") as file:
 RUN = """
 import os, sys
 from pathlib import Path
-from gpu_pipelines.components.training.script_run import run_script
-from gpu_pipelines.components.training.script_settings import ScriptSettings
+from gpu_pipelines.training.script.run import run_script
+from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.errors import user_errors_end_the_step
 with user_errors_end_the_step():
     summary = run_script(ScriptSettings(script=sys.argv[1], launcher=sys.argv[2]), Path("data"), "out")

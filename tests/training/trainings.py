@@ -8,8 +8,8 @@ from typing import Any
 
 from conftest import write_photos
 
-from gpu_pipelines.components.data_prep.prepare import prepare_data
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
 
 
 def names(directory: Path) -> list[str]:

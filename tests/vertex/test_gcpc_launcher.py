@@ -20,8 +20,8 @@ from small_pipelines import compiled_wait
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.placement import usable_regions
-from gpu_pipelines.components.data_prep.prepare import prepare_data
-from gpu_pipelines.components.data_prep.settings import PrepareSettings
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
 

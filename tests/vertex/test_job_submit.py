@@ -243,7 +243,7 @@ def test_a_script_of_ones_own_runs_on_all_replicas_with_torchrun(api: VertexApi,
     api.state.replicas.run_jobs()
     done = command(
         *("job", "submit", *JOB, "--nodes", "2", "--follow", "--interval", "0.5", "--output-dir", "gs://b/out"),
-        *("--command", "python -m gpu_pipelines.components.training.script_launch --processes 1"),
+        *("--command", "python -m gpu_pipelines.training.script.launch --processes 1"),
         *("--", str(script), "--epochs", "3"),
     )
     assert done.status == 0, done.out

@@ -13,16 +13,16 @@ from conftest import Finished, write_photos
 from vertex_commands import command, put_texts
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.components.catalog import load_component
-from gpu_pipelines.pipelines import PIPELINES
-from gpu_pipelines.pipelines.advanced import FILLED_IN, OF_TASKS
+from gpu_pipelines.component_interface.catalog import load_component
+from gpu_pipelines.dag import PIPELINES
+from gpu_pipelines.dag.advanced import FILLED_IN, OF_TASKS
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.recipes.tasks import TASKS
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.pipelines import pipeline_job
+from gpu_pipelines.tasks.tasks import TASKS
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

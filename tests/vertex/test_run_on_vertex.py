@@ -24,7 +24,7 @@ from vertex_commands import PROJECT_FILE, command, put_texts
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.cli.trial_record import shaping_parameters
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.local import compiled_for_here
+from gpu_pipelines.targets.local.target import compiled_for_here
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
 
 if TYPE_CHECKING:

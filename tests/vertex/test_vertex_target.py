@@ -17,16 +17,16 @@ from small_pipelines import tell_name
 
 from gpu_pipelines.accelerators import plan, plan_request
 from gpu_pipelines.accelerators.one_gpu import evaluation_memory_gb, evaluation_plan, one_gpu
-from gpu_pipelines.components.catalog import load_component
+from gpu_pipelines.component_interface.catalog import load_component
+from gpu_pipelines.dag import PIPELINES, load_pipeline
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines import PIPELINES, load_pipeline
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.vertex.compiled import PUBLISHED, compiled_for_vertex, file_of, require_runnable
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.target import VertexTarget
+from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 
 ROOT = Path(__file__).parents[2]
 PIPELINE = "train_evaluate_upload"
@@ -158,7 +158,7 @@ def test_no_model_that_is_built_from_its_name_is_larger_than_it_is_taken_for() -
     # The vocabulary is the tokenizer's, and the largest part of the largest model but its layers.
     import torch
 
-    from gpu_pipelines.recipes.text_architectures import language_model
+    from gpu_pipelines.tasks.text_architectures import language_model
 
     with torch.device("meta"):
         model = language_model("llama-1b", {"vocab_size": 128_256}, 1024)

@@ -32,7 +32,7 @@ def compiled_for_kubeflow(
     Raises:
         UserError: there is no such pipeline, or GKE has no such nodes.
     """
-    from gpu_pipelines.pipelines import load_pipeline
+    from gpu_pipelines.dag import load_pipeline
 
     target = KubeflowTarget(settings, environment)
     return compiled(load_pipeline(name).build(target, plan, evaluation, task=task))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
+from gpu_pipelines.component_interface.step import PLACE
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.step_interface import PLACE
 
 #: The argument by which KFP tells a step its inputs and outputs.
 EXECUTOR_INPUT = "--executor_input"

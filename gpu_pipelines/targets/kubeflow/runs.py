@@ -23,7 +23,7 @@ from gpu_pipelines.targets.kubeflow.connection import (
     service_errors,
 )
 from gpu_pipelines.targets.kubeflow.run_failure import base_name, reason_of
-from gpu_pipelines.targets.local_log import Observer, StepRecord
+from gpu_pipelines.targets.local.log import Observer, StepRecord
 
 #: The experiment that runs are filed under if no other is given.
 DEFAULT_EXPERIMENT = "gpu-pipelines"

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.component_interface.step import THIS_RUN
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
-from gpu_pipelines.step_interface import THIS_RUN
 from gpu_pipelines.targets.environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
 from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
@@ -23,7 +23,7 @@ from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE
 
 if TYPE_CHECKING:
-    from gpu_pipelines.pipelines.parameters import Parameter
+    from gpu_pipelines.dag.parameters import Parameter
 
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"

@@ -10,11 +10,11 @@ from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.recipes.model_sizes import LARGEST_BUILT_IN
 from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions, require_job
 from gpu_pipelines.targets.vertex.target import VertexTarget
+from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 #: The accelerators that compiled files are published for.
 PUBLISHED = (
@@ -73,7 +73,7 @@ def compiled_for_vertex(
     Raises:
         UserError: there is no such pipeline, or it cannot run on Vertex AI so.
     """
-    from gpu_pipelines.pipelines import load_pipeline
+    from gpu_pipelines.dag import load_pipeline
 
     settings, options = settings or ProjectSettings(), options or JobOptions()
     module = load_pipeline(name)

@@ -11,9 +11,9 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import plan_request
 from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.container_registry import shut_down
+from gpu_pipelines.data.sources.names import problems_of_place
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.sources.names import problems_of_place
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job
 from gpu_pipelines.yaml_output import fits_one_line
 

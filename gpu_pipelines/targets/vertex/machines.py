@@ -13,13 +13,13 @@ from gpu_pipelines.accelerators.plan import SCHEDULING, PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.recipes.model_sizes import parameters_of_model
 from gpu_pipelines.targets.compiled import step_components, steps_of
 from gpu_pipelines.targets.target import EVALUATES, PREPARES, STEPS_IMAGE
 from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
+from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
 #: What a step that trains imports.
-_TRAINING = "gpu_pipelines.components.training"
+_TRAINING = "gpu_pipelines.training."
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}

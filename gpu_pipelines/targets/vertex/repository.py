@@ -152,7 +152,7 @@ def find_version(what: str, settings: ProjectSettings) -> PipelineVersion:
         repository = f"{parts.scheme}://{parts.netloc}/{names[0]}/{names[1]}"
         package, reference = names[2], names[3] if len(names) == 4 else reference
     else:
-        from gpu_pipelines.pipelines import PIPELINES
+        from gpu_pipelines.dag import PIPELINES
 
         settings.require("repository")
         repository = str(settings.repository)

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, cast
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.dag.parameters import Parameter
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines.parameters import Parameter
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.environment import ACCELERATOR

@@ -1,0 +1,44 @@
+"""The KFP interface of `run_training_script`."""
+
+from kfp import dsl
+from kfp.dsl import HTML, Artifact, Dataset, Input, Metrics, Output
+
+from gpu_pipelines.targets.target import STEPS_IMAGE
+
+
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
+def run_training_script(
+    dataset: Input[Dataset],
+    checkpoints: Output[Artifact],
+    training_metrics: Output[Metrics],
+    training_report: Output[HTML],
+    script: str = "",
+    code: str = "",
+    arguments: list = [],  # noqa: B006 (KFP takes the default from here)
+    launcher: str = "torchrun",
+    processes_per_node: int = 0,
+    environment: dict = {},  # noqa: B006
+    checkpoint_uri: str = "",
+) -> None:
+    """Runs a training script of your own on all GPUs of one or more machines, or on CPU processes.
+
+    Args:
+        dataset: Made by prepare_data, or any directory; its place is in GPU_PIPELINES_DATASET.
+        script: A .py file, local or gs://, or -m package.module as on Python's command line. With code, a path in it.
+        code: Folder or .tar.gz, local or gs://, that holds the script and what it imports. Empty for none.
+        arguments: Of the script, what stands after -- on torchrun's command line: texts and numbers.
+        launcher: torchrun; tensorflow (one process per node, with TF_CONFIG); horovod (one node, by horovodrun); or
+            plain (one process per node, nothing set).
+        processes_per_node: Processes on each node, for torchrun and horovod; 0 for one per GPU, or two without a GPU.
+        environment: Variables for the script, by name.
+        checkpoint_uri: Directory of the checkpoints, the same over restarts of one run, so that the script can continue
+            from what is there. Empty for the artifact's own place.
+
+    Returns:
+        checkpoints: What the script wrote to GPU_PIPELINES_CHECKPOINTS, which is AIP_CHECKPOINT_DIR too.
+        training_metrics: Last value of each metric that the script wrote to GPU_PIPELINES_METRICS, and duration.
+        training_report: Curves of these metrics.
+    """
+    from gpu_pipelines.training.script.step import run
+
+    run(locals())

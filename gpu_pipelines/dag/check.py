@@ -1,0 +1,91 @@
+"""What `check_request` does: what can be known of a run before its data is read, where its steps run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_pipelines.dag import load_request
+from gpu_pipelines.dag.advanced import ADVANCED, COMMON, advanced_defaults, by_step, read_advanced
+from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.errors import UserError, user_errors_end_the_step
+from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.targets.environment import STORAGE
+
+#: The outputs of the component that hold parameters, in their order.
+_STEPS = ("prepare", "train", "evaluate", "upload", "watch")
+#: The target that sends mails about the end of a run.
+_TOLD = "vertex"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A request that is in order.
+
+    Attributes:
+        source_fingerprint: of the data as it is now.
+        parameters: those that were given in `advanced`, by the step that takes them.
+    """
+
+    source_fingerprint: str
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def run(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Runs the step.
+
+    Args:
+        arguments: the inputs of the component, by name.
+
+    Returns:
+        Its outputs, in their order.
+    """
+    with user_errors_end_the_step():
+        checked = check(arguments)
+    return checked.source_fingerprint, *(dict(checked.parameters.get(step, {})) for step in _STEPS)
+
+
+def check(arguments: Mapping[str, Any]) -> Checked:
+    """Checks every parameter, and opens what the steps after the training need, so that none of them fails for it.
+
+    Args:
+        arguments: the inputs of `check_request`, by name.
+
+    Raises:
+        UserError: lists everything that is wrong; or source or registry cannot be read.
+    """
+    request = load_request(arguments["pipeline"])
+    defaults = advanced_defaults(request.SETTINGS)
+    given, problems = read_advanced(arguments[ADVANCED] or {}, defaults)
+    values = {**defaults, **{name: arguments[name] for name in COMMON}, **given, "processes": arguments["processes"]}
+    if arguments["place"] == _TOLD:
+        values["notify"] = arguments["notify"]
+    storage = os.environ.get(STORAGE) or arguments["storage"]
+    problems += request.problems(values)
+    if problems := problems or request.problems_here(values, storage, arguments["data_nodes"]):
+        raise UserError.of_all(problems)
+    _show_champion(values, storage)
+    fingerprint = source_fingerprint(values["source"], values["billing_project"])
+    print(f"the source {values['source']} is of the fingerprint {fingerprint[:16]}", flush=True)
+    steps = by_step(given, request.SETTINGS)
+    if values["test_source"]:
+        # An input of the step, so that no service takes what it made of another test set.
+        steps["prepare"]["test_source_fingerprint"] = source_fingerprint(
+            values["test_source"], values["billing_project"]
+        )
+    if arguments["checkpoint_uri"]:
+        steps["train"]["checkpoint_uri"] = arguments["checkpoint_uri"]
+    return Checked(fingerprint, steps)
+
+
+def _show_champion(values: Mapping[str, Any], storage: str) -> None:
+    """Opens what the new model will be compared with."""
+    name = values["model_name"] or model_name_for(values["source"])
+    champion = open_registry(values["registry"], storage).champion(name)
+    if champion is None:
+        print(f"{name} has no champion in {values['registry']}", flush=True)
+    else:
+        champion.require_undamaged()
+        print(f"the champion of {name} is version {champion.number}, in {champion.place}", flush=True)

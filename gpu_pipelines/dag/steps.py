@@ -1,0 +1,145 @@
+"""The steps from a request to a registered model, and how they are joined: what the pipelines have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kfp import dsl
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.one_gpu import one_gpu
+from gpu_pipelines.components.check_request.component import check_request
+from gpu_pipelines.components.data_prep.component import prepare_data
+from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
+from gpu_pipelines.components.model_upload.component import upload_model
+from gpu_pipelines.components.training.component import train_model
+from gpu_pipelines.dag.advanced import ADVANCED, COMMON, FILLED_IN, is_of
+from gpu_pipelines.dag.parameters import Parameter, inputs_from, parameters_of
+from gpu_pipelines.targets.target import Target
+from gpu_pipelines.tasks.tasks import TASKS
+
+# Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
+CHECKPOINT_URI = f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/checkpoints/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
+#: The components, by the output of `check_request` with those of their parameters that are fields of `advanced`.
+STEPS = {"prepare": prepare_data, "train": train_model, "evaluate": evaluate_checkpoints, "upload": upload_model}
+
+
+def pipeline_parameters(target: Target, steps: Mapping[str, Any], task: str = "") -> dict[str, Parameter]:
+    """The parameters of a pipeline: the common ones of its steps, the target's own, and `advanced` with all others.
+
+    Args:
+        target: whose registry is the default.
+        steps: the pipeline's components, as `STEPS`.
+        task: the one that the pipeline is for, whose parameters alone it has; empty to leave that a parameter.
+    """
+    every = parameters_of(*steps.values(), without=FILLED_IN)
+    common = {name: every[name] for name in COMMON if name in every}
+    common["registry"] = replace(common["registry"], default=target.registry)
+    # In a pipeline it does not mean what it means to the step.
+    common["checkpoint_uri"] = parameters_of(check_request)["checkpoint_uri"]
+    fields = {name: each for name, each in every.items() if name not in COMMON}
+    if task:
+        del common["task"]
+        for name, value in TASKS[task].defaults.items():
+            common[name] = replace(common[name], default=value)
+        common, fields = ({name: p for name, p in each.items() if is_of(name, task)} for each in (common, fields))
+    return {**common, ADVANCED: _with_fields(fields), **target.parameters}
+
+
+def _with_fields(fields: Mapping[str, Parameter]) -> Parameter:
+    """The parameter `advanced`, with each field's default and meaning in its description."""
+    lines = [f"- {name} ({json.dumps(field.default)}): {field.description}" for name, field in sorted(fields.items())]
+    head = 'Further parameters in one JSON object, such as {"seed": 1}; those left out have the default in brackets.'
+    return Parameter(dict, {}, "\n".join([head, *lines]))
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of one way from data to a registered model."""
+
+    prepared: Any
+    trained: Any
+    evaluated: Any
+    uploaded: Any
+
+
+class Steps:
+    """The steps as a target places them; to be made before the pipeline's function runs.
+
+    Args:
+        target: where they will run.
+        plan: accelerators of the training; None for those that the target has.
+        evaluation: those of the evaluation; None for one GPU of the training's.
+        task: the one that the pipeline is for; empty where that is a parameter.
+    """
+
+    def __init__(
+        self, target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
+    ) -> None:
+        self._pipeline_job, self._encryption_key = target.pipeline_job, target.encryption_key
+        self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
+        self._given = {"task": task} if task else {}
+        self._seen = {
+            **target.for_check,
+            "processes": plan.processes if plan else 0,
+            "run_name": target.pipeline_job,
+            "storage": dsl.PIPELINE_ROOT_PLACEHOLDER,
+        }
+        self._check: Callable[..., Any] = target.place(check_request, None)
+        self._prepare: Callable[..., Any] = target.place(prepare_data, None)
+        self._train: Callable[..., Any] = target.place(train_model, plan)
+        self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, evaluation or (plan and one_gpu(plan)))
+        self._upload: Callable[..., Any] = target.place(upload_model, None)
+
+    def checked(self, pipeline: str, values: Mapping[str, Any]) -> Any:
+        """Adds the task that checks the request, which comes before all others.
+
+        Args:
+            pipeline: name of the pipeline.
+            values: of its parameters by name.
+        """
+        return self._check(**inputs_from(check_request, {**values, **self._given, **self._seen, "pipeline": pipeline}))
+
+    def direct(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that steps take one by one, rather than from the task that checks the request."""
+        left_out = (ADVANCED, "checkpoint_uri")
+        return {**self._given, **{name: value for name, value in values.items() if name not in left_out}}
+
+    def joined(self, values: Mapping[str, Any], checked: Any) -> Tasks:
+        """Adds the other tasks to the pipeline, or the part of one, that is being built.
+
+        Args:
+            values: of the parameters by name.
+            checked: the task that checks the request.
+        """
+        values = self.direct(values)
+        prepared = self._prepare(
+            source_fingerprint=checked.outputs["source_fingerprint"],
+            advanced=checked.outputs["prepare"],
+            **inputs_from(prepare_data, values),
+        )
+        trained = self._train(
+            dataset=prepared.outputs["dataset"],
+            # One that was given is among the others, and wins.
+            checkpoint_uri=self._checkpoint_uri,
+            advanced=checked.outputs["train"],
+            **inputs_from(train_model, values),
+        )
+        evaluated = self._evaluate(
+            dataset=prepared.outputs["dataset"],
+            checkpoints=trained.outputs["checkpoints"],
+            advanced=checked.outputs["evaluate"],
+            **inputs_from(evaluate_checkpoints, values),
+        )
+        uploaded = self._upload(
+            best_checkpoint=evaluated.outputs["best_checkpoint"],
+            passed=evaluated.outputs["passed"],
+            pipeline_job=self._pipeline_job,
+            encryption_key=self._encryption_key,
+            advanced=checked.outputs["upload"],
+            **inputs_from(upload_model, values),
+        )
+        return Tasks(prepared, trained, evaluated, uploaded)

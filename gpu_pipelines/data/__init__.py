@@ -1,0 +1,1 @@
+"""The data step: sources to a dataset."""

@@ -1,0 +1,81 @@
+"""The names of classes: what a row's label says, and what files that `datasets` wrote have in their schema."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.data.sources.row_streams import ANOTHER_ENCODING, Problem
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
+
+#: Labels that stand for a missing one. Source: `STR_NA_VALUES` of pandas/_libs/parsers.pyx, pandas 2.3.
+MISSING_LABELS = (
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
+    "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+
+
+def class_in(value: Any, settings: PrepareSettings) -> str | Problem:
+    """The name of the class that a row's label says, or why it says none.
+
+    Args:
+        value: of the column with the label.
+        settings: `label_column` and `missing_labels` are read.
+    """
+    if isinstance(value, (list, dict)):
+        return Problem("malformed row", f"the column {settings.label_column!r} holds a nested value ({_kind(value)})")
+    name = "" if value is None or value != value else str(value).strip()
+    if not name:
+        return Problem("no label")
+    if isinstance(value, str) and name in settings.names_of_no_class:
+        return Problem("no label", f"{name!r} stands for a missing value; if it is a class, see missing_labels")
+    return name
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def encoding_problem(texts: list[str]) -> Problem | None:
+    """Why texts cannot be written as UTF-8: bytes in another encoding, or surrogates that stand for none."""
+    whole = "".join(texts)
+    try:
+        whole.encode("utf-8")
+    except UnicodeEncodeError as error:
+        place = whole[error.start]
+        if "\udc80" <= place <= "\udcff":  # what the reader of CSV makes of such a byte
+            before = whole[max(0, error.start - 20) : error.start]
+            after = f" after {before!r}" if before else ""
+            return Problem("not UTF-8", f"the byte 0x{ord(place) - 0xDC00:02x}{after}; {ANOTHER_ENCODING}")
+        return Problem("not Unicode", f"the lone surrogate {place!a} at character {error.start + 1}")
+    return None
+
+
+def class_names(schema: Any) -> dict[str, list[str]]:
+    """The names by number for each column of the type `ClassLabel`.
+
+    Args:
+        schema: of a Parquet or Arrow file, with its metadata.
+    """
+    try:
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        return {
+            column: [str(name) for name in feature["names"]]
+            for column, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def named(row: dict[str, Any] | Problem, names: dict[str, list[str]]) -> dict[str, Any] | Problem:
+    """A row with names in the place of numbers; a number without a name, such as −1, is no class."""
+    if not names or isinstance(row, Problem):
+        return row
+    for column, of in names.items():
+        number = row.get(column)
+        if isinstance(number, int):
+            row[column] = of[number] if 0 <= number < len(of) else None
+    return row

@@ -1,0 +1,198 @@
+"""Prepares images: reads, checks, splits, decodes and writes them in the dataset format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature
+from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.data.images.sources import Record, image_records, image_source
+from gpu_pipelines.data.images.survey import Survey, survey
+from gpu_pipelines.data.preparation import Preparation
+from gpu_pipelines.data.settings import MAX_IMAGE_SIZE, PrepareSettings
+from gpu_pipelines.data.source_check import require_usable_source
+from gpu_pipelines.data.sources.files import Source
+from gpu_pipelines.data.sources.listing import shown_path
+from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.data.splits.record_index import Entry
+from gpu_pipelines.data.splits.verdicts import Verdicts
+from gpu_pipelines.data.units.parallel import batches, cores, in_order
+from gpu_pipelines.data.units.portions import Portion
+from gpu_pipelines.data.units.progress import Progress
+from gpu_pipelines.data.units.replicas import Replicas
+from gpu_pipelines.data.units.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
+from gpu_pipelines.data.usable import require_labels, require_labels_of_test
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode
+
+# What a thread gets at once: so many images, or bytes of them.
+IMAGES_AT_ONCE = 32
+BYTES_AT_ONCE = 4 << 20
+# Requests to object storage that wait at the same time; each takes tens of milliseconds and no processor.
+REMOTE_THREADS = 32
+
+
+class Loaded(NamedTuple):
+    """A usable image: the `content_number` of its bytes, and its pixels."""
+
+    content: int
+    pixels: np.ndarray
+
+
+class ImagePreparation(Preparation[Survey]):
+    """Labelled images.
+
+    Args:
+        settings: what to read and how; already checked.
+        scratch: an empty directory.
+
+    Raises:
+        UserError: the source does not exist or is empty.
+    """
+
+    def __init__(self, settings: PrepareSettings, scratch: Path) -> None:
+        self.settings = settings
+        self.source = image_source(settings, scratch / "source")
+        self.test_source = image_source(settings.of_test_source(), scratch / "test") if settings.test_source else None
+        require_usable_source(self.source, settings)
+        self._threads = max(cores(), REMOTE_THREADS) if is_remote(self.source.root) else cores()
+
+    def survey(self, share: Source, replicas: Replicas) -> Survey:
+        return survey(share, self.settings, replicas.check)
+
+    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+        # Size and colours are those of the source.
+        settings = replace(self.settings.of_test_source(), image_size=MAX_IMAGE_SIZE, color_mode="RGB")
+        return survey(share, settings, replicas.check)
+
+    def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
+        return found.save(folder)
+
+    def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
+        return Survey.joined([Survey.read(folder, said) for folder, said in saved])
+
+    def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
+        if not found.rows:
+            raise UserError(f"The source {self.settings.source} has no rows.")
+        labels = require_labels(found.labels, self.settings, found.problems)
+        geometry = found.geometry(self.settings)
+        if of_test:
+            require_labels_of_test(of_test.labels, labels, self.settings)
+        return {"labels": labels, "size": geometry.size, "mode": geometry.mode}
+
+    def records(self, source: Source, meter: Meter) -> Iterator[Record]:
+        return image_records(source, self.settings, meter)
+
+    def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
+        def content_of_all(records: list[Record]) -> list[int | None]:
+            return [_content(record, self.settings.split_seed) for record in records]
+
+        meter = Meter(portion.source)
+        progress = Progress("looking for duplicates", meter)
+        batched = batches(self.records(portion.source, meter), IMAGES_AT_ONCE, BYTES_AT_ONCE, lambda r: r.held)
+        with ThreadPoolExecutor(self._threads) as pool:
+            work = in_order(pool, lambda some: (some, content_of_all(some)), batched, ahead=2 * self._threads)
+            for records, contents in work:
+                replicas.check()
+                for place, (record, content) in enumerate(zip(records, contents, strict=True), start=progress.rows):
+                    if content is not None:
+                        yield Entry(place, content, record.label, record.source)
+                progress.advance(len(records))
+
+    def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Record]:
+        size = int(np.prod(_geometry(plan).shape))
+        return Sizes(lambda record: size + record.held, IMAGES_AT_ONCE, BYTES_AT_ONCE, unit_weight)
+
+    def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        geometry = _geometry(plan)
+        features = {"image": Feature("uint8", geometry.shape), "label": Feature("int32")}
+        return {
+            "task": self.settings.task,
+            "source": shown_path(self.settings.source),
+            "features": features,
+            "labels": plan["labels"],
+            "preprocessing": geometry.preprocessing(),
+            "slice_by": self.settings.slice_by,
+            "rows_per_shard": self.settings.rows_per_shard(features),
+        }
+
+    def tokenizer(self, folder: Path) -> None:
+        return None
+
+    def write(
+        self, plan: Mapping[str, Any], folder: Path, units: Units[Record], writers: UnitWriters, verdicts: Verdicts
+    ) -> Iterator[None]:
+        geometry, index = _geometry(plan), {label: number for number, label in enumerate(plan["labels"])}
+
+        def load_all(group: Group[Record]) -> tuple[Group[Record], list[Loaded | Problem]]:
+            return group, [_load(record, geometry, self.settings.split_seed) for record in group.items]
+
+        progress = Progress("preparing", units.meter)
+        # Enough to be decoded while this thread hashes and writes a shard.
+        ahead = 2 * self._threads + 2 * cores()
+        # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
+        with ThreadPoolExecutor(self._threads) as pool:
+            for group, loaded in in_order(pool, load_all, units.groups(), ahead):
+                _write_group(group, loaded, index, writers.of(group.unit), verdicts)
+                if group.ends:
+                    writers.finish(group.unit)
+                progress.advance(len(loaded))
+                yield
+
+
+def _geometry(plan: Mapping[str, Any]) -> ImageGeometry:
+    return ImageGeometry(plan["size"], plan["mode"])
+
+
+def _content(record: Record, seed: int) -> int | None:
+    """The `content_number` of a record; None for one that cannot be read or has no label."""
+    if record.problem or not record.label:
+        return None
+    try:
+        return content_number(record.read(), seed)
+    except (OSError, ValueError):
+        return None
+
+
+def _load(record: Record, geometry: ImageGeometry, seed: int) -> Loaded | Problem:
+    if record.problem:
+        return record.problem
+    if not record.label:
+        return Problem("no label")
+    try:
+        encoded = record.read()
+        pixels = decode(encoded, geometry)
+    except (OSError, ValueError) as error:
+        return Problem("file cannot be read", getattr(error, "strerror", None) or str(error))
+    except UnreadableImageError as error:
+        return Problem("unreadable image", str(error))
+    return Loaded(content_number(encoded, seed), pixels)
+
+
+def _write_group(
+    group: Group[Record],
+    loaded: list[Loaded | Problem],
+    index: dict[str, int],
+    writer: DatasetWriter,
+    verdicts: Verdicts,
+) -> None:
+    good: list[tuple[int, Record, Loaded]] = []
+    for place, (record, image) in enumerate(zip(group.items, loaded, strict=True)):
+        if isinstance(image, Problem):
+            writer.reject(record.source, *image)
+        else:
+            good.append((place, record, image))
+    asked = candidates(group, [(place, image.content, record.label) for place, record, image in good])
+    for (_, record, image), verdict in zip(good, verdicts.of(group.unit.portion, asked), strict=True):
+        if not leave_out(verdict, record.source, writer):
+            row = {"image": image.pixels, "label": index[record.label]}
+            writer.add(verdict.split, record.source, row, slice_value=record.slice_value)
+            if verdict.other_label:
+                writer.note_label_conflict(record.source, record.label, verdict.other_label)

@@ -1,0 +1,223 @@
+"""How a dataset is prepared whatever its rows are: in portions and units, on one machine or several.
+
+0. Look: what the names of files and the first rows tell is checked before anything else is read.
+1. Survey: every machine reads its portions once and finds which classes there are and the like.
+2. Plan: the chief decides by that what the rows become (classes, pixels, tokenizer).
+3. Index and judgement, where they are needed: several machines, a stratified split, near-duplicates, a test source,
+   label conflicts that are rejected. Every machine hashes the records of its portions; the chief finds the duplicates
+   among all of them, and the split of each record.
+4. Every machine prepares its portions in units, each a small dataset of its own.
+5. The chief joins the units.
+
+What is done in a step is a part of the unfinished work. Which portions there are and where units end depends on the
+source and the settings alone, so that neither an interruption nor the number of machines changes a byte of the dataset.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.files import Source
+from gpu_pipelines.data.sources.files_read import FilesOfSources
+from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.sources.listing import shown_path
+from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.splits.judging import judge
+from gpu_pipelines.data.splits.record_index import Entry, index_name, write_index
+from gpu_pipelines.data.splits.verdicts import AsTheyCome, Judged, Verdicts, judged_name
+from gpu_pipelines.data.units.joining import join_units
+from gpu_pipelines.data.units.portions import Portion, joined, portions_of, share_of
+from gpu_pipelines.data.units.replicas import Replicas
+from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
+from gpu_pipelines.data.units.units import Sizes, Units, UnitWriters
+
+PLAN = "plan"
+SOURCE_FINGERPRINT = "source_fingerprint"
+TEST_SOURCE = "test_source"
+Survey = TypeVar("Survey")
+
+
+class Preparation(ABC, Generic[Survey]):
+    """What is different for images and for texts.
+
+    Attributes:
+        settings: what is asked for.
+        source: all files.
+        test_source: the files that the test split is taken from; None where it is taken from the source.
+    """
+
+    settings: PrepareSettings
+    source: Source
+    test_source: Source | None
+
+    @abstractmethod
+    def survey(self, share: Source, replicas: Replicas) -> Survey:
+        """Reads the files of this machine once."""
+
+    @abstractmethod
+    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+        """Reads the files of the test source that this machine has; what rows become does not depend on them."""
+
+    @abstractmethod
+    def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
+        """Writes what this machine has found for the chief."""
+
+    @abstractmethod
+    def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
+        """What all machines together have found, from what each has written."""
+
+    @abstractmethod
+    def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
+        """Decides what the rows become; what is returned and written is all that the next steps know of it."""
+
+    @abstractmethod
+    def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
+        """What is known of the usable records of a portion before they are prepared."""
+
+    @abstractmethod
+    def records(self, source: Source, meter: Meter) -> Iterator[Any]:
+        """The records of some files, the unusable ones too."""
+
+    @abstractmethod
+    def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Any]:
+        """How records are grouped."""
+
+    @abstractmethod
+    def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """What `DatasetWriter` is told besides the directory."""
+
+    @abstractmethod
+    def write(
+        self, plan: Mapping[str, Any], folder: Path, units: Units[Any], writers: UnitWriters, verdicts: Verdicts
+    ) -> Iterator[None]:
+        """Prepares units; gives way after each group of records."""
+
+    @abstractmethod
+    def tokenizer(self, folder: Path) -> Path | None:
+        """The tokenizer in the folder of the plan, where the task has one."""
+
+
+def prepare(
+    preparation: Preparation[Any],
+    directory: Path,
+    scratch: Path,
+    work: UnfinishedWork,
+    replicas: Replicas,
+    unit_weight: int,
+) -> Manifest | None:
+    """Prepares a dataset, or this machine's share of it.
+
+    Args:
+        preparation: what is prepared.
+        directory: where the dataset goes.
+        scratch: an empty directory.
+        work: what is done already, and gets what is done now.
+        replicas: the machines.
+        unit_weight: bytes or characters after which a unit ends.
+
+    Returns:
+        The manifest of the dataset; None on a machine that is not the chief.
+
+    Raises:
+        UserError: the source is of no use, or another machine failed.
+        Interrupted: this machine or another was told to stop.
+    """
+    settings = preparation.settings
+    files = FilesOfSources(preparation.source, preparation.test_source)
+    files.say()
+    portions = portions_of(preparation.source, unit_weight, preparation.test_source)
+    own = share_of(portions, replicas.rank, replicas.nodes)
+    plan = _planned(preparation, own, work, replicas)
+    verdicts: Verdicts
+    if replicas.nodes > 1 or settings.needs_judgement:
+        _judge(preparation, portions, own, work, replicas)
+        verdicts = Judged(work, plan["labels"], settings.source)
+    else:
+        verdicts = AsTheyCome(settings, plan["labels"], scratch)
+    meter = Meter(joined(preparation.source, own))
+    units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, verdicts, meter)
+    form = {**preparation.form(plan), **{name: plan[name] for name in (SOURCE_FINGERPRINT, TEST_SOURCE)}}
+    writers = UnitWriters(work, form)
+    for _ in preparation.write(plan, work.path(PLAN), units, writers, verdicts):
+        replicas.check()
+    if units.passed_over:
+        print(f"{units.passed_over:,} units of work were done before and are taken as they are", flush=True)
+    replicas.reach("written")
+    if not replicas.is_chief:
+        return None
+    work.look()
+    return join_units(work, portions, directory, settings, preparation.tokenizer(work.path(PLAN)), files)
+
+
+def _planned(
+    preparation: Preparation[Any], own: Sequence[Portion], work: UnfinishedWork, replicas: Replicas
+) -> Mapping[str, Any]:
+    if work.find(PLAN) is None:
+        # Before anything is read: a file that comes later is then new for whoever compares.
+        fingerprints = _fingerprints(preparation.settings) if replicas.is_chief else {}
+        share = joined(preparation.source, [portion for portion in own if not portion.is_test])
+        found = _surveyed(preparation, "survey", lambda: preparation.survey(share, replicas), work, replicas)
+        of_test = None
+        if preparation.test_source is not None:
+            tested = joined(preparation.test_source, [portion for portion in own if portion.is_test])
+            look = partial(preparation.survey_of_test, tested, replicas)
+            of_test = _surveyed(preparation, "survey-of-test", look, work, replicas)
+        replicas.reach("surveyed")
+        if replicas.is_chief:
+            work.look()
+            folder = work.begin(PLAN)
+            work.commit(PLAN, {**preparation.plan(found(), of_test and of_test(), folder), **fingerprints})
+    replicas.reach("planned")
+    work.look()
+    return work.require(PLAN)
+
+
+def _surveyed(
+    preparation: Preparation[Any], name: str, look: Callable[[], Any], work: UnfinishedWork, replicas: Replicas
+) -> Callable[[], Any]:
+    """Looks through this machine's share; what is returned gives what all machines found, when all have looked."""
+    if replicas.nodes == 1:
+        found = look()
+        return lambda: found
+    names = [f"{name}/{rank}-of-{replicas.nodes}" for rank in range(replicas.nodes)]
+    own = names[replicas.rank]
+    if work.find(own) is None:
+        folder = work.begin(own)
+        work.commit(own, preparation.save_survey(look(), folder))
+    return lambda: preparation.join_surveys([(work.path(name), work.require(name)) for name in names])
+
+
+def _fingerprints(settings: PrepareSettings) -> dict[str, Any]:
+    test_source = None
+    if settings.test_source:
+        fingerprint = source_fingerprint(settings.test_source, settings.billing_project)
+        test_source = {"source": shown_path(settings.test_source), "fingerprint": fingerprint}
+    source = source_fingerprint(settings.source, settings.billing_project)
+    return {SOURCE_FINGERPRINT: source, TEST_SOURCE: test_source}
+
+
+def _judge(
+    preparation: Preparation[Any],
+    portions: list[Portion],
+    own: list[Portion],
+    work: UnfinishedWork,
+    replicas: Replicas,
+) -> None:
+    for portion in own:
+        name = index_name(portion.number)
+        if work.find(name) is None:
+            folder = work.begin(name)
+            work.commit(name, {"records": write_index(folder, preparation.entries(portion, replicas))})
+    replicas.reach("indexed")
+    if replicas.is_chief:
+        work.look()
+        if any(work.find(judged_name(portion.number)) is None for portion in portions):
+            judge(work, portions, preparation.settings, replicas.check)
+    replicas.reach("judged")
+    work.look()

@@ -1,0 +1,98 @@
+"""Prepares a data set: reads, checks, splits and writes it in the dataset format."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.data.preparation import Preparation, prepare
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.units.portions import unit_bytes
+from gpu_pipelines.data.units.replicas import replicas_of
+from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.distributed.peers import Timing
+from gpu_pipelines.errors import UserError
+
+
+def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
+    """Prepares the dataset that `settings` describe in `directory`, on this machine alone; an interruption loses it.
+
+    Args:
+        settings: what to read and how to split it.
+        directory: where the dataset goes.
+
+    Returns:
+        The manifest of the dataset written.
+
+    Raises:
+        UserError: a setting is wrong, the source has no usable rows, or a split or class would be empty.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-", dir=_beside(directory)) as scratch:
+        work = UnfinishedWork(f"{scratch}/work", Path(scratch))
+        manifest = prepare_together(settings, directory, work, Cluster())
+    assert manifest is not None
+    return manifest
+
+
+def prepare_together(
+    settings: PrepareSettings,
+    directory: Path,
+    work: UnfinishedWork,
+    cluster: Cluster,
+    *,
+    unit_weight: int = 0,
+    timing: Timing | None = None,
+) -> Manifest | None:
+    """Prepares a dataset on one machine or several, continuing what is done of it.
+
+    Args:
+        settings: what to read and how to split it.
+        directory: where the dataset goes.
+        work: what is done of it already, and gets what is done now.
+        cluster: the machines that prepare it together, each with the same arguments.
+        unit_weight: bytes of a source, or characters or pixels of its rows, after which the work is kept; 0 to choose
+            it; for tests.
+        timing: how long to wait for other machines; for tests.
+
+    Returns:
+        The manifest of the dataset written; None on a machine that is not the chief.
+
+    Raises:
+        UserError: a setting is wrong, the source has no usable rows, a split or class would be empty, or another
+            machine failed.
+        Interrupted: this machine or another was told to stop.
+    """
+    if problems := settings.problems() or settings.problems_on(cluster.nodes):
+        raise UserError.of_all(problems)
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-prepare-") as scratch:
+        for name in ("sample", "seen"):
+            Path(scratch, name).mkdir()
+        with replicas_of(cluster, timing) as replicas:
+            print(f"reading {settings.source}", flush=True)
+            return prepare(
+                _preparation(settings, Path(scratch, "sample")),
+                directory,
+                Path(scratch, "seen"),
+                work,
+                replicas,
+                unit_weight or unit_bytes(settings),
+            )
+
+
+def _beside(directory: Path) -> Path:
+    """A directory on the file system of another that may not be there yet, so that files need not be copied."""
+    return next(path for path in (directory, *directory.absolute().parents) if path.is_dir())
+
+
+def _preparation(settings: PrepareSettings, scratch: Path) -> Preparation[Any]:
+    if settings.task == "image_classification":
+        from gpu_pipelines.data.images.prepare import ImagePreparation
+
+        return ImagePreparation(settings, scratch)
+    # Loading a tokenizer imports transformers, which images do not need.
+    from gpu_pipelines.data.text.prepare import TextPreparation
+
+    return TextPreparation(settings, scratch)

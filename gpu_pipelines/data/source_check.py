@@ -1,0 +1,85 @@
+"""What is wrong with a source, as far as the names of its files, its columns and a small table tell; in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.data.class_names import class_in
+from gpu_pipelines.data.sources.files import TABLES, Source
+from gpu_pipelines.data.sources.listing import is_pattern, shown_path
+from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
+from gpu_pipelines.data.sources.rows import rows_of, source_columns
+from gpu_pipelines.data.sources.tables import nested_columns
+from gpu_pipelines.data.task_columns import columns_looked_for, columns_of_task
+from gpu_pipelines.data.usable import require_labels
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
+
+#: Tables of at most so many bytes and rows are looked through for their classes.
+_BYTES_LOOKED_THROUGH, _ROWS_LOOKED_THROUGH = 16 << 20, 10_000
+
+
+def require_usable_source(source: Source, settings: PrepareSettings) -> None:
+    """Checks a source before all of it is read.
+
+    Args:
+        source: the files.
+        settings: the task and the columns.
+
+    Raises:
+        UserError: a table lacks a column, holds something else in it than texts, or there is a single class.
+    """
+    if source.format == "images":
+        require_labels((class_of(source, name) for name in source.names), settings)
+    elif source.format in TABLES and len(source):
+        _require_columns(source, settings)
+        if settings.task != "causal_lm":
+            _require_classes(source, settings)
+
+
+def class_of(source: Source, name: str) -> str:
+    """The class of an image in folders by class: the folder below the source; of a pattern the one it is in."""
+    if is_pattern(source.given):  # which may leave the former open
+        folders = f"{source.root}{name}".split("/")
+        return shown_path(folders[-2]) if len(folders) > 1 else ""
+    return shown_path(name).split("/")[0]
+
+
+def _require_columns(source: Source, settings: PrepareSettings) -> None:
+    has = source_columns(source, columns_looked_for(settings))
+    if not has:  # what is wrong with the rows is said one by one
+        return
+    wanted = columns_of_task(settings, has)
+    first = next(iter(source))
+    with as_damaged(first, source.format):
+        nested = nested_columns(first, source.format)
+    for column in wanted:
+        kind = nested.get(column, "")
+        is_image = settings.task == "image_classification" and column == settings.image_column
+        is_chat = settings.task == "causal_lm" and "list" in kind.partition("<")[0]
+        if kind and not is_image and not is_chat:
+            raise UserError(
+                f"The column {column!r} of {first.name} is nested ({kind[:200]}), and one of texts is needed.",
+                "Name another column, or write its text into a column of its own.",
+            )
+
+
+def _require_classes(source: Source, settings: PrepareSettings) -> None:
+    if not any(source.sizes) or sum(source.sizes) > _BYTES_LOOKED_THROUGH:
+        return
+    rows = _labels(source, settings)
+    labels = [label for label in islice(rows, _ROWS_LOOKED_THROUGH) if isinstance(label, str)]
+    if labels and len(set(labels)) < 2 and next(rows, None) is None:
+        require_labels(labels, settings)
+
+
+def _labels(source: Source, settings: PrepareSettings) -> Iterator[str | Problem]:
+    # All columns tell the delimiter of CSV; of other tables no more are read than are needed.
+    columns = list(columns_looked_for(settings)[0]) if source.format == "csv" else [settings.label_column]
+    remedy = "All files of a source need the same columns."
+    for _, (_, row) in rows_of(source, columns, remedy, Meter(source)):
+        yield row if isinstance(row, Problem) else class_in(row.get(settings.label_column), settings)

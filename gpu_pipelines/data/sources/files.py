@@ -1,0 +1,165 @@
+"""The files of a source, and the format that the name of each tells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from gpu_pipelines.artifacts.remote_files import NoSuchStorageError, is_remote, open_remote, read_remote
+from gpu_pipelines.data.sources.listing import shown_path
+
+TABLES = ("csv", "jsonl", "parquet", "arrow")
+FORMATS = (*TABLES, "text", "tar", "images")
+#: What each task reads.
+FORMATS_OF_TASK = {
+    "image_classification": (*TABLES, "tar", "images"),
+    "text_classification": TABLES,
+    "causal_lm": (*TABLES, "text"),
+}
+#: Formats of text, which a delimiter or an encoding may be given for.
+WITH_ENCODING = ("csv", "jsonl", "text")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+TAB_SUFFIXES = (".tsv", ".tab")
+_SUFFIXES = {
+    **{f".{name}": name for name in TABLES},
+    **dict.fromkeys(TAB_SUFFIXES, "csv"),
+    ".ndjson": "jsonl",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+    ".txt": "text",
+    **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), "tar"),
+    **dict.fromkeys(IMAGE_SUFFIXES, "images"),
+}
+#: Of these, and of no others, the content may be compressed as a whole.
+_COMPRESSED = ("csv", "jsonl", "text", "tar")
+_COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
+#: Bytes of one image, in a file or in a shard; nothing that is an image is larger.
+LARGEST_IMAGE = 256 << 20
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the text of files is to be read.
+
+    Attributes:
+        delimiter: between the fields of CSV; empty to tell it by the suffix and the header.
+        encoding: a codec of Python; empty for UTF-8, or UTF-16 and UTF-32 with a byte order mark.
+    """
+
+    delimiter: str = ""
+    encoding: str = ""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a source.
+
+    Attributes:
+        place: its path or URI.
+        name: for people, relative to the source.
+        size: bytes; 0 where nobody asked.
+        dialect: how its text is to be read.
+    """
+
+    place: str
+    name: str
+    size: int = 0
+    dialect: Dialect = Dialect()
+
+    def open(self) -> BinaryIO:
+        """Opens it for reading in pieces."""
+        return open_remote(self.place) if is_remote(self.place) else Path(self.place).open("rb")
+
+    def read(self) -> bytes:
+        """All of its content.
+
+        Raises:
+            OSError: there is no such file, it is not a regular one, or it is larger than `LARGEST_IMAGE`.
+            UserError: the object storage does not answer.
+        """
+        if self.size > LARGEST_IMAGE:
+            raise OSError(_TOO_LARGE)
+        if is_remote(self.place):
+            try:
+                content = read_remote(self.place, LARGEST_IMAGE + 1)
+            except NoSuchStorageError as error:
+                raise OSError(error.problem) from None
+        else:
+            content = self._read_here()
+        if len(content) > LARGEST_IMAGE:
+            raise OSError(_TOO_LARGE)
+        return content
+
+    def _read_here(self) -> bytes:
+        path = Path(self.place)
+        # A table can name anything; a pipe or a device would block for ever or never end.
+        if path.exists() and not path.is_file():
+            raise OSError("not a regular file")
+        with path.open("rb") as file:
+            # A sparse file is large without taking any disk.
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST_IMAGE:
+                raise OSError(_TOO_LARGE)
+            return file.read(size)
+
+
+_TOO_LARGE = f"it is larger than {LARGEST_IMAGE >> 20} MiB"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is read: files in one format.
+
+    Attributes:
+        format: one of `FORMATS`, or bigquery.
+        root: what the place of each file begins with. Of images, each has its class below it.
+        names: the rest of the place of each file; of a table in BigQuery, the streams of a read session.
+        sizes: bytes of each file; empty where nobody asked.
+        columns: those that are read, where that is known before the first row.
+        given: as the user named it.
+        dialect: how text is to be read.
+        image_roots: folders that images named by a table must be in; empty for `root`.
+        passed_over: names of what lies there too and is not read, each with the reason.
+    """
+
+    format: str
+    root: str
+    names: tuple[str, ...]
+    sizes: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+    given: str = ""
+    dialect: Dialect = Dialect()
+    image_roots: tuple[str, ...] = ()
+    passed_over: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[SourceFile]:
+        for number, name in enumerate(self.names):
+            size = self.sizes[number] if self.sizes else 0
+            yield SourceFile(f"{self.root}{name}", shown_path(name), size, self.dialect)
+
+
+def format_of(name: str) -> str | None:
+    """The format that a file's name tells, None if it tells none."""
+    path = PurePosixPath(name.lower())
+    if path.suffix not in _COMPRESSIONS:
+        return _SUFFIXES.get(path.suffix)
+    inner = _SUFFIXES.get(PurePosixPath(path.stem).suffix)
+    return inner if inner in _COMPRESSED else None
+
+
+def has_no_suffix(name: str) -> bool:
+    """Whether a name tells nothing, as those that distributed programs write (`part-00000`, `part-00000.gz`)."""
+    path = PurePosixPath(name.lower())
+    return not (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix
+
+
+def is_tab_separated(name: str) -> bool:
+    """Whether a name says that a table's fields are separated by tabs."""
+    path = PurePosixPath(name.lower())
+    return (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix in TAB_SUFFIXES

@@ -1,0 +1,67 @@
+"""The rows of a source's files, one after another, whatever their format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gpu_pipelines.data.sources.bigquery_rows import bigquery_rows
+from gpu_pipelines.data.sources.files import Source, SourceFile
+from gpu_pipelines.data.sources.listing import shown_path
+from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
+from gpu_pipelines.data.sources.tables import READERS as TABLE_READERS
+from gpu_pipelines.data.sources.tables import columns_of
+from gpu_pipelines.data.sources.tar_shards import tar_rows
+from gpu_pipelines.data.text.documents import text_rows
+
+#: Where a row is, for people (`file.csv:17`), and its values by column, or what is wrong with it.
+Row = tuple[str, dict[str, Any] | Problem]
+_READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[Row]]] = {
+    **TABLE_READERS,
+    "text": text_rows,
+    "tar": tar_rows,
+}
+
+
+def rows_of(source: Source, columns: list[str], remedy: str, meter: Meter) -> Iterator[tuple[SourceFile, Row]]:
+    """Reads the rows of all files in order, and no more of them at once than it must.
+
+    Args:
+        source: files of a format with rows.
+        columns: those that each file must have; of Parquet and Arrow no others are read.
+        remedy: what to do where a file lacks one.
+        meter: is told how much has been read.
+
+    Raises:
+        UserError: a file cannot be read, is damaged, or lacks a column.
+    """
+    if source.format == "bigquery":
+        yield from bigquery_rows(source, meter)
+        return
+    for file in source:
+        with as_damaged(file, source.format):
+            for where, values in _READERS[source.format](file, meter, columns, remedy):
+                yield file, (f"{file.name}:{where}", values)
+        meter.finish_file()
+
+
+def source_columns(source: Source, choices: Sequence[Sequence[str]]) -> list[str]:
+    """The columns of the first file; of JSON lines those of its first rows, of other formats their only one.
+
+    Args:
+        source: files of a format with rows.
+        choices: columns that are looked for, which tell the delimiter of CSV.
+    """
+    if source.format == "bigquery":
+        return list(source.columns)
+    first = next(iter(source))
+    if source.format not in TABLE_READERS:
+        return ["text"]
+    with as_damaged(first, source.format):
+        return columns_of(first, source.format, choices)
+
+
+def slice_value(row: dict[str, Any] | Problem, column: str) -> str:
+    """A row's value of the column that the evaluation slices by, as text; empty where it has none."""
+    value = None if isinstance(row, Problem) or not column else row.get(column)
+    return "" if value is None or value != value else shown_path(str(value)).strip()

@@ -1,0 +1,261 @@
+"""The rows of tables: CSV, JSON lines, Parquet and Arrow IPC."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, BinaryIO
+
+from gpu_pipelines.data.class_names import class_names, named
+from gpu_pipelines.data.sources.compression import DamagedError
+from gpu_pipelines.data.sources.file_kinds import DELIMITERS, delimiter_of, header_names
+from gpu_pipelines.data.sources.files import SourceFile, is_tab_separated
+from gpu_pipelines.data.sources.row_streams import (
+    LARGEST_TEXT,
+    Meter,
+    Problem,
+    bounded_lines,
+    text_of,
+    undecodable,
+)
+from gpu_pipelines.errors import UserError
+
+_EXTRA = "\0extra"
+# Rows of JSON lines in which a column must be seen.
+_ROWS_LOOKED_AT = 1000
+# Bytes of a table that are turned into Python objects at once.
+_BATCH_BYTES = 8 << 20
+_ARROW_FILE = b"ARROW1"
+
+TableRow = tuple[str, dict[str, Any] | Problem]
+
+
+def columns_of(file: SourceFile, format_name: str, choices: Sequence[Sequence[str]]) -> list[str]:
+    """The columns of a table; of JSON lines those of its first rows.
+
+    Args:
+        file: the table.
+        format_name: csv, jsonl, parquet or arrow.
+        choices: columns that are looked for, which tell the delimiter of CSV.
+    """
+    meter = Meter.of_nothing()
+    if format_name in ("parquet", "arrow"):
+        with file.open() as stored:
+            return list(_columnar(stored, format_name).names)
+    if format_name == "csv":
+        with text_of(file, meter) as stream:
+            return [name for name in _csv_reader(stream, file, choices).fieldnames or [] if name]
+    seen: dict[str, None] = {}
+    for number, (_, row) in enumerate(_jsonl_rows(file, meter, [], "")):
+        if isinstance(row, dict):
+            seen.update(dict.fromkeys(row))
+        if number == _ROWS_LOOKED_AT:
+            break
+    return [name for name in seen if name]
+
+
+def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy: str) -> None:
+    missing = [column for column in wanted if column not in has]
+    doubled = [column for column in wanted if has.count(column) > 1]
+    if doubled:
+        raise UserError(
+            f"The table {file.name} has the column {doubled[0]!r} {has.count(doubled[0])} times: {', '.join(has)}.",
+            "Rename all but one of them.",
+        )
+    if missing:
+        raise UserError(
+            f"The table {file.name} has no column {' and no column '.join(repr(column) for column in missing)}; "
+            f"it has {', '.join(has) or 'none at all'}.",
+            remedy,
+        )
+
+
+def _csv_reader(stream: BinaryIO, file: SourceFile, choices: Sequence[Sequence[str]]) -> csv.DictReader[str]:
+    csv.field_size_limit(LARGEST_TEXT)
+    # Bytes that are not UTF-8 stay what they are, as surrogates: two classes must not become one, a path must be found.
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+    def lines() -> Iterator[str]:
+        while line := text.readline(LARGEST_TEXT + 1):
+            if len(line) > LARGEST_TEXT:
+                raise DamagedError(f"a line is longer than {LARGEST_TEXT >> 20} MiB")
+            # Before Python 3.11 the reader gives up at a NUL; no path has one, so such a row is rejected either way.
+            yield line.replace("\0", "\\0")
+
+    every = lines()
+    first = list(islice(every, 1))
+    delimiter = _delimiter(first[0] if first else "", file, choices)
+    return csv.DictReader(chain(first, every), restkey=_EXTRA, delimiter=delimiter)
+
+
+def _delimiter(header: str, file: SourceFile, choices: Sequence[Sequence[str]]) -> str:
+    if file.dialect.delimiter:
+        return file.dialect.delimiter
+    if is_tab_separated(file.name):
+        return "\t"
+    # Where none gives the columns that are looked for, the message names the columns that there most probably are.
+    most = max(DELIMITERS, key=lambda delimiter: len(header_names(header, delimiter)))
+    return delimiter_of(header, DELIMITERS, choices) or most
+
+
+def _csv_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+    with text_of(file, meter) as stream:
+        reader = _csv_reader(stream, file, [columns])
+        try:
+            names = [name for name in reader.fieldnames or [] if name]
+        except csv.Error as error:
+            raise DamagedError(str(error)) from None
+        _require_columns(file, names, columns, remedy)
+        while True:
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield f"{reader.line_num}", Problem("malformed row", str(error))
+                continue
+            if _EXTRA in row:
+                yield f"{reader.line_num}", Problem("malformed row", "more fields than the header has")
+            elif list(row.values()) == names:
+                yield f"{reader.line_num}", Problem("malformed row", "the header once more")
+            else:
+                yield f"{reader.line_num}", row
+
+
+def _jsonl_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+    with text_of(file, meter) as stream:
+        waiting: list[TableRow] = []
+        seen: dict[str, None] = {}
+        missing = set(columns)
+        for number, line in enumerate(bounded_lines(stream), start=1):
+            if line is not None and not line.strip():
+                continue
+            row = _json_object(line)
+            if not missing:
+                yield f"{number}", row
+                continue
+            if isinstance(row, dict):
+                seen.update(dict.fromkeys(row))
+                missing -= seen.keys()
+            waiting.append((f"{number}", row))
+            if not missing:
+                yield from waiting
+                waiting = []
+            elif len(waiting) >= _ROWS_LOOKED_AT:
+                break
+        if missing and seen:
+            _require_columns(file, list(seen), columns, remedy)
+        yield from waiting
+
+
+def _json_object(line: bytes | None) -> dict[str, Any] | Problem:
+    if line is None:
+        return Problem("malformed row", f"longer than {LARGEST_TEXT >> 20} MiB")
+    try:
+        row = json.loads(line)
+    except UnicodeDecodeError as error:
+        return Problem("not UTF-8", undecodable(error))
+    except (ValueError, RecursionError) as error:
+        return Problem("malformed row", f"not JSON: {error}")
+    return row if isinstance(row, dict) else Problem("malformed row", "not a JSON object")
+
+
+def _columnar(stored: BinaryIO, format_name: str) -> Any:
+    """The schema of a Parquet or Arrow file."""
+    if format_name == "parquet":
+        import pyarrow.parquet as pq
+
+        return pq.read_schema(stored)
+    return _arrow_batches(stored)[0]
+
+
+def nested_columns(file: SourceFile, format_name: str) -> dict[str, str]:
+    """The columns of a Parquet or Arrow file that hold no plain values, and the type of each; of others none."""
+    import pyarrow as pa
+
+    if format_name not in ("parquet", "arrow"):
+        return {}
+    with file.open() as stored:
+        schema = _columnar(stored, format_name)
+    return {field.name: str(field.type) for field in schema if pa.types.is_nested(field.type)}
+
+
+def _parquet_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+    import pyarrow.parquet as pq
+
+    # With a buffer a row group is read page by page; without one it would have to fit into memory.
+    with file.open() as stored, pq.ParquetFile(stored, buffer_size=1 << 20, pre_buffer=False) as table:
+        _require_columns(file, table.schema_arrow.names, columns, remedy)
+        groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
+        size = sum(group.total_byte_size for group in groups)
+        rows = max(1, min(10_000, _BATCH_BYTES * table.metadata.num_rows // max(1, size)))
+        batches = table.iter_batches(batch_size=rows, columns=columns or None)
+        yield from _numbered(batches, table.metadata.num_rows, meter, class_names(table.schema_arrow))
+
+
+def _arrow_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+    with file.open() as stored:
+        schema, batches = _arrow_batches(stored)
+        _require_columns(file, list(schema.names), columns, remedy)
+        meter.follow(stored)
+        chosen = (batch.select(columns) if columns else batch for batch in batches)
+        yield from _numbered((part for batch in chosen for part in parts(batch)), 0, meter, class_names(schema))
+
+
+def _arrow_batches(stored: BinaryIO) -> tuple[Any, Iterator[Any]]:
+    """Schema and record batches of the two forms of Arrow IPC: with a footer, or as a stream."""
+    import pyarrow as pa
+
+    start = stored.read(len(_ARROW_FILE))
+    stored.seek(0)
+    if start != _ARROW_FILE:
+        stream = pa.ipc.open_stream(stored)
+        return stream.schema, iter(stream)
+    table = pa.ipc.open_file(stored)
+    return table.schema, (table.get_batch(number) for number in range(table.num_record_batches))
+
+
+def parts(batch: Any) -> Iterator[Any]:
+    """A record batch in pieces that become Python objects at once; damaged ones raise."""
+    import pyarrow as pa
+
+    # Damaged offsets would be read past the end of the memory. Texts that are not UTF-8 are rejected one by one later.
+    as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
+    for column in batch.columns:
+        (column.view(as_bytes[column.type]) if column.type in as_bytes else column).validate(full=True)
+    rows = max(1, min(10_000, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _numbered(batches: Iterator[Any], total: int, meter: Meter, names: dict[str, list[str]]) -> Iterator[TableRow]:
+    number = 0
+    for batch in batches:
+        for row in python_rows(batch):
+            number += 1
+            yield f"{number}", named(row, names)
+        if total:
+            meter.set_share(number / total)
+
+
+def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
+    """The rows of a record batch; those with texts that are not UTF-8 as problems."""
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        for number in range(batch.num_rows):
+            try:
+                yield batch.slice(number, 1).to_pylist()[0]
+            except UnicodeDecodeError as error:
+                yield Problem("not UTF-8", undecodable(error))
+
+
+READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[TableRow]]] = {
+    "csv": _csv_rows,
+    "jsonl": _jsonl_rows,
+    "parquet": _parquet_rows,
+    "arrow": _arrow_rows,
+}

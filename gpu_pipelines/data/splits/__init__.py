@@ -1,0 +1,1 @@
+"""Which rows go into which split: duplicates and split assignments."""

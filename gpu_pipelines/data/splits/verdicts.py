@@ -1,0 +1,160 @@
+"""What becomes of each record: its split, or why it is left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gpu_pipelines.artifacts.dataset import SPLITS
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.splits.content_split import split_at
+from gpu_pipelines.data.splits.duplicates import FirstLabels, SeenRecords, label_number
+from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
+from gpu_pipelines.errors import UserError
+
+#: Codes of verdicts: those of the splits are their places in `SPLITS`.
+DUPLICATE, NEAR_DUPLICATE, IN_TEST_SOURCE, CONFLICT, UNKNOWN = 3, 4, 5, 6, 255
+CODES, NEAR, CONFLICTS = "codes.npy", "near.jsonl", "conflicts.npy"
+#: Numbers of the records of a unit, for whoever continues after it: those of `Candidate` but for the position.
+NUMBERS = "numbers.npy"
+
+
+class Candidate(NamedTuple):
+    """A usable record.
+
+    Attributes:
+        position: its place among the records of its portion.
+        content: its `content_number`.
+        number: its `record_number`.
+        label: the `label_number` of its class.
+    """
+
+    position: int
+    content: int
+    number: int
+    label: int
+
+
+class Verdict(NamedTuple):
+    """What becomes of a record.
+
+    Attributes:
+        split: `train`, `val` or `test`; empty for one that is left out.
+        near: of a near-duplicate, `duplicate_of` and `similarity`.
+        other_label: another class that the same content is in; empty if there is none, or it does not matter.
+        in_test_source: whether it is left out because the same content is in the test source.
+    """
+
+    split: str
+    near: dict[str, Any] | None = None
+    other_label: str = ""
+    in_test_source: bool = False
+
+
+class Verdicts(Protocol):
+    """Tells what becomes of records; asked in the order of the source."""
+
+    def of(self, portion: int, records: Sequence[Candidate]) -> list[Verdict]:
+        """The verdicts on some records of a portion."""
+        ...
+
+    def pass_over(self, unit: Path) -> None:
+        """The records of a unit that is done already would have come now."""
+        ...
+
+
+_DUPLICATE = Verdict("")
+
+
+class AsTheyCome:
+    """Verdicts without knowing what is still to come: of one machine, by the hash of the content alone.
+
+    Args:
+        settings: the fractions, and whether duplicates are left out.
+        labels: the names of the classes; none where there are none.
+        scratch: an empty directory for files.
+    """
+
+    def __init__(self, settings: PrepareSettings, labels: Sequence[str], scratch: Path) -> None:
+        self._settings = settings
+        self._names = {label_number(label): label for label in labels}
+        self._seen = SeenRecords(scratch)
+        self._labels = FirstLabels(scratch)
+
+    def of(self, portion: int, records: Sequence[Candidate]) -> list[Verdict]:
+        firsts = self._seen.add([record.number for record in records])
+        labels = self._first_labels([r.content for r in records], [r.label for r in records])
+        return [self._verdict(*known) for known in zip(records, firsts, labels, strict=True)]
+
+    def _verdict(self, record: Candidate, is_first: bool, label: int) -> Verdict:
+        settings = self._settings
+        if settings.remove_duplicates and not is_first:
+            return _DUPLICATE
+        split = split_at(record.content, settings.val_fraction, settings.test_fraction)
+        return Verdict(split, other_label="" if label == record.label else self._names[label])
+
+    def _first_labels(self, contents: list[int], labels: list[int]) -> list[int]:
+        return self._labels.add(contents, labels) if self._names else labels
+
+    def pass_over(self, unit: Path) -> None:
+        contents, numbers, labels = np.load(unit / NUMBERS).tolist()
+        self._seen.add(numbers)
+        self._first_labels(contents, labels)
+
+
+class Judged:
+    """Verdicts that were found before, from all records of the source.
+
+    Args:
+        work: has a part `judged/PORTION` for each portion.
+        labels: the names of the classes; none where there are none.
+        source: what is read, for messages.
+    """
+
+    def __init__(self, work: UnfinishedWork, labels: Sequence[str], source: str) -> None:
+        self._work = work
+        self._names = {label_number(label): label for label in labels}
+        self._source = source
+        self._portion = -1
+        self._codes = np.zeros(0, np.uint8)
+        self._near: dict[int, dict[str, Any]] = {}
+        self._conflicts: dict[int, int] = {}
+
+    def of(self, portion: int, records: Sequence[Candidate]) -> list[Verdict]:
+        if portion != self._portion:
+            self._load(portion)
+        return [self._verdict(record.position) for record in records]
+
+    def pass_over(self, unit: Path) -> None:
+        pass
+
+    def _load(self, portion: int) -> None:
+        name = judged_name(portion)
+        self._work.require(name)
+        folder = self._work.path(name)
+        self._codes, self._portion = np.load(folder / CODES), portion
+        lines = (folder / NEAR).read_text(encoding="utf-8").splitlines()
+        self._near = {entry.pop("position"): entry for entry in map(json.loads, lines)}
+        self._conflicts = dict(np.load(folder / CONFLICTS).tolist())
+
+    def _verdict(self, position: int) -> Verdict:
+        code = int(self._codes[position]) if position < len(self._codes) else UNKNOWN
+        if code == UNKNOWN:
+            raise UserError(
+                f"The source {self._source} has changed while it was read.", "Run the same again when it is at rest."
+            )
+        other = self._names[self._conflicts[position]] if position in self._conflicts else ""
+        if code < len(SPLITS):
+            return Verdict(SPLITS[code], other_label=other)
+        if code == NEAR_DUPLICATE:
+            return Verdict("", self._near[position])
+        return Verdict("", other_label=other, in_test_source=code == IN_TEST_SOURCE)
+
+
+def judged_name(portion: int) -> str:
+    """The name of the part with the verdicts on a portion."""
+    return f"judged/{portion:05d}"

@@ -1,0 +1,89 @@
+"""What `prepare_data` does with its KFP inputs and outputs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST
+from gpu_pipelines.component_interface.step import fields_from, log_metrics, output_files, place_of, with_advanced
+from gpu_pipelines.data.prepare import prepare_together
+from gpu_pipelines.data.report import write_report
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.units.unfinished_work import unfinished_work
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.targets.environment import UNFINISHED_WORK
+
+#: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
+_FOLDERS_OF_AN_ATTEMPT = 2
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Runs the step.
+
+    Args:
+        arguments: the inputs and output artifacts of the component, by name.
+    """
+    with user_errors_end_the_step():
+        arguments = with_advanced(arguments)
+        settings = fields_from(PrepareSettings, arguments)
+        cluster = Cluster.from_environment(os.environ)
+        place = os.environ.get(UNFINISHED_WORK) or _beside(arguments["dataset"])
+        with unfinished_work(settings, place, cluster.nodes) as work:
+            with output_files(arguments["dataset"], MANIFEST) as directory:
+                manifest = prepare_together(settings, directory, work, cluster)
+                if manifest is None:
+                    # Only the chief writes outputs; KFP's executor would write its own after this function returned.
+                    sys.exit(0)
+                write_report(directory, Path(arguments["report"].path))
+            work.remove()
+        if arguments.get("source_fingerprint", "") not in ("", manifest.source_fingerprint):
+            print(
+                f"warning: {settings.source} has changed since the request was checked; the dataset is of the source "
+                "as it was when it was read, and says so",
+                flush=True,
+            )
+        arguments["dataset"].metadata.update(task=manifest.task, fingerprint=manifest.fingerprint)
+        figures = {
+            "rows_read": manifest.rows_read,
+            "rows_kept": manifest.records_kept,
+            "rows_duplicate": manifest.duplicates,
+            "rows_near_duplicate": manifest.near_duplicates,
+            "rows_in_test_source": manifest.in_test_source,
+            "rows_rejected": manifest.rows_rejected,
+            "label_conflicts": manifest.label_conflicts,
+            "classes": len(manifest.labels),
+            **{f"rows_{split}": manifest.rows(split) for split in manifest.splits},
+        }
+        log_metrics(arguments["statistics"], figures)
+        if manifest.label_conflicts:
+            print(
+                f"warning: label conflicts, rows with the content of a row of another class: "
+                f"{manifest.label_conflicts:,}; they are kept and listed in {LABEL_CONFLICTS} of the dataset, and "
+                "label_conflicts=reject leaves all such rows out",
+                flush=True,
+            )
+        if manifest.test_source:
+            print(
+                f"test is {manifest.test_source['source']}; rows of {manifest.source} that are in it too and were left "
+                f"out: {manifest.in_test_source:,}",
+                flush=True,
+            )
+        print(
+            f"kept {manifest.records_kept:,} of {manifest.rows_read:,} rows, left out {manifest.duplicates:,} "
+            f"duplicates, rejected {manifest.rows_rejected:,}: "
+            + ", ".join(f"{split} {manifest.rows(split):,}" for split in manifest.splits),
+            flush=True,
+        )
+
+
+def _beside(artifact: Any) -> str:
+    """A place that is the same for all attempts at the step in one run."""
+    place = place_of(artifact).rstrip("/")
+    for _ in range(_FOLDERS_OF_AN_ATTEMPT):
+        place = place.rpartition("/")[0]
+    return f"{place}/unfinished-preparations"

@@ -1,0 +1,1 @@
+"""Units of work: cut, shared out, resumed and joined."""

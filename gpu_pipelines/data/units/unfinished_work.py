@@ -1,0 +1,185 @@
+"""Where the parts of a preparation are kept until it is finished, so that an interrupted one can be continued.
+
+A part is a folder with `done.json`, which is written last and has the hash of every other file in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.sources.names import is_bigquery
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.local.target import digest_of_program
+
+MARKER = "done.json"
+_LOCK = ".lock"
+
+
+class UnfinishedWork:
+    """The parts that are done.
+
+    Args:
+        uri: a directory, or `gs://…`; several machines need one that all of them see.
+        staging: an empty local directory for what is in object storage; not used for a local one.
+    """
+
+    def __init__(self, uri: str, staging: Path) -> None:
+        self.uri = uri
+        self._remote = RemoteFolder(uri) if is_remote(uri) else None
+        self._directory = staging if self._remote else Path(uri)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._found: dict[str, dict[str, Any]] = {}
+        self._names: set[str] = set()
+        self.look()
+
+    def look(self) -> None:
+        """Looks for the parts that other machines have done since."""
+        if self._remote is not None:
+            self._names = set(self._remote.names())
+
+    def path(self, name: str) -> Path:
+        """The folder of a part, here."""
+        return self._directory / name
+
+    def begin(self, name: str) -> Path:
+        """Makes the empty folder of a part; what an interrupted attempt left there is deleted."""
+        self._forget(name)
+        self.path(name).mkdir(parents=True)
+        return self.path(name)
+
+    def commit(self, name: str, content: Mapping[str, Any], hashes: Mapping[str, str] | None = None) -> None:
+        """Says that a part is done.
+
+        Args:
+            name: the part.
+            content: what there is to say of it.
+            hashes: hex SHA-256 of those of its files of which it is known already.
+        """
+        folder, known = self.path(name), dict(hashes or {})
+        files = {**known, **sha256_of_tree(folder, leave_out=(MARKER, *known))}
+        if self._remote is not None:
+            self._remote.upload(self._directory, [f"{name}/{file}" for file in files])
+        write_document(folder / MARKER, {"files": files, **content})
+        if self._remote is not None:
+            self._remote.upload(self._directory, [f"{name}/{MARKER}"])
+        self._found[name] = {"files": files, **content}
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """What was said of a part when it was done, with its files made local; None if it is not done or damaged."""
+        if name not in self._found:
+            try:
+                content = self._fetched(name)
+            except UserError as error:
+                print(f"done again because it is damaged: {error.problem}", flush=True)
+                self._forget(name)
+                return None
+            if content is None:
+                return None
+            self._found[name] = content
+        return self._found[name]
+
+    def _fetched(self, name: str) -> dict[str, Any] | None:
+        folder = self.path(name)
+        if self._remote is not None:
+            if f"{name}/{MARKER}" not in self._names:
+                return None
+            there = [file for file in self._names if file.startswith(f"{name}/")]
+            self._remote.download(there, self._directory)
+        if not (folder / MARKER).is_file():
+            return None
+        content = read_document(folder / MARKER, "part of a preparation")
+        for file, digest in content.get("files", {}).items():
+            if not (folder / file).is_file() or sha256_of_file(folder / file) != digest:
+                raise UserError(f"{name}/{file} is not what was written.")
+        return content
+
+    def require(self, name: str) -> dict[str, Any]:
+        """As `find`, of a part that another machine has done.
+
+        Raises:
+            UserError: it is not there, or is damaged.
+        """
+        content = self.find(name)
+        if content is None:
+            raise UserError(
+                f"{name} of the preparation is not in {self.uri}, or was damaged there.",
+                "All machines need a place that all of them see, such as gs://…. Run the same again to continue.",
+            )
+        return content
+
+    def _forget(self, name: str) -> None:
+        self._found.pop(name, None)
+        (self.path(name) / MARKER).unlink(missing_ok=True)
+        if self._remote is not None:
+            there = sorted(file for file in self._names if file.startswith(f"{name}/"))
+            self._remote.delete([file for file in there if file.endswith(f"/{MARKER}")])
+            self._remote.delete([file for file in there if not file.endswith(f"/{MARKER}")])
+            self._names.difference_update(there)
+        shutil.rmtree(self.path(name), ignore_errors=True)
+
+    def remove(self) -> None:
+        """Deletes everything; the dataset is where it belongs."""
+        if self._remote is not None:
+            self._remote.delete(self._remote.names())
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.with_suffix(_LOCK).unlink(missing_ok=True)
+        with suppress(OSError):  # others' unfinished work is there
+            self._directory.parent.rmdir()
+
+
+@contextmanager
+def unfinished_work(settings: PrepareSettings, base: str, nodes: int = 1) -> Iterator[UnfinishedWork]:
+    """The place of the unfinished work of one preparation; whoever finishes it calls `remove`.
+
+    Args:
+        settings: what is prepared; other settings, another source or another program have a place of their own.
+        base: a directory or `gs://…` below which each preparation has its place.
+        nodes: how many machines work on it together.
+
+    Raises:
+        UserError: the source or the place cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-") as scratch, ExitStack() as held:
+        alone = f"{scratch}/alone"
+        # Which rows a stream of a read session gets is told by no one before, and differs between sessions.
+        streams = is_bigquery(settings.source) or is_bigquery(settings.test_source)
+        place = alone if streams else f"{base.rstrip('/')}/{_key(settings)}"
+        # Machines that work together share the place; two runs of one machine that know nothing of each other must not.
+        if nodes == 1 and not is_remote(place) and not _is_ours(Path(place), held):
+            print("another run prepares the same data at this moment; this one shares nothing with it", flush=True)
+            place = alone
+        yield UnfinishedWork(place, Path(scratch) / "parts")
+
+
+def _is_ours(place: Path, held: ExitStack) -> bool:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lock = held.enter_context(place.with_suffix(_LOCK).open("w"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _key(settings: PrepareSettings) -> str:
+    # How many rows may be rejected is looked at when all is done.
+    said = {name: value for name, value in asdict(settings).items() if name != "max_rejected"}
+    sources = [source for source in (settings.source, settings.test_source) if source]
+    try:
+        state = "".join(source_fingerprint(source, settings.billing_project) for source in sources)
+    except (OSError, RuntimeError, ValueError):
+        state = ""  # what is wrong with it is said when it is read
+    return hashlib.sha256(json.dumps([said, state, digest_of_program()]).encode()).hexdigest()[:32]

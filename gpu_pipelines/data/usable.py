@@ -1,0 +1,147 @@
+"""What every classifier and every split needs, whatever the rows are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
+from gpu_pipelines.data.settings import PrepareSettings, limit_of
+from gpu_pipelines.errors import UserError, some_of
+
+
+def require_labels(
+    found: Iterable[str], settings: PrepareSettings, problems: Mapping[str, str] | None = None
+) -> list[str]:
+    """The classes of a source in the order of people.
+
+    Args:
+        found: the labels of its usable rows; empty ones are none.
+        settings: `source` is named in the message.
+        problems: the first row with each reason for which rows cannot be used.
+
+    Raises:
+        UserError: there are fewer than two.
+    """
+    labels = _sorted_labels({label for label in found if label})
+    if len(labels) < 2:
+        if not labels:
+            require_rows(problems or {}, settings)
+        only = f"a single class, {labels[0]!r}" if labels else "no labelled rows"
+        where = "sub-folders or the label column" if settings.task == "image_classification" else "label column"
+        raise UserError(
+            f"The source {settings.source} has {only}; a classifier needs at least two.", f"Check the {where}."
+        )
+    return labels
+
+
+def require_rows(problems: Mapping[str, str], settings: PrepareSettings) -> None:
+    """Says why none of the rows of a source can be used.
+
+    Args:
+        problems: the first row with each reason for which rows cannot be used.
+        settings: `source` is named in the message.
+
+    Raises:
+        UserError: there are reasons.
+    """
+    if problems:
+        reasons = "; ".join(f"{reason} (first: {first[:300]})" for reason, first in sorted(problems.items()))
+        raise UserError(f"No row of {settings.source} can be used: {reasons}.")
+
+
+def require_labels_of_test(found: Iterable[str], labels: list[str], settings: PrepareSettings) -> None:
+    """Refuses a test source with classes that cannot be learned; warns of classes that it does not test.
+
+    Args:
+        found: the labels of its usable rows.
+        labels: the classes of the source.
+        settings: the sources are named in the message.
+
+    Raises:
+        UserError: there are other classes, or no labelled rows.
+    """
+    tested = {label for label in found if label}
+    if not tested:
+        raise UserError(f"The test_source {settings.test_source} has no labelled rows.")
+    if unknown := tested - set(labels):
+        raise UserError(
+            f"The test_source {settings.test_source} has classes that {settings.source} has not: "
+            f"{some_of(map(repr, unknown), most=10)}.",
+            "Both need the same classes.",
+        )
+    if untested := set(labels) - tested:
+        print(f"warning: test_source has no rows of {some_of(map(repr, untested), most=10)}", flush=True)
+
+
+def _sorted_labels(labels: set[str]) -> list[str]:
+    if all(re.fullmatch("[0-9]{1,18}", label) for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
+def require_usable(manifest: Manifest, settings: PrepareSettings, rejected: Iterable[Path] = ()) -> None:
+    """Refuses a dataset with too many rejected rows, without rows in a split, or with fewer than two classes to learn.
+
+    Warns of lesser faults.
+
+    Args:
+        manifest: the dataset.
+        settings: `max_rejected`, the fractions and the source are read.
+        rejected: files with the rejected rows, as `DatasetWriter` writes them; messages name the first of each reason.
+    """
+    reasons = ""
+    if manifest.rows_rejected:
+        places = _first_places(rejected, set(manifest.rejected))
+        reasons = ", ".join(
+            f"{rows:,} × {reason}" + (f" (first: {places[reason]})" if reason in places else "")
+            for reason, rows in manifest.rejected.items()
+        )
+    most_share, most = limit_of(settings.max_rejected)
+    if manifest.rows_rejected > most or manifest.rows_rejected > most_share * manifest.rows_read:
+        raise UserError(
+            f"{manifest.rows_rejected:,} of {manifest.rows_read:,} rows of {settings.source} were rejected, more than "
+            f"max_rejected={settings.max_rejected}: {reasons}.",
+            "Mend the rows, or raise max_rejected, a share such as 20%, a number, or unlimited.",
+        )
+    if not manifest.records_kept:
+        raise UserError(f"All {manifest.rows_read:,} rows of {settings.source} were rejected: {reasons}.")
+    for split in SPLITS:
+        if split == "test" and settings.test_source and not manifest.rows(split):
+            raise UserError(f"No row of the test_source {settings.test_source} can be used: {reasons or 'none'}.")
+        if not manifest.rows(split):
+            raise UserError(
+                f"The split {split!r} is empty: {manifest.records_kept:,} rows are too few to give "
+                f"val_fraction={settings.val_fraction:g} and test_fraction={settings.test_fraction:g}.",
+                "Add rows, or raise the fraction.",
+            )
+    if not manifest.labels:
+        return
+    _require_trained(manifest, settings)
+
+
+def _first_places(files: Iterable[Path], reasons: set[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for file in files:
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                row = json.loads(line)
+                where = [part[:200] for part in (row["source"], row["detail"]) if part]
+                found.setdefault(row["reason"], ": ".join(where))
+                if found.keys() == reasons:
+                    return found
+    return found
+
+
+def _require_trained(manifest: Manifest, settings: PrepareSettings) -> None:
+    trained = sum(1 for rows in manifest.class_rows["train"] if rows)
+    if trained < 2:
+        raise UserError(
+            f"Only {trained} of the {len(manifest.labels)} classes of {settings.source} has usable training rows.",
+            "Add rows; rejected.jsonl and the report say why rows were left out.",
+        )
+    for label, rows in zip(manifest.labels, manifest.class_rows["train"], strict=True):
+        if not rows:
+            print(f"warning: the class {label!r} has no training rows; it cannot be learned", flush=True)

@@ -1,0 +1,108 @@
+"""Whether a model is to be trained again: the files of its source beside what its versions were trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry, registry_problems
+from gpu_pipelines.registry.registered import CHAMPION
+
+MOST_DAYS = 36_500
+#: How the reason begins where nothing is to be trained; a person, and a program, can tell by it.
+NOTHING_NEW = "nothing new: "
+TOO_SOON = "too soon: "
+_OF_TEXTS = ("text_classification", "causal_lm")
+_TRAINED = "train"
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """The parameters of `check_for_new_data`; see the component for what each means."""
+
+    source: str = "sample:digits"
+    billing_project: str = ""
+    task: str = "image_classification"
+    tokenizer: str = "train"
+    model: str = "convnext-micro"
+    registry: str = "./registry"
+    model_name: str = ""
+    min_champion_age_days: float = 0.0
+    start_from_champion: bool = False
+    source_fingerprint: str = ""
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the values that no other step checks, each with what to do."""
+        if not 0 <= self.min_champion_age_days <= MOST_DAYS:
+            return [f"min_champion_age_days is {self.min_champion_age_days}; give 0 to {MOST_DAYS:,} days."]
+        return []
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be done.
+
+    Attributes:
+        retrain: whether to train.
+        reason: why, in one line.
+        model: what to train.
+        tokenizer: what to prepare texts with.
+    """
+
+    retrain: bool
+    reason: str
+    model: str
+    tokenizer: str
+
+
+def check_for_new_data(settings: WatchSettings) -> Decision:
+    """Compares the source with what every version was trained on.
+
+    A version that did not become the champion counts as well: the same data would give the same model again.
+
+    Args:
+        settings: source, registry and name of the model.
+
+    Raises:
+        UserError: a value is wrong, source or registry cannot be read, or a champion that is to be trained on, or whose
+            tokenizer is to be taken, is damaged.
+    """
+    if problems := [*registry_problems(settings.registry, settings.model_name), *settings.problems()]:
+        raise UserError.of_all(problems)
+    name = settings.model_name or model_name_for(settings.source)
+    versions = open_registry(settings.registry).versions(name)
+    champion = next((version for version in versions if CHAMPION in version.aliases), None)
+    retrain, reason = _decided(settings, name, versions, champion)
+    model, tokenizer = settings.model, settings.tokenizer
+    if champion is not None and settings.start_from_champion:
+        model = champion.place
+    if champion is not None and settings.task in _OF_TEXTS and tokenizer == _TRAINED:
+        tokenizer = champion.place
+    if champion is not None and retrain and champion.place in (model, tokenizer):
+        champion.require_undamaged()
+    return Decision(retrain, reason, model, tokenizer)
+
+
+def _decided(
+    settings: WatchSettings, name: str, versions: list[RegisteredVersion], champion: RegisteredVersion | None
+) -> tuple[bool, str]:
+    source = f"the source {settings.source}"
+    fingerprint = settings.source_fingerprint or source_fingerprint(settings.source, settings.billing_project)
+    same = [version for version in versions if version.info.get("source_fingerprint") == fingerprint]
+    if same:
+        kind = ", the champion" if same[-1] == champion else ""
+        return False, f"{NOTHING_NEW}{source} is as it was for version {same[-1].number} of {name}{kind}"
+    if champion is None:
+        return True, f"training: there was no champion of {name}"
+    version = f"version {champion.number} of {name}"
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(champion.info["created"])
+    if age < timedelta(days=settings.min_champion_age_days):
+        return False, (
+            f"{TOO_SOON}{source} has changed, but {version}, the champion, is {age / timedelta(days=1):.1f} days old; "
+            f"min_champion_age_days is {settings.min_champion_age_days:g}"
+        )
+    if not champion.info.get("source_fingerprint"):
+        return True, f"training: {version}, the champion, does not say what it was trained on"
+    return True, f"training: {source} has changed since {version} was trained"

@@ -1,0 +1,325 @@
+"""What the nodes of a step tell each other: that they are there, that they are alive, and how they ended.
+
+All of it goes through one `TCPStore` on the chief, at the address where torchrun's rendezvous and the process groups of
+the workers meet as well, so that one port between the nodes is enough.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.errors import UserError
+
+RUNNING, STOPPING, INTERRUPTED, FAILED, DONE = "running", "stopping", "interrupted", "failed", "done"
+_FINAL = (INTERRUPTED, FAILED, DONE)
+_SECONDS_OF_ONE_CONNECTION = 2.0
+_SECONDS_BETWEEN_MESSAGES = 30.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long the launcher waits for what, in seconds.
+
+    Attributes:
+        silence: a node not heard of for so long is given up.
+        stop: workers that were told to stop are killed after so long. Spot machines give notice of 30 s.
+        end: the same for workers whose checkpoint would be of no use, because another node has failed.
+        beat: between two signs of life.
+        settle: a node is taken for dead after so long where there is another sign of it: a worker here that failed.
+    """
+
+    silence: float = 30.0
+    stop: float = 28.0
+    end: float = 5.0
+    beat: float = 1.0
+    settle: float = 5.0
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """How a node is, as its launcher says.
+
+    Attributes:
+        state: running, stopping (told to stop, its workers are saving), interrupted, failed or done.
+        message: why it failed, or who told it to stop.
+        severity: of a failure, to tell causes from consequences: the lower, the nearer to the cause.
+        at: when it failed, in seconds since the epoch by that node's clock.
+    """
+
+    state: str = RUNNING
+    message: str = ""
+    severity: int = 0
+    at: float = 0.0
+
+
+class Peers:
+    """The launchers of the other nodes. One thread exchanges signs of life and states; see `Timing`."""
+
+    def __init__(self, cluster: Cluster, store: Any, addresses: list[str], timing: Timing) -> None:
+        self.cluster = cluster
+        self._store = store
+        self._addresses = addresses
+        self._timing = timing
+        self._own = NodeState()
+        self._states = {rank: NodeState() for rank in range(cluster.nodes)}
+        self._beats: dict[int, bytes] = {}
+        now = time.monotonic()
+        self._changed = dict.fromkeys(range(cluster.nodes), now)
+        self._exchanged = now
+        self._cut = False
+        self._awake, self._sent, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._exchange_until_ended, daemon=True, name="peers")
+        self._thread.start()
+
+    def name_of(self, rank: int) -> str:
+        """A node as messages call it."""
+        return f"node {rank} ({self._addresses[rank]})"
+
+    @property
+    def states(self) -> dict[int, NodeState]:
+        """The state of every other node, as last heard."""
+        return {rank: state for rank, state in self._states.items() if rank != self.cluster.node_rank}
+
+    def report(self, state: NodeState) -> None:
+        """Tells the others how this node is; waits for a moment, so that they know before anything follows from it."""
+        self._own = state
+        self._sent.clear()
+        self._awake.set()
+        self._sent.wait(2 * self._timing.beat)
+
+    def silent(self, seconds: float) -> dict[int, float]:
+        """The nodes that have not ended and not been heard of for `seconds`, and for how long each has not."""
+        now = time.monotonic()
+        if self._cut or now - self._exchanged > seconds:
+            # The store is gone or does not answer: it is the chief's. Of the others, nothing can be known.
+            chief_ended = self._states[0].state in _FINAL
+            return {} if chief_ended or self.cluster.is_chief else {0: now - self._exchanged}
+        since = {rank: self._exchanged - self._changed[rank] for rank in self.states}
+        return {
+            rank: silence
+            for rank, silence in since.items()
+            if silence > seconds and self._states[rank].state not in _FINAL
+        }
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether every other node has ended, in whatever way."""
+        if self._cut and self._states[0].state in _FINAL:
+            return True  # the chief leaves last
+        gone = self.silent(self._timing.settle)
+        return all(state.state in _FINAL or rank in gone for rank, state in self.states.items()) or 0 in gone
+
+    def leave(self) -> None:
+        """Ends the exchange. The chief, whose store it is, waits until the others have read how the nodes ended."""
+        with suppress(RuntimeError):
+            if not self._cut and time.monotonic() - self._exchanged < self._timing.settle:
+                if self.cluster.is_chief:
+                    self._store.set("closed", "1")
+                    self._wait_for_readers()
+                else:
+                    self._store.set(f"left/{self.cluster.node_rank}", "1")
+        self._ended.set()
+        self._awake.set()
+
+    def _wait_for_readers(self) -> None:
+        deadline = time.monotonic() + 3 * self._timing.settle
+        while time.monotonic() < deadline:
+            gone = self.silent(self._timing.settle)
+            waiting = [f"left/{rank}" for rank in self.states if rank not in gone]
+            if not waiting or self._store.check(waiting):
+                return
+            time.sleep(self._timing.beat / 4)
+
+    def _exchange_until_ended(self) -> None:
+        beat = 0
+        while not self._ended.is_set():
+            beat += 1
+            try:
+                self._exchange(beat)
+            except RuntimeError:
+                self._cut = True
+                self._sent.set()
+                return
+            self._awake.wait(self._timing.beat)
+            self._awake.clear()
+
+    def _exchange(self, beat: int) -> None:
+        """One round; returns after all that was to be said is in the store. Blocks for ever if the network is cut."""
+        rank, said = self.cluster.node_rank, self._own
+        self._store.set(f"state/{rank}", json.dumps(asdict(said)))
+        self._store.set(f"beat/{rank}", str(beat))
+        ranks = range(self.cluster.nodes)
+        answers = self._store.multi_get([f"beat/{rank}" for rank in ranks] + [f"state/{rank}" for rank in ranks])
+        now = time.monotonic()
+        for rank, heard in zip(ranks, answers[: self.cluster.nodes], strict=True):
+            if heard != self._beats.get(rank):
+                self._beats[rank] = heard
+                self._changed[rank] = now
+        for rank, state in zip(ranks, answers[self.cluster.nodes :], strict=True):
+            self._states[rank] = NodeState(**json.loads(state))
+        self._exchanged = now
+        if said is self._own:
+            self._sent.set()
+
+
+def join(cluster: Cluster, processes: int, timing: Timing, check: Callable[[], None]) -> Peers:
+    """Waits until all nodes are there.
+
+    Args:
+        cluster: of several nodes.
+        processes: how many processes this node starts.
+        timing: of the exchange that begins then.
+        check: is called again and again while waiting; ends it by raising.
+
+    Raises:
+        UserError: not all came in time, the chief cannot be reached, or the nodes are not alike.
+    """
+    deadline = time.monotonic() + cluster.join_seconds
+    waiting = _Waiting(deadline, cluster.join_seconds, check)
+    while True:
+        store = _chief_store(cluster, waiting) if cluster.is_chief else _connected_store(cluster, waiting)
+        if not _is_first(cluster, store, waiting):
+            continue
+        try:
+            return Peers(cluster, store, _meet(cluster, processes, store, waiting), timing)
+        except RuntimeError:
+            pass  # the chief has gone while this node waited; it, or a new one, may come back
+        except BaseException:
+            # So that this node, started again, can join those that still wait.
+            with suppress(RuntimeError):
+                store.delete_key(f"node/{cluster.node_rank}")
+                store.add(f"joined/{cluster.node_rank}", -1)
+            raise
+        time.sleep(timing.beat)
+
+
+class _Waiting:
+    """Counts down, and says every 30 s what is waited for."""
+
+    def __init__(self, deadline: float, seconds: float, check: Callable[[], None]) -> None:
+        self._deadline, self._seconds, self._check = deadline, seconds, check
+        self._next_message = time.monotonic() + 1.0
+
+    def for_(self, what: str, hint: str) -> None:
+        """To be called while waiting for `what`; sleeps a little.
+
+        Raises:
+            UserError: the time is over.
+        """
+        self._check()
+        now = time.monotonic()
+        if now > self._deadline:
+            raise UserError(f"Waited {self._seconds:g} s for {what}.", hint)
+        if now > self._next_message:
+            print(f"waiting for {what}, {self._deadline - now:.0f} s more at most", flush=True)
+            self._next_message = now + _SECONDS_BETWEEN_MESSAGES
+        time.sleep(0.1)
+
+
+def _chief_store(cluster: Cluster, waiting: _Waiting) -> Any:
+    from torch.distributed import PrefixStore, TCPStore
+
+    host, port = cluster.chief_address, cluster.chief_port
+    while True:
+        try:
+            socket.getaddrinfo(host, port)
+            break
+        except OSError:
+            waiting.for_(f"the name {host} to resolve on the chief itself", "Check MASTER_ADDR.")
+    try:
+        # multi_tenant: torchrun's rendezvous in this process will use the same server.
+        store = TCPStore(
+            host, port, None, True, timedelta(seconds=30), wait_for_workers=False, multi_tenant=True
+        )  # fmt: skip
+    except RuntimeError as error:
+        reason = "it is taken" if "EADDRINUSE" in str(error) else str(error).splitlines()[0]
+        raise UserError(
+            f"The chief cannot listen on port {port}: {reason}.", "Set MASTER_PORT to a free one on all nodes."
+        ) from None
+    return PrefixStore("gpu-pipelines", store)
+
+
+def _connected_store(cluster: Cluster, waiting: _Waiting) -> Any:
+    from torch.distributed import PrefixStore, TCPStore
+
+    host, port = cluster.chief_address, cluster.chief_port
+    hint = "Check that the chief runs, its name resolves on this node, and no firewall keeps the port."
+    while True:
+        try:
+            # TCPStore prints C++ stack traces while it tries; a plain connection does not.
+            socket.create_connection((host, port), timeout=_SECONDS_OF_ONE_CONNECTION).close()
+            store = TCPStore(host, port, None, False, timedelta(seconds=30), wait_for_workers=False)
+            return PrefixStore("gpu-pipelines", store)
+        except (OSError, RuntimeError):
+            waiting.for_(f"the chief at {host}:{port}", hint)
+
+
+def _is_first(cluster: Cluster, store: Any, waiting: _Waiting) -> bool:
+    """Whether this node is the first of its rank in a run that is not over."""
+    rank = cluster.node_rank
+    with suppress(RuntimeError):
+        if not store.check(["closed"]):
+            if store.add(f"joined/{rank}", 1) == 1:
+                return True
+            store.add(f"joined/{rank}", -1)
+    waiting.for_(
+        f"the run that still has a {cluster.name_of(rank)} to end",
+        "Each node needs a rank of its own; a node that was restarted can come back when all are.",
+    )
+    return False
+
+
+def _meet(cluster: Cluster, processes: int, store: Any, waiting: _Waiting) -> list[str]:
+    """Waits until all nodes are there, and returns the address of each."""
+    rank = cluster.node_rank
+    own = {"address": address_towards(cluster), "processes": processes, "nodes": cluster.nodes}
+    store.set(f"state/{rank}", json.dumps(asdict(NodeState())))
+    store.set(f"beat/{rank}", "0")
+    store.set(f"node/{rank}", json.dumps(own))
+    keys = [f"node/{other}" for other in range(cluster.nodes)]
+    while missing := [other for other, key in enumerate(keys) if not store.check([key])]:
+        names = ", ".join(cluster.name_of(other) for other in missing)
+        hint = f"Check that they were started and reach {cluster.chief_address}:{cluster.chief_port}."
+        waiting.for_(names, hint)
+    nodes = [json.loads(store.get(key)) for key in keys]
+    for what in ("nodes", "processes"):
+        for other, node in enumerate(nodes):
+            if node[what] != nodes[0][what]:
+                raise UserError(
+                    f"Node 0 has {nodes[0][what]} {what}, but {cluster.name_of(other)} has {node[what]}.",
+                    "All nodes need the same command, the same variables and the same devices.",
+                )
+    return [node["address"] for node in nodes]
+
+
+def address_towards(cluster: Cluster) -> str:
+    """This node's own address on the way to the other nodes; the chief's name if it cannot be found out."""
+    target = cluster.chief_address
+    if cluster.is_chief and cluster.nodes > 1 and cluster.addresses:
+        target = cluster.addresses[1].rpartition(":")[0].strip("[]")
+    with suppress(OSError, IndexError):
+        family, kind, _, _, place = socket.getaddrinfo(target, cluster.chief_port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            # Connecting a UDP socket sends nothing; it only looks up the route.
+            probe.connect(place)
+            return str(probe.getsockname()[0])
+    return cluster.chief_address
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the network interface that has an address, such as "eth0"; None if none has."""
+    import psutil
+
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in entries):
+            return name
+    return None

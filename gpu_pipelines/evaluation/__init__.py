@@ -1,0 +1,1 @@
+"""Scores, statistics, gates and the report of an evaluation."""

@@ -1,0 +1,78 @@
+"""What is ranked, and what ranks it: by the recipe of the training, or by a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpu_pipelines.evaluation.scores import Scores
+from gpu_pipelines.registry import RegisteredVersion
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint that may be the best one.
+
+    Attributes:
+        path: its folder or file.
+        step: steps taken, or whatever the number in its name counts.
+        epoch: passes over the training rows; None if it is not known.
+        rehearsal: trained on CPU processes in place of the GPUs that were chosen.
+        averages: names of the checkpoints whose mean it is; none where it is one itself.
+    """
+
+    path: Path
+    step: int
+    epoch: float | None = None
+    rehearsal: bool = False
+    averages: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+class Scorer(Protocol):
+    """Scores candidates on a dataset.
+
+    Attributes:
+        candidates: all of them, oldest first; at least one.
+        configuration: how they were trained: `settings` and `devices`, as far as it is known.
+    """
+
+    candidates: list[Candidate]
+    configuration: dict[str, Any]
+
+    def on_val(self, done: Callable[[int, Scores], None]) -> None:
+        """Scores all candidates on `val`; `done` is called with the number of each and its scores."""
+
+    def on_test(self, candidate: Candidate) -> Scores:
+        """Scores a candidate on `test`."""
+
+    def champion_on_test(self, champion: RegisteredVersion) -> Scores:
+        """Scores a registered model on `test`.
+
+        Raises:
+            UserError: it cannot be compared on these rows.
+        """
+
+    def latency(self, candidate: Candidate) -> dict[str, Any]:
+        """How long a prediction of one row takes: `p50_ms`, `p95_ms`, `calls` and `device`."""
+
+    def worst(self, scores: Scores) -> list[dict[str, Any]]:
+        """The rows of `test` that a model does worst on; none where that is not known."""
+
+    def slice_values(self, column: str) -> list[str]:
+        """The value of a column for each row of `test`, in the order of the scores.
+
+        Raises:
+            UserError: the dataset does not hold it.
+        """
+
+    def export(self, candidate: Candidate, directory: Path) -> None:
+        """Writes a candidate as the model to upload; it is the last that is done with it."""
+
+    def close(self) -> None:
+        """Ends what was started for it."""

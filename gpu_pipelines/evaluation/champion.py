@@ -1,0 +1,81 @@
+"""The registry's champion beside a model: its scores on the same rows, and whether these are rows of the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.evaluation.candidates import Scorer
+from gpu_pipelines.evaluation.comparison import Comparison, Incomparable
+from gpu_pipelines.evaluation.models import NoComparisonError
+from gpu_pipelines.evaluation.scores import Scores
+from gpu_pipelines.evaluation.shift import ShiftCheck, checks
+from gpu_pipelines.registry import RegisteredVersion
+from gpu_pipelines.registry.registered import DamagedVersionError
+
+
+@dataclass(frozen=True)
+class Champion:
+    """What is known of the champion.
+
+    Attributes:
+        version: its number.
+        comparison: the model beside it, or why there is none.
+        recorded: the evaluation that it was registered with; None where its files are damaged.
+        shift: what was looked at to see whether the data is what it was evaluated on.
+    """
+
+    version: int
+    comparison: Comparison | Incomparable
+    recorded: Evaluation | None
+    shift: list[ShiftCheck]
+
+    @property
+    def scores(self) -> Scores | None:
+        """Its scores on the test rows; None where it could not be scored."""
+        return self.comparison.theirs if isinstance(self.comparison, Comparison) else None
+
+    def summary(self, test_source: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What `evaluation.json` says of it.
+
+        Args:
+            test_source: the fixed test set of the dataset, if it has one.
+        """
+        found = self.comparison.summary()
+        if test_source is None:
+            return found
+        theirs = (self.recorded.test_source if self.recorded else None) or {}
+        return {**found, "same_test_set": theirs.get("fingerprint") == test_source["fingerprint"]}
+
+
+def beside(registered: RegisteredVersion, scorer: Scorer, scores: Scores, manifest: Manifest) -> Champion:
+    """Scores the champion; what keeps it from being scored is a reason to keep it, not to lose the model.
+
+    Args:
+        registered: the champion.
+        scorer: of the dataset.
+        scores: of the model on test.
+        manifest: of the dataset.
+
+    Raises:
+        UserError: the champion is a model for something else.
+    """
+    comparison: Comparison | Incomparable
+    try:
+        recorded = Evaluation.load(registered.path)
+    except DamagedVersionError as error:
+        return Champion(registered.number, _not_compared(registered, error), None, [])
+    try:
+        comparison = Comparison(scores, scorer.champion_on_test(registered), registered.number)
+    except NoComparisonError as error:
+        comparison = _not_compared(registered, error)
+    theirs = comparison.theirs if isinstance(comparison, Comparison) else None
+    return Champion(registered.number, comparison, recorded, checks(recorded, manifest, theirs))
+
+
+def _not_compared(registered: RegisteredVersion, error: NoComparisonError | DamagedVersionError) -> Incomparable:
+    print(f"warning: {error}", flush=True)
+    return Incomparable(registered.number, error.problem.rstrip("."))

@@ -1,0 +1,195 @@
+"""Metrics of a classifier from its class probabilities, with bootstrap confidence intervals.
+
+The tests hold each metric against scikit-learn, whose import alone would take longer than the whole evaluation of a
+small model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpu_pipelines.evaluation.bootstrap import Interval, Resampled, interval, resample
+from gpu_pipelines.evaluation.calibration import BINS, bin_of, reliability
+from gpu_pipelines.evaluation.roc import macro_roc_auc, macro_roc_auc_influence
+
+# Probabilities are float32; a smaller one is not told from 0. scikit-learn's log_loss clips at the same place.
+SMALLEST_PROBABILITY = float(np.finfo(np.float32).eps)
+
+
+@dataclass(frozen=True)
+class ClassificationScores:
+    """Predictions of a classifier on labelled rows.
+
+    Attributes:
+        probabilities: float32 (rows, classes), or one column more for what is none of the labels. A row that is not
+            made of numbers is all 0.
+        labels: int64 (rows,): true classes.
+        predicted: int64 (rows,): predicted classes; `classes` is none of the labels: of a class that only a champion
+            knows, or not a number.
+        confidence: float64 (rows,): probability of the predicted class.
+        losses: float64 (rows,): -ln of the probability of the true class.
+        classes: number of labels.
+    """
+
+    probabilities: np.ndarray
+    labels: np.ndarray
+    predicted: np.ndarray
+    confidence: np.ndarray
+    losses: np.ndarray
+    classes: int
+
+    @classmethod
+    def of(cls, probabilities: np.ndarray, labels: np.ndarray, classes: int) -> ClassificationScores:
+        """Scores probabilities (rows, classes or classes + 1) against labels (rows,)."""
+        finite, predicted = predictions(probabilities, classes)
+        known = probabilities if finite.all() else np.where(finite[:, None], probabilities, 0.0)
+        right = known[np.arange(len(labels)), labels].astype(np.float64)
+        losses = -np.log(np.clip(right, SMALLEST_PROBABILITY, 1.0))
+        confidence = known.max(axis=1).astype(np.float64)
+        return cls(known, labels.astype(np.int64), predicted.astype(np.int64), confidence, losses, classes)
+
+    @property
+    def rows(self) -> int:
+        return len(self.losses)
+
+    @property
+    def right(self) -> np.ndarray:
+        """Bool (rows,): whether the predicted class is the true one."""
+        return self.predicted == self.labels
+
+    @cached_property
+    def confusion(self) -> np.ndarray:
+        """Rows by true class and predicted class, int64 (classes, classes + 1); the last column is no label."""
+        cells = np.bincount(
+            self.labels * (self.classes + 1) + self.predicted, minlength=self.classes * (self.classes + 1)
+        )
+        return cells.reshape(self.classes, self.classes + 1)
+
+    def subset(self, rows: np.ndarray) -> ClassificationScores:
+        """The scores of some of the rows."""
+        return ClassificationScores(
+            self.probabilities[rows],
+            self.labels[rows],
+            self.predicted[rows],
+            self.confidence[rows],
+            self.losses[rows],
+            self.classes,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """All metrics by name. Averages over classes are over those that have rows."""
+        return self._metrics
+
+    @cached_property
+    def _metrics(self) -> dict[str, float]:
+        auc = macro_roc_auc(self.probabilities, self.labels, self.classes)
+        found = self._of_weights(np.ones((1, self.rows), dtype=np.int64), np.array([auc]))
+        return {name: float(values[0]) for name, values in found.items()}
+
+    def per_class(self) -> list[dict[str, float | int]]:
+        """Rows, precision, recall and F1 of each class; 0 where one is not defined."""
+        right = np.diagonal(self.confusion)
+        rows, predicted = self.confusion.sum(axis=1), self.confusion[:, :-1].sum(axis=0)
+        figures = _share(right, predicted), _share(right, rows), _share(2 * right, rows + predicted)
+        columns = zip(rows, *figures, strict=True)
+        return [{"rows": int(n), "precision": float(p), "recall": float(r), "f1": float(f)} for n, p, r, f in columns]
+
+    @cached_property
+    def resampled(self) -> Resampled:
+        """Each metric of 1,000 resamples of the rows; of the ROC-AUC, its first-order approximation."""
+        influence = macro_roc_auc_influence(self.probabilities, self.labels, self.classes)
+        auc = self._metrics["roc_auc"]
+
+        def metrics(weights: np.ndarray) -> Resampled:
+            return self._of_weights(weights, np.clip(auc + weights @ influence / self.rows, 0.0, 1.0))
+
+        return resample(metrics, self.rows)
+
+    def intervals(self) -> dict[str, Interval]:
+        """Each metric as `{"value", "low", "high"}`: a 95% percentile interval over 1,000 resamples of the rows."""
+        return {name: interval(value, self.resampled[name]) for name, value in self.metrics().items()}
+
+    def details(self) -> dict[str, Any]:
+        """Figures of each class, the confusion matrix, and the reliability curve."""
+        return {
+            "per_class": self.per_class(),
+            "confusion": self.confusion[:, :-1].tolist(),
+            "calibration": reliability(self.confidence, self.right),
+        }
+
+    def _of_weights(self, weights: np.ndarray, auc: np.ndarray) -> Resampled:
+        """Metrics of weighted rows, weights int64 (sets, rows): arrays (sets,) by name."""
+        right, rows, predicted = self._class_counts(weights)
+        present = rows > 0
+        counted = np.maximum(present.sum(axis=1), 1)
+        recall, f1 = _share(right, rows), _share(2 * right, rows + predicted)
+        total = weights.sum(axis=1)
+        order, starts, _ = self._by_bin
+        gaps = np.add.reduceat((weights * (self.confidence - self.right))[:, order], starts, axis=1)
+        return {
+            "accuracy": right.sum(axis=1) / total,
+            "macro_f1": (f1 * present).sum(axis=1) / counted,
+            "macro_recall": (recall * present).sum(axis=1) / counted,
+            "min_recall": np.where(present, recall, np.inf).min(axis=1),
+            "roc_auc": auc,
+            "ece": np.abs(gaps).sum(axis=1) / total,
+            "log_loss": weights @ self.losses / total,
+        }
+
+    def _class_counts(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each class that has rows: those predicted right, all of them, and rows predicted to be of it."""
+        order, starts, classes = self._by_label
+        rows = np.add.reduceat(weights[:, order], starts, axis=1)
+        right = np.add.reduceat((weights * self.right)[:, order], starts, axis=1)
+        order, starts, taken = self._by_prediction
+        predicted = np.zeros((len(weights), self.classes + 1), dtype=np.int64)
+        predicted[:, taken] = np.add.reduceat(weights[:, order], starts, axis=1)
+        return right, rows, predicted[:, classes]
+
+    @cached_property
+    def _by_label(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return _groups(self.labels)
+
+    @cached_property
+    def _by_prediction(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return _groups(self.predicted)
+
+    @cached_property
+    def _by_bin(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return _groups(bin_of(self.confidence, BINS))
+
+
+def predictions(probabilities: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows of probabilities (rows, classes or more) are numbers, and each row's most probable class.
+
+    A model that has diverged gives NaN, which argmax takes for the first class; here it is `classes`, none of them.
+    """
+    finite = np.isfinite(probabilities).all(axis=1)
+    return finite, np.where(finite, probabilities.argmax(axis=1), classes)
+
+
+def per_class_figures(per_class: list[dict[str, float | int]]) -> dict[str, float]:
+    """`per_class.recall.min` and the like: least and mean figure of the classes that have rows."""
+    present = [figures for figures in per_class if figures["rows"]]
+    found = {}
+    for name in ("precision", "recall", "f1"):
+        values = [float(figures[name]) for figures in present]
+        found[f"per_class.{name}.min"] = min(values, default=math.nan)
+        found[f"per_class.{name}.mean"] = math.fsum(values) / len(values) if values else math.nan
+    return found
+
+
+def _groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """An order of the rows in which those of one key stand together, where each key begins, and the keys."""
+    order = np.argsort(keys, kind="stable")
+    found, starts = np.unique(keys[order], return_index=True)
+    return order, starts, found
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.zeros(np.shape(part), dtype=np.float64), where=whole > 0)

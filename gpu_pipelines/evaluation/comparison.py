@@ -1,0 +1,108 @@
+"""A model beside the champion on the same rows: differences of pairs, with intervals, and McNemar's test."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval, interval, percentiles, without_interval
+from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.evaluation.scores import Scores
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on the same rows.
+
+    Attributes:
+        ours: the scores of the model.
+        theirs: those of the champion.
+        version: number of the champion.
+    """
+
+    ours: Scores
+    theirs: Scores
+    version: int
+
+    def difference(self, metric: str) -> float:
+        """The metric of the model less that of the champion; NaN where one of them is not known."""
+        return self.ours.metrics().get(metric, math.nan) - self.theirs.metrics().get(metric, math.nan)
+
+    def ends(self, metric: str, confidence: float) -> tuple[float, float] | None:
+        """The interval of a difference, by paired bootstrap; None where only the two values are known.
+
+        Args:
+            metric: its name.
+            confidence: such as 0.95, between both ends.
+        """
+        resampled = self._resampled(metric)
+        if resampled is None or not math.isfinite(self.difference(metric)):
+            return None
+        low, high = percentiles(resampled, confidence)
+        return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+    def mcnemar(self) -> dict[str, Any] | None:
+        """McNemar's exact test of classifiers: rows that one alone gets right, and the two-sided p-value.
+
+        If both models were right equally often, either would be the one that is right with probability 1/2 in a row in
+        which only one of them is.
+        Source: McNemar, Psychometrika 12 (1947); exact form: Fagerland et al., https://doi.org/10.1186/1471-2288-13-91.
+        """
+        if not isinstance(self.ours, ClassificationScores) or not isinstance(self.theirs, ClassificationScores):
+            return None
+        ours, theirs = self.ours.right, self.theirs.right
+        ours_alone, theirs_alone = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+        p_value = sign_test(ours_alone, theirs_alone)
+        return {"this_model_alone_right": ours_alone, "champion_alone_right": theirs_alone, "p_value": p_value}
+
+    def summary(self) -> dict[str, Any]:
+        """What `evaluation.json` says of the champion: its metrics, the differences to them, and McNemar's test."""
+        differences: dict[str, Interval] = {}
+        for metric in self.ours.metrics():
+            value, resampled = self.difference(metric), self._resampled(metric)
+            differences[metric] = without_interval(value) if resampled is None else interval(value, resampled)
+        found: dict[str, Any] = {"version": self.version, "metrics": self.theirs.intervals()}
+        found |= {"confidence": CONFIDENCE, "differences": differences}
+        test = self.mcnemar()
+        return found | {"mcnemar": test} if test else found
+
+    def _resampled(self, metric: str) -> np.ndarray | None:
+        ours, theirs = self.ours.resampled, self.theirs.resampled
+        if ours is None or theirs is None or metric not in ours or metric not in theirs:
+            return None
+        with np.errstate(invalid="ignore"):
+            return ours[metric] - theirs[metric]
+
+
+@dataclass(frozen=True)
+class Incomparable:
+    """A champion that could not be scored on these rows.
+
+    Attributes:
+        version: its number.
+        why: the reason, a sentence.
+    """
+
+    version: int
+    why: str
+
+    def summary(self) -> dict[str, Any]:
+        """What `evaluation.json` says of it."""
+        return {"version": self.version, "metrics": {}, "not_compared": self.why}
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """The two-sided p-value of so many wins and losses, if both were equally probable."""
+    total, fewer = wins + losses, min(wins, losses)
+    if wins == losses:
+        return 1.0
+    log_half = total * math.log(0.5)
+    terms = (_log_choose(total, count) + log_half for count in range(fewer + 1))
+    return min(1.0, 2 * math.fsum(math.exp(term) for term in terms))
+
+
+def _log_choose(total: int, count: int) -> float:
+    return math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)

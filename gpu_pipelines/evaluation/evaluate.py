@@ -1,0 +1,213 @@
+"""Evaluates every checkpoint on `val`, the best one on `test`, beside the registry's champion on the same rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.exported_model import write_model_card
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.evaluation.bootstrap import json_metrics
+from gpu_pipelines.evaluation.candidates import Candidate, Scorer
+from gpu_pipelines.evaluation.champion import Champion, beside
+from gpu_pipelines.evaluation.classification_metrics import per_class_figures
+from gpu_pipelines.evaluation.function_scoring import FunctionScorer
+from gpu_pipelines.evaluation.gates import ChampionGate, Gate, GateResult
+from gpu_pipelines.evaluation.promotion import better, better_by_value
+from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
+from gpu_pipelines.evaluation.scores import Scores, summary
+from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
+from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
+from gpu_pipelines.evaluation.slices import slice_figures, slices_of
+from gpu_pipelines.registry import model_name_for, open_registry
+
+#: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
+TIE_BREAKERS = ("log_loss", "loss")
+LATENCY = "latency_"
+
+
+def evaluate_checkpoints(
+    settings: EvaluationSettings,
+    dataset_directory: Path,
+    checkpoint_directory: Path,
+    export_directory: Path,
+    processes: int | None = None,
+) -> Evaluation:
+    """Scores all checkpoints, exports the best one with its evaluation, and says whether it passed.
+
+    Args:
+        settings: gates, metric to choose by, scoring function, registry and name of the champion.
+        dataset_directory: the dataset artifact; `val` ranks, `test` decides.
+        checkpoint_directory: where training left its checkpoints, or models in Hugging Face layout.
+        export_directory: where the best one goes: in Hugging Face layout, or as it is if a function scores it.
+        processes: GPUs or CPU processes to use; None for all that the step was placed on.
+
+    Raises:
+        UserError: there is no good checkpoint, or data, checkpoints and champion do not belong together.
+    """
+    dataset = Dataset(dataset_directory)
+    task = dataset.manifest.task
+    if problems := settings.problems(task):
+        raise UserError.of_all(problems)
+    scorer: Scorer
+    if settings.scoring_function:
+        scorer = FunctionScorer(settings, dataset, checkpoint_directory)
+    else:
+        scorer = RecipeScorer(dataset, checkpoint_directory, settings.average_last, processes)
+    with closing(scorer):
+        return _evaluate(scorer, settings, dataset, export_directory)
+
+
+def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, export_directory: Path) -> Evaluation:
+    task = dataset.manifest.task
+    values = scorer.slice_values(settings.slice_by) if settings.slice_by else []
+    on_val = _score_all(scorer, settings, task)
+    ranking = settings.ranking(task, on_val[0])
+    best = _choose(scorer.candidates, on_val, ranking)
+    scores = scorer.on_test(best)
+    name = settings.model_name or model_name_for(dataset.manifest.source)
+    registered = open_registry(settings.registry).champion(name)
+    champion = beside(registered, scorer, scores, dataset.manifest) if registered else None
+    test = summary(scores)
+    if values:
+        test["slices"] = slices_of(values, scores, champion.scores if champion else None)
+    asked = settings.parsed_gates(task)
+    latency = scorer.latency(best) if _asks_for_latency(settings, asked) else None
+    gates = _check_gates(settings, task, asked, _figures(scores, test, latency), scores, champion)
+    evaluation = Evaluation(
+        model_name=name,
+        task=task,
+        labels=dataset.manifest.labels,
+        dataset_fingerprint=dataset.manifest.fingerprint,
+        configuration=scorer.configuration,
+        select_by=ranking.metric,
+        more_is_better=ranking.more_is_better,
+        checkpoints=[_scored(*scored) for scored in zip(scorer.candidates, on_val, strict=True)],
+        best=best.name,
+        test=test,
+        champion=champion.summary(dataset.manifest.test_source) if champion else None,
+        gates=[asdict(gate) for gate in gates],
+        passed=all(gate.passed for gate in gates),
+        mistakes=scorer.worst(scores),
+        scoring_function=settings.scoring_function,
+        rehearsal=best.rehearsal,
+        source_fingerprint=dataset.manifest.source_fingerprint,
+        slice_by=settings.slice_by,
+        latency=latency,
+        data=data_of(dataset.manifest),
+        shift=shift_json(champion.shift, settings.accept_shift) if champion else None,
+        test_source=dataset.manifest.test_source,
+    )
+    export_directory.mkdir(parents=True, exist_ok=True)
+    scorer.export(best, export_directory)
+    evaluation.save(export_directory)
+    write_model_card(export_directory, evaluation, dataset.manifest.source)
+    return evaluation
+
+
+def _score_all(scorer: Scorer, settings: EvaluationSettings, task: str) -> list[dict[str, float]]:
+    """Metrics of each checkpoint on `val`."""
+    found: dict[int, dict[str, float]] = {}
+    total = len(scorer.candidates)
+    started = time.monotonic()
+
+    def done(number: int, scores: Scores) -> None:
+        metrics = scores.metrics()
+        if not found:
+            _require_metrics(settings, task, metrics)
+        found[number] = metrics
+        # The first and the last metric of a task say most about it.
+        names = dict.fromkeys((next(iter(metrics)), next(reversed(metrics))))
+        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in names)
+        took = time.monotonic() - started
+        name = scorer.candidates[number].name
+        print(f"checkpoint {len(found)}/{total}  {name}  {shown}  after {took:.1f} s", flush=True)
+
+    scorer.on_val(done)
+    return [found[number] for number in range(total)]
+
+
+def _scored(candidate: Candidate, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """What `evaluation.json` says of a checkpoint."""
+    scored = {"name": candidate.name, "step": candidate.step, "epoch": candidate.epoch, "val": json_metrics(metrics)}
+    return {**scored, "averages": list(candidate.averages)} if candidate.averages else scored
+
+
+def _figures(scores: Scores, test: Mapping[str, Any], latency: Mapping[str, Any] | None) -> dict[str, float]:
+    """Everything on test that can be gated on, by name."""
+    found = dict(scores.metrics())
+    if "per_class" in test:
+        found |= per_class_figures(test["per_class"])
+    found |= slice_figures(test.get("slices", []))
+    if latency is not None:
+        found |= {f"{LATENCY}{name}": latency[name] for name in ("p50_ms", "p95_ms")}
+    return found
+
+
+def _asks_for_latency(settings: EvaluationSettings, gates: Sequence[Gate | ChampionGate]) -> bool:
+    return not settings.scoring_function and any(gate.metric.startswith(LATENCY) for gate in gates)
+
+
+def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[str, float]) -> None:
+    """Checks that what is asked for was computed, which for a user's own code shows only when it has run."""
+    asked = [settings.ranking(task, metrics).metric]
+    later = () if settings.scoring_function else (LATENCY, "per_class.", "slices.")
+    asked += [g.metric for g in settings.parsed_gates(task) if g.metric and not g.metric.startswith(later)]
+    if missing := [name for name in asked if name not in metrics]:
+        raise UserError(
+            f"There is no metric {missing[0]!r} to select by or gate on; {settings.scoring_function or 'the recipe'} "
+            f"gives {', '.join(metrics)}.",
+            nearest(missing[0], metrics),
+        )
+
+
+def _choose(candidates: list[Candidate], on_val: list[dict[str, float]], ranking: Ranking) -> Candidate:
+    """The best by the ranking's metric on val; among equals the one of lower loss, then the earlier one.
+
+    Raises:
+        UserError: the metric is not a finite number for any of them.
+    """
+
+    def rank(number: int) -> tuple[float, float, int]:
+        metrics = on_val[number]
+        value = -metrics[ranking.metric] if ranking.more_is_better else metrics[ranking.metric]
+        loss = next((metrics[name] for name in TIE_BREAKERS if name in metrics), 0.0)
+        return value, loss if math.isfinite(loss) else math.inf, number
+
+    finite = [number for number in range(len(candidates)) if math.isfinite(on_val[number][ranking.metric])]
+    if not finite:
+        raise UserError(
+            f"{ranking.metric} on val is not a finite number for any of the {len(candidates)} checkpoints.",
+            "The training has diverged, or the rows of val have nothing to score; look at the training's report.",
+        )
+    return candidates[min(finite, key=rank)]
+
+
+def _check_gates(
+    settings: EvaluationSettings,
+    task: str,
+    gates: Sequence[Gate | ChampionGate],
+    figures: Mapping[str, float],
+    scores: Scores,
+    champion: Champion | None,
+) -> list[GateResult]:
+    metrics = scores.metrics()
+    comparison = champion.comparison if champion else None
+    found = []
+    for gate in gates:
+        if isinstance(gate, ChampionGate):
+            found.append(better(gate, scores, comparison, settings.ranking(task, metrics, gate.metric)))
+        else:
+            found.append(gate.check(figures))
+    if not any(isinstance(gate, ChampionGate) for gate in gates):
+        found.append(better_by_value(scores, comparison, settings.ranking(task, metrics)))
+    if champion:
+        found.append(shift_gate(champion.shift, champion.version, settings.accept_shift))
+    return found

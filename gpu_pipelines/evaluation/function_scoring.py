@@ -1,0 +1,235 @@
+"""Scores checkpoints of any format with a function of the user's."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.exported_model import MODEL_CARD
+from gpu_pipelines.errors import UserError, nearest, some_of
+from gpu_pipelines.evaluation.bootstrap import Interval, without_interval
+from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.scores import Scores
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.registry import RegisteredVersion
+from gpu_pipelines.registry.directory import VERSION
+
+#: Folders and files that are checkpoints, as most training programs name them; the number gives their order.
+CHECKPOINT_NAME = re.compile(r"(step|checkpoint|epoch)-(?P<number>[0-9]{1,15})(?![0-9]).*")
+CHECKPOINT_PATTERNS = ("step-*", "checkpoint-*", "epoch-*")
+#: What is written beside the files of a model, so that it cannot be among them.
+WRITTEN_BESIDE = (EVALUATION, MODEL_CARD, VERSION)
+
+ScoringFunction = Callable[[Path, Path, str], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class GivenScores:
+    """Metrics that were computed elsewhere; of their rows only the number is known. See `Scores`."""
+
+    rows: int
+    values: dict[str, float]
+
+    @property
+    def resampled(self) -> None:
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        return self.values
+
+    def subset(self, rows: np.ndarray) -> GivenScores:
+        raise NotImplementedError("of the rows only the number is known")
+
+    def intervals(self) -> dict[str, Interval]:
+        return {name: without_interval(value) for name, value in self.values.items()}
+
+    def details(self) -> dict[str, Any]:
+        return {}
+
+
+class FunctionScorer:
+    """Calls `function(checkpoint, dataset, split)` for each checkpoint; see `Scorer`.
+
+    Args:
+        settings: `scoring_function` names the function.
+        dataset: its directory is given to the function.
+        directory: each folder or file `step-*`, `checkpoint-*` or `epoch-*` in it is a checkpoint.
+
+    Raises:
+        UserError: there is no checkpoint, or the function cannot be imported.
+    """
+
+    def __init__(self, settings: EvaluationSettings, dataset: Dataset, directory: Path) -> None:
+        if not directory.is_dir():
+            raise UserError(f"There is no checkpoint directory {directory}.")
+        self._name = settings.scoring_function
+        self._dataset = dataset
+        self.candidates = _candidates(directory)
+        self.configuration = _configuration(directory)
+        self._module, self._function = _load(settings)
+        self._metrics: list[str] = []
+
+    def on_val(self, done: Callable[[int, Scores], None]) -> None:
+        for number, candidate in enumerate(self.candidates):
+            done(number, self._call(candidate.path, "val", candidate.name))
+
+    def on_test(self, candidate: Candidate) -> Scores:
+        return self._call(candidate.path, "test", candidate.name)
+
+    def latency(self, candidate: Candidate) -> dict[str, Any]:
+        raise NotImplementedError("how the model of a function is called is not known")
+
+    def worst(self, scores: Scores) -> list[dict[str, Any]]:
+        return []
+
+    def slice_values(self, column: str) -> list[str]:
+        raise NotImplementedError("a function scores all rows at once")
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def champion_on_test(self, champion: RegisteredVersion) -> Scores:
+        evaluation = Evaluation.load(champion.path)
+        # A checkpoint that was a single file is a file in the registered model.
+        file = champion.path / evaluation.best
+        path = file if evaluation.scoring_function and file.is_file() else champion.path
+        return self._call(path, "test", f"the champion, {champion.name} version {champion.number}")
+
+    def export(self, candidate: Candidate, directory: Path) -> None:
+        """Copies the checkpoint: the files of a folder, or the one file that it is."""
+        files = list(candidate.path.iterdir()) if candidate.path.is_dir() else [candidate.path]
+        if taken := {file.name for file in files} & set(WRITTEN_BESIDE):
+            raise UserError(
+                f"The checkpoint {candidate.path} has files of the name {some_of(taken, most=3)}, which this step "
+                "writes itself.",
+                "Let the training name them otherwise.",
+            )
+        if candidate.path.is_dir():
+            shutil.copytree(candidate.path, directory, dirs_exist_ok=True)
+        else:
+            shutil.copy2(candidate.path, directory)
+
+    def _call(self, checkpoint: Path, split: str, what: str) -> GivenScores:
+        try:
+            returned = self._function(checkpoint, self._dataset.directory, split)
+        except (Exception, SystemExit) as error:
+            raise UserError(f"{self._name} failed on {what}: {_said(error)}", _place(error, self._module)) from None
+        values = self._checked(returned, what)
+        self._metrics = self._metrics or list(values)
+        if set(values) != set(self._metrics):
+            raise UserError(
+                f"{self._name} returned {some_of(values, most=8)} for {what}, before that "
+                f"{some_of(self._metrics, most=8)}.",
+                "Let it return the same metrics for every checkpoint and split.",
+            )
+        return GivenScores(self._dataset.manifest.rows(split), values)
+
+    def _checked(self, returned: Any, what: str) -> dict[str, float]:
+        if isinstance(returned, Mapping) and returned and all(isinstance(name, str) for name in returned):
+            try:
+                # Tensors and numpy's numbers serve as well; an overflow is as little a figure as NaN.
+                return {name: _number(value) for name, value in returned.items()}
+            except (TypeError, ValueError):
+                pass
+        raise UserError(
+            f"{self._name} returned {str(returned)[:100]!r} for {what}.",
+            'Let it return a dict of numbers by metric, such as {"accuracy": 0.9}.',
+        )
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (str, bytes, bool)):
+        raise TypeError
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _candidates(directory: Path) -> list[Candidate]:
+    found = []
+    for path in sorted({path for pattern in CHECKPOINT_PATTERNS for path in directory.glob(pattern)}):
+        if match := CHECKPOINT_NAME.fullmatch(path.name):
+            found.append(Candidate(path, step=int(match["number"])))
+        else:
+            print(f"warning: passing over {path.name}: its name does not go on with a number", flush=True)
+    if not found:
+        raise UserError(
+            f"{directory} has no checkpoints.",
+            "They are the folders or files named step-NUMBER, checkpoint-NUMBER or epoch-NUMBER.",
+        )
+    return sorted(found, key=lambda candidate: candidate.step)
+
+
+def _configuration(directory: Path) -> dict[str, Any]:
+    known = read_configuration(directory) if (directory / CONFIGURATION).is_file() else {}
+    return {key: known.get(key, {}) for key in ("settings", "devices")}
+
+
+def _load(settings: EvaluationSettings) -> tuple[ModuleType, ScoringFunction]:
+    """Imports the user's module; the folder of a file can be imported from, as if the file were run."""
+    place, _, name = settings.scoring_function.rpartition(":")
+    file = settings.scoring_file
+    if file is not None and not file.is_file():
+        raise UserError(f"There is no file {file} with the scoring function {name}.")
+    try:
+        module = _module_of(file) if file is not None else import_module(place)
+    except (Exception, SystemExit) as error:
+        problem = f"{place} with the scoring function cannot be imported: {_said(error)}"
+        raise UserError(problem, _place(error)) from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise UserError(f"{place} has no function {name}.", nearest(name, functions) if functions else "")
+    return module, function
+
+
+def _module_of(file: Path) -> ModuleType:
+    if (folder := str(file.parent.resolve())) not in sys.path:
+        sys.path.insert(0, folder)
+    # A name of its own, so that a file called like an installed package hides nothing.
+    spec = spec_from_file_location(f"scoring_function_in_{file.stem}", file.resolve())
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _said(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _place(error: BaseException, module: ModuleType | None = None) -> str:
+    """Where in the user's own code it went wrong: the last frame of the function's file, else the last one at all."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {(error.text or '').strip()}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "importlib" not in frame.filename
+    ]
+    own = [frame for frame in frames if module is not None and frame.filename == module.__file__]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    line = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"{frame.filename}:{frame.lineno}: {line}"

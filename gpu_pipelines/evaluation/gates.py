@@ -1,0 +1,218 @@
+"""Gates: conditions on test metrics that a model must meet to be promoted, such as `accuracy>=0.95`."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.errors import nearest
+from gpu_pipelines.numbers import finite_or_none, number_of
+from gpu_pipelines.tasks.tasks import Metric
+
+_OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+_TOKEN = re.compile(r"[A-Za-z_][\w.]*|[<>=!]+|[^\s<>=!]+", re.ASCII)
+BETTER = "better_than_champion"
+_LATENCIES = ("latency_p50_ms", "latency_p95_ms")
+#: Figures of each class, of which the least, the mean or the largest can be gated on.
+_PER_CLASS = tuple(f"per_class.{figure}.{end}" for figure in ("precision", "recall", "f1") for end in ("min", "mean"))
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One condition: `metric` compared by `sign` with `threshold`."""
+
+    metric: str
+    sign: str
+    threshold: float
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.sign}{_number(self.threshold)}"
+
+    def check(self, metrics: Mapping[str, float]) -> GateResult:
+        """Looks at a metric; one that is NaN or infinite passes nothing."""
+        value = metrics[self.metric]
+        passed = math.isfinite(value) and bool(_OPERATORS[self.sign](value, self.threshold))
+        why = f"{self.metric} is {shown_beside(value, self.threshold)}, wanted {self.sign} {_number(self.threshold)}"
+        return GateResult(str(self), finite_or_none(value), self.threshold, passed, why)
+
+
+@dataclass(frozen=True)
+class ChampionGate:
+    """`better_than_champion in METRIC by MARGIN at CONFIDENCE`.
+
+    Attributes:
+        metric: what is compared; empty for the metric that the best checkpoint is chosen by.
+        margin: how much better, at least; 0 for any better.
+        confidence: between 0.5 and 1: the interval of the difference that must lie beyond the margin; None where the
+            difference itself must.
+    """
+
+    metric: str = ""
+    margin: float = 0.0
+    confidence: float | None = None
+
+    def __str__(self) -> str:
+        parts = [BETTER, f" in {self.metric}" if self.metric else "", f" by {_number(self.margin)}" * bool(self.margin)]
+        return "".join(parts) + (f" at {self.confidence * 100:g}%" if self.confidence is not None else "")
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """How a gate came out.
+
+    Attributes:
+        gate: as it was written.
+        value: what it saw; None if that is not a finite number.
+        threshold: what that was compared with.
+        passed: whether it holds.
+        why: a sentence with the numbers.
+        low: lower end of the interval of `value`, where the gate looked at one.
+        high: its upper end.
+    """
+
+    gate: str
+    value: float | None
+    threshold: float | None
+    passed: bool
+    why: str
+    low: float | None = None
+    high: float | None = None
+
+
+def shown_beside(value: float, other: float) -> str:
+    """A value with four decimals, or as many as it takes not to look equal to, or beyond, what it is compared with."""
+    if not math.isfinite(value):
+        return "not a finite number"
+    for digits in (4, 6, 8):
+        text = f"{value:.{digits}f}"
+        if (float(text) > other) == (value > other) and (float(text) < other) == (value < other):
+            return text
+    return repr(value)
+
+
+def parse_gate(text: str, metrics: Mapping[str, Metric] | None, classifies: bool = False) -> Gate | ChampionGate:
+    """Parses `METRIC>=NUMBER` (or `<=`, `>`, `<`), or `better_than_champion [in METRIC] [by NUMBER] [at NUMBER%]`.
+
+    Args:
+        text: the gate.
+        metrics: those there are; None where they are not known before a user's function is called.
+        classifies: whether the figures of each class can be gated on too.
+
+    Raises:
+        ValueError: with a message that says what is wrong, points at it, and says what would do.
+    """
+    return _Parser(text, metrics, classifies).gate()
+
+
+class _Parser:
+    """Reads one gate from left to right."""
+
+    def __init__(self, text: str, metrics: Mapping[str, Metric] | None, classifies: bool) -> None:
+        self._text = text
+        self._metrics = metrics
+        self._tokens = [(match.group(), match.start()) for match in _TOKEN.finditer(text)]
+        self._next = 0
+        self._more = {name: Metric() for name in _PER_CLASS} if classifies else {}
+        self._more |= {name: Metric(more_is_better=False, largest=math.inf) for name in _LATENCIES}
+        self._more |= {f"slices.{name}.{end}": m for name, m in (metrics or {}).items() for end in ("min", "max")}
+
+    def gate(self) -> Gate | ChampionGate:
+        name, at = self._take("a metric, such as accuracy>=0.95")
+        gate = self._champion() if name == BETTER else self._condition(name, at)
+        if self._next < len(self._tokens):
+            rest, at = self._tokens[self._next]
+            hint = " Give several gates as a list, not in one." if rest.startswith(",") else ""
+            raise self._wrong(at, f"nothing more is expected here.{hint}")
+        return gate
+
+    def _condition(self, name: str, at: int) -> Gate:
+        if not re.fullmatch(r"[A-Za-z_][\w.]*", name, re.ASCII):
+            raise self._wrong(at, "a gate begins with a metric, such as accuracy>=0.95.")
+        metric = self._known(name, at, (BETTER,))
+        sign, at = self._take("one of >=, <=, > and <")
+        if sign not in _OPERATORS:
+            raise self._wrong(at, f"{sign[:20]!r} is none of >=, <=, > and <.")
+        threshold, at = self._number("a number, such as 0.95")
+        gate = Gate(name, sign, threshold)
+        largest = metric.largest if metric else math.inf
+        lowest = 0.0 if metric else -math.inf
+        if not any(_OPERATORS[sign](end, threshold) for end in (lowest, largest)):
+            reach = f"{lowest:g} to {largest:g}" if largest < math.inf else f"{lowest:g} upwards"
+            raise self._wrong(at, f"nothing can pass this: {name} goes from {reach}.")
+        return gate
+
+    def _champion(self) -> ChampionGate:
+        given: dict[str, Any] = {}
+        while self._next < len(self._tokens):
+            word, at = self._take("")
+            if word not in ("in", "by", "at") or word in given:
+                raise self._wrong(at, "in METRIC, by NUMBER or at NUMBER% is expected here, each once.")
+            given[word] = getattr(self, f"_{word}")()
+        return ChampionGate(given.get("in", ""), given.get("by", 0.0), given.get("at"))
+
+    def _in(self) -> str:
+        name, at = self._take("a metric")
+        if self._metrics is not None and name not in self._metrics:
+            raise self._wrong(at, f"there is no metric {name[:40]!r}. {nearest(name, self._metrics)}")
+        return name
+
+    def _by(self) -> float:
+        margin, at = self._number("how much better, such as 0.005")
+        if margin < 0:
+            raise self._wrong(at, "a model that is worse by so much would be better; give a number of at least 0.")
+        return margin
+
+    def _at(self) -> float:
+        word, at = self._take("a confidence, such as 95%")
+        percent = number_or_none(word[:-1]) if word.endswith("%") else None
+        if percent is None or not 50 <= percent < 100:
+            raise self._wrong(at, f"{word[:20]!r} is not a confidence of 50% to less than 100%, such as 95%.")
+        return round(percent / 100, 12)
+
+    def _number(self, wanted: str) -> tuple[float, int]:
+        word, at = self._take(wanted)
+        number = number_or_none(word)
+        if number is None:
+            raise self._wrong(at, f"{word[:40]!r} is not a number, such as 0.95.")
+        return number, at
+
+    def _take(self, wanted: str) -> tuple[str, int]:
+        if self._next == len(self._tokens):
+            raise self._wrong(len(self._text.rstrip()), f"{wanted} is missing here.")
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _known(self, name: str, at: int, also: Iterable[str]) -> Metric | None:
+        if name in self._more:
+            return self._more[name]
+        if self._metrics is None:
+            return None
+        if name not in self._metrics:
+            close = nearest(name, self._metrics, (*also, *self._more))
+            raise self._wrong(at, f"there is no metric {name[:40]!r} to gate on. {close}")
+        return self._metrics[name]
+
+    def _wrong(self, at: int, what: str) -> ValueError:
+        # A long gate is shown around the place; other white space than blanks would shift the mark.
+        start = max(0, at - 50)
+        shown = re.sub(r"\s", " ", self._text[start : start + 70])
+        return ValueError(
+            f"The gate {self._text[:60]!r} is wrong at character {at + 1}: {what}\n"
+            f"      {shown}\n      {' ' * (at - start)}^"
+        )
+
+
+def number_or_none(word: str) -> float | None:
+    """The number that a word is, or None."""
+    try:
+        return number_of(word)
+    except ValueError:
+        return None
+
+
+def _number(value: float) -> str:
+    return repr(value).removesuffix(".0")

@@ -1,0 +1,236 @@
+"""The models that can be scored: checkpoints of the training, registered models, Hugging Face directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_model
+from torch import nn
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.hugging_face import open_model, rules_of
+from gpu_pipelines.tasks.building import build_model, load_recipe
+from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256, load_weights
+from gpu_pipelines.tasks.recipe import Recipe
+from gpu_pipelines.tasks.tasks import TASKS, task_named
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model is.
+
+    Attributes:
+        kind: a `checkpoint` of the training, the `champion` of a registry, or a `hugging_face` directory.
+        path: its directory.
+        title: what messages call it.
+    """
+
+    kind: Literal["checkpoint", "champion", "hugging_face"]
+    path: Path
+    title: str
+
+
+class NoComparisonError(UserError):
+    """The champion cannot be scored on these rows: its recipe is not here, cannot read them, or fails."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory: the recipe that makes its batches and predicts, and the classes of its probabilities."""
+
+    recipe: Any
+    model: nn.Module
+    labels: list[str]
+
+
+class Models:
+    """Loads models; that of the training is built once, and the weights of its checkpoints are swapped in place.
+
+    Args:
+        dataset: what they are scored on.
+        settings: of the training; without `model` there is no model of the training.
+        frozen_sha256: of the weights that are not in the checkpoints; empty if all are.
+        device: where models go.
+    """
+
+    def __init__(self, dataset: Dataset, settings: Mapping[str, Any], frozen_sha256: str, device: torch.device) -> None:
+        self._dataset = dataset
+        self._settings = settings
+        self._frozen_sha256 = frozen_sha256
+        self.device = device
+        self._trained: Loaded | None = None
+        self._current: tuple[ModelSource, Loaded] | None = None
+        self.recipe = recipe_class(settings, dataset.manifest.task).for_dataset(dataset)
+
+    def load(self, source: ModelSource) -> Loaded:
+        """The model of a source, on the device, in evaluation mode; the one that was loaded before may be gone.
+
+        Raises:
+            NoComparisonError: it is the champion's, and cannot be loaded.
+            UserError: it cannot be loaded, or does not belong to this data.
+        """
+        if self._current is None or self._current[0] != source:
+            self._current = None
+            loaded = self._load(source)
+            loaded.model.to(self.device).eval()
+            self._current = (source, loaded)
+        return self._current[1]
+
+    def forget(self) -> None:
+        """The weights in memory are those of no source any more."""
+        self._current = None
+
+    def _load(self, source: ModelSource) -> Loaded:
+        if source.kind == "champion":
+            return load_champion(source, self._dataset)
+        if source.kind == "hugging_face":
+            recipe, model, labels = open_model(source.path, self._dataset)
+            return Loaded(recipe, model, labels)
+        if self._trained is None:
+            self._trained = self._build()
+        load_weights(self._trained.model, source.path)
+        return self._trained
+
+    def _build(self) -> Loaded:
+        # As the training did: what is frozen was perhaps never trained and is not in a checkpoint.
+        torch.manual_seed(self._settings.get("seed", 0))
+        model = build_model(self.recipe, self._settings)
+        if self._frozen_sha256 and self._frozen_sha256 != frozen_weights_sha256(model):
+            raise UserError(
+                f"The checkpoints hold adapters for the model {self._settings['model']!r}, whose weights are not what "
+                "they were in training.",
+                "Put the same weights in that place again.",
+            )
+        return Loaded(self.recipe, model, self._dataset.manifest.labels)
+
+
+def recipe_class(settings: Mapping[str, Any], task: str) -> type[Recipe]:
+    """The recipe of a training.
+
+    Raises:
+        UserError: it names none and the task has none, or it cannot be imported.
+    """
+    path = settings.get("recipe", "")
+    if not path and task not in TASKS:
+        raise UserError(
+            f"The task {task!r} of the dataset is none of this program's, and training.json names no recipe.",
+            "Train with recipe=package.module:ClassName, or give scoring_function.",
+        )
+    return load_recipe(path, task)
+
+
+def load_champion(source: ModelSource, dataset: Dataset) -> Loaded:
+    """A registered model, with the recipe that it was trained by.
+
+    Raises:
+        NoComparisonError: its recipe cannot be imported, cannot read the dataset, or does not load the model.
+        UserError: it is a model for something else.
+    """
+    evaluation = Evaluation.load(source.path)
+    _require_same_kind(source, evaluation, dataset)
+    settings = evaluation.configuration["settings"]
+    if not settings:
+        recipe, model, labels = open_model(source.path, dataset)
+        return Loaded(recipe, model, labels)
+    with champion_errors(source):
+        found: Any = recipe_class(settings, dataset.manifest.task)
+        recipe = found.for_dataset(dataset)
+        is_exported = hasattr(found, "for_exported") and hasattr(found, "load_exported")
+        recipe = found.for_exported(source.path) if is_exported else recipe
+    require_same_tokens(source, recipe, dataset)
+    with champion_errors(source):
+        model = recipe.load_exported(source.path) if is_exported else _built(source, recipe, settings["model"])
+    return Loaded(recipe, model, evaluation.labels)
+
+
+def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:
+    """The model of a recipe that builds it for a dataset, with the weights of an exported one."""
+    model = recipe.build_model(name)
+    try:
+        load_model(model, source.path / "model.safetensors")
+    except (RuntimeError, SafetensorError, OSError) as error:
+        raise UserError(
+            f"it does not fit the model that its recipe {type(recipe).__name__} builds for this dataset: "
+            f"{str(error).splitlines()[0]}",
+            "Define for_exported (a class method) and load_exported in the recipe, as that of image_classification "
+            "does, or give another model_name.",
+        ) from None
+    return model
+
+
+@contextmanager
+def champion_errors(source: ModelSource) -> Iterator[None]:
+    """Whatever the recipe of a champion raises is a reason why it cannot be compared; for other models nothing changes.
+
+    Raises:
+        NoComparisonError: in place of any other error.
+    """
+    try:
+        yield
+    except Exception as error:  # a user's recipe can raise anything on rows that it was not made for
+        if source.kind != "champion" or isinstance(error, NoComparisonError):
+            raise
+        said = (str(error).strip() or "no message").splitlines()[0]
+        what, remedy = f"{type(error).__name__}: {said}", ""
+        if isinstance(error, UserError):
+            what, remedy = error.problem, error.remedy
+        raise NoComparisonError(f"{source.title} cannot be scored on this dataset: {what}", remedy) from error
+
+
+def by_label(probabilities: np.ndarray, has: list[str], wanted: list[str]) -> np.ndarray:
+    """Reorders the columns to the `wanted` labels; those of other labels are added up in one more column, the last."""
+    if has == wanted:
+        return probabilities
+    place = {label: index for index, label in enumerate(wanted)}
+    matched = np.zeros((len(probabilities), len(wanted) + 1), dtype=probabilities.dtype)
+    for column, label in enumerate(has):
+        matched[:, place.get(label, len(wanted))] += probabilities[:, column]
+    return matched
+
+
+def _require_same_kind(source: ModelSource, evaluation: Evaluation, dataset: Dataset) -> None:
+    task, labels = task_named(dataset.manifest.task).name, dataset.manifest.labels
+    if evaluation.scoring_function:
+        raise UserError(
+            f"{source.title} was scored by {evaluation.scoring_function}, this model by its recipe.",
+            f"Give scoring_function={evaluation.scoring_function} for both, or another model_name.",
+        )
+    if evaluation.task != task:
+        raise UserError(
+            f"{source.title} is a model for {evaluation.task}, this one is for {task}.", "Give another model_name."
+        )
+    if labels and not set(evaluation.labels) & set(labels):
+        raise UserError(f"{source.title} knows none of the classes of this dataset.", "Give another model_name.")
+
+
+def require_same_tokens(source: ModelSource, recipe: Any, dataset: Dataset) -> None:
+    """Refuses to score a text model on tokens that it was not trained on, or on more of them than it takes.
+
+    Raises:
+        UserError: it is such a model.
+    """
+    tokenizer, ours = getattr(recipe, "tokenizer", None), dataset.manifest.tokenizer
+    if not isinstance(tokenizer, TextTokenizer) or ours is None:
+        return
+    if rules_of(tokenizer.directory) != rules_of(dataset.directory / ours):
+        raise UserError(
+            f"{source.title} has another tokenizer than this dataset, so they cannot be compared on the same rows.",
+            f"Prepare the data with -p tokenizer={source.path}, or give another model_name.",
+        )
+    longest, tokens = getattr(recipe, "sequence_length", None), dataset.manifest.features.get("input_ids")
+    rows = tokens.shape[0] if tokens else 0
+    if longest is not None and longest < rows:
+        raise UserError(
+            f"{source.title} takes at most {longest:,} tokens; the rows of this dataset have {rows:,}.",
+            f"Prepare the data with -p sequence_length={longest}, or give another model_name.",
+        )

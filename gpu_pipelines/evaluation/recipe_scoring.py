@@ -1,0 +1,218 @@
+"""Scores models with the recipe of their task: checkpoints of the training, or Hugging Face directories."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, Checkpoint, complete_checkpoints, read_configuration
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.averaging import write_average
+from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.evaluation.devices import evaluation_devices
+from gpu_pipelines.evaluation.documents import all_documents, holds_completions
+from gpu_pipelines.evaluation.examples import examples_of
+from gpu_pipelines.evaluation.hugging_face import copy_model, models_in
+from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.models import ModelSource
+from gpu_pipelines.evaluation.runner import RunnerSettings
+from gpu_pipelines.evaluation.scores import Scores
+from gpu_pipelines.evaluation.spread import Spread
+from gpu_pipelines.evaluation.text_bytes import scored_bytes
+from gpu_pipelines.evaluation.worst_rows import worst_classified, worst_texts
+from gpu_pipelines.registry import RegisteredVersion
+from gpu_pipelines.tasks.tasks import task_named
+
+ROWS_PER_BATCH = 256
+#: Of models whose training is not known and whose output may be large.
+TEXTS_PER_BATCH = 8
+
+
+class RecipeScorer:
+    """Runs models over the rows of a dataset, on all GPUs of the machine; see `Scorer`.
+
+    Args:
+        dataset: its `val` and `test` splits are read.
+        directory: where training left its checkpoints; or a model in Hugging Face layout, or a folder of them.
+        average_last: how many of the last checkpoints are averaged into one more candidate; 0 for none.
+        processes: number of GPUs or CPU processes; None for all that the step was placed on.
+
+    Raises:
+        UserError: there is no good checkpoint, or data and checkpoints do not belong together.
+    """
+
+    def __init__(self, dataset: Dataset, directory: Path, average_last: int = 0, processes: int | None = None) -> None:
+        self._dataset = dataset
+        self._task = task_named(dataset.manifest.task)
+        self._scratch = tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")
+        self._trained = not foreign_models(directory)
+        checkpoints = _good_checkpoints(directory, dataset) if self._trained else []
+        self.configuration = _configuration(directory) if self._trained else {"settings": {}, "devices": {}}
+        frozen = {checkpoint.info.frozen_weights_sha256 for checkpoint in checkpoints} - {""}
+        if len(frozen) > 1:
+            raise UserError(f"The checkpoints of {directory} hold adapters for different models.")
+        settings = RunnerSettings(
+            dataset.directory,
+            self.configuration["settings"],
+            next(iter(frozen), ""),
+            self._rows_per_batch(),
+            holds_completions(dataset),
+        )
+        devices = evaluation_devices(torch.cuda.device_count(), processes)
+        self._spread = Spread(settings, devices, at_once=processes is not None)
+        self._apart = settings.apart
+        self.candidates = _trained_candidates(checkpoints) if self._trained else _foreign_candidates(directory)
+        if average_last:
+            self._add_average(average_last)
+
+    def on_val(self, done: Callable[[int, Scores], None]) -> None:
+        sources = [self._source(candidate) for candidate in self.candidates]
+        rows = self._rows("val")
+        self._spread.predict(sources, "val", rows, lambda n, predicted: done(n, self._scores(predicted, "val")))
+
+    def on_test(self, candidate: Candidate) -> Scores:
+        return self._score_on_test(self._source(candidate))
+
+    def champion_on_test(self, champion: RegisteredVersion) -> Scores:
+        title = f"The champion of {champion.name!r}, version {champion.number},"
+        return self._score_on_test(ModelSource("champion", champion.path, title))
+
+    def latency(self, candidate: Candidate) -> dict[str, Any]:
+        took = self._spread.runner.latency_ms(self._source(candidate), "test")
+        p50, p95 = np.percentile(took, [50, 95])
+        device = self._spread.runner.device_name
+        return {"p50_ms": float(p50), "p95_ms": float(p95), "calls": len(took), "device": device}
+
+    def worst(self, scores: Scores) -> list[dict[str, Any]]:
+        test = self._dataset.split("test")
+        if isinstance(scores, ClassificationScores):
+            return worst_classified(scores, test, self._dataset.manifest.labels)
+        if isinstance(scores, LikelihoodScores) and self._dataset.manifest.tokenizer:
+            return worst_texts(scores, test, self._documents if self._apart else None)
+        return []
+
+    def slice_values(self, column: str) -> list[str]:
+        values = self._dataset.slice_values("test", column)
+        return [values[row] for row in self._documents[0]] if self._apart else values
+
+    def export(self, candidate: Candidate, directory: Path) -> None:
+        models = self._spread.runner.models
+        loaded = models.load(self._source(candidate))
+        if not self._trained:
+            copy_model(candidate.path, directory, self._dataset)
+        else:
+            if self.configuration["settings"].get("lora_rank"):
+                from gpu_pipelines.tasks.adapters import merge_adapters
+
+                merge_adapters(loaded.model)
+            models.recipe.export(loaded.model, directory)
+        if examples := examples_of(loaded, self._dataset, models.device):
+            examples.save(directory)
+
+    def close(self) -> None:
+        self._spread.close()
+        self._scratch.cleanup()
+
+    def _source(self, candidate: Candidate) -> ModelSource:
+        return ModelSource("checkpoint" if self._trained else "hugging_face", candidate.path, candidate.name)
+
+    def _score_on_test(self, source: ModelSource) -> Scores:
+        found: list[Scores] = []
+        rows = self._rows("test")
+        self._spread.predict([source], "test", rows, lambda n, predicted: found.append(self._scores(predicted, "test")))
+        return found[0]
+
+    def _rows(self, split: str) -> int:
+        if rows := self._dataset.manifest.rows(split):
+            return rows
+        raise UserError(f"The split {split} of {self._dataset.directory} has no rows.")
+
+    def _scores(self, predicted: np.ndarray, split: str) -> Scores:
+        if not self._task.classifies:
+            return LikelihoodScores.of(predicted, self._text_bytes[split], self._apart)
+        rows = self._dataset.split(split)
+        labels = np.concatenate([columns["label"] for columns in rows.columns(0, len(rows))])
+        return ClassificationScores.of(predicted, labels, len(self._dataset.manifest.labels))
+
+    @cached_property
+    def _text_bytes(self) -> dict[str, np.ndarray | None]:
+        tokenizer = self._dataset.manifest.tokenizer
+        if tokenizer is None or self._task.name != "causal_lm":
+            return {"val": None, "test": None}
+        directory = self._dataset.directory / tokenizer
+        return {name: scored_bytes(self._dataset.split(name), directory, self._apart) for name in ("val", "test")}
+
+    @cached_property
+    def _documents(self) -> tuple[list[int], list[slice]]:
+        return all_documents(self._dataset.split("test"))
+
+    def _rows_per_batch(self) -> int:
+        """Of a classifier as many as ever; of anything else, whose output may be large, as many as were trained on."""
+        if self._task.classifies:
+            return ROWS_PER_BATCH
+        settings, devices = self.configuration["settings"], self.configuration["devices"]
+        if not settings:
+            return TEXTS_PER_BATCH
+        of_a_process = settings.get("global_batch_size", 1) // devices.get("processes", 1)
+        return max(1, min(ROWS_PER_BATCH, settings.get("micro_batch_size") or of_a_process))
+
+    def _add_average(self, count: int) -> None:
+        chosen = self.candidates[-count:]
+        if not self._trained or len(chosen) < 2:
+            what = "models that this project did not train" if not self._trained else f"{len(chosen)} checkpoint"
+            raise UserError(f"average_last is {count}, but there is nothing to average: {what}.", "Give 0.")
+        last = chosen[-1]
+        path = Path(self._scratch.name) / f"average-of-last-{len(chosen)}"
+        model = self._spread.runner.models.load(self._source(last)).model
+        write_average(model, [candidate.path for candidate in chosen], path)
+        self._spread.runner.models.forget()
+        names = tuple(candidate.name for candidate in chosen)
+        self.candidates.append(Candidate(path, last.step, last.epoch, last.rehearsal, averages=names))
+
+
+def foreign_models(directory: Path) -> bool:
+    """Whether a directory holds models in Hugging Face layout in place of a training's checkpoints."""
+    return directory.is_dir() and not (directory / CONFIGURATION).is_file() and bool(models_in(directory))
+
+
+def _configuration(directory: Path) -> dict[str, Any]:
+    configuration = read_configuration(directory)
+    settings = configuration.get("settings")
+    if not isinstance(settings, dict) or "model" not in settings:
+        raise UserError(f"The training.json of {directory} does not name the model that was trained.")
+    return {"settings": settings, "devices": configuration.get("devices", {})}
+
+
+def _trained_candidates(checkpoints: list[Checkpoint]) -> list[Candidate]:
+    return [Candidate(c.path, step=c.info.step, epoch=c.info.epoch, rehearsal=c.info.rehearsal) for c in checkpoints]
+
+
+def _foreign_candidates(directory: Path) -> list[Candidate]:
+    return [Candidate(path, step=number) for path, number in models_in(directory)]
+
+
+def _good_checkpoints(directory: Path, dataset: Dataset) -> list[Checkpoint]:
+    _configuration(directory)
+    good = []
+    for checkpoint in complete_checkpoints(directory):
+        if checkpoint.info.dataset_fingerprint != dataset.manifest.fingerprint:
+            raise UserError(
+                f"The checkpoint {checkpoint.name} was trained on another dataset, so these val and test rows may be "
+                "among its training rows.",
+                "Give the dataset it was trained on.",
+            )
+        if damaged := checkpoint.damaged_file():
+            print(f"warning: passing over {checkpoint.name}: {damaged} is damaged", flush=True)
+        else:
+            good.append(checkpoint)
+    if not good:
+        raise UserError(f"{directory} has no complete checkpoint.", "Train for at least one checkpoint interval.")
+    return good

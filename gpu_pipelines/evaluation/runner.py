@@ -1,0 +1,146 @@
+"""Runs models over rows, in one process on one device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_pipelines.artifacts.dataset import Dataset, Split
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.documents import taken_apart
+from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, by_label, champion_errors
+from gpu_pipelines.tasks.tasks import task_named
+
+WARM_UP_CALLS = 5
+LATENCY_CALLS = 100
+#: Seconds after which no more calls are timed.
+LATENCY_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """What a process needs to know to run models.
+
+    Attributes:
+        dataset_directory: what they are scored on.
+        training: settings of the training; empty if there was none.
+        frozen_sha256: of the weights that are not in the checkpoints; empty if all are.
+        rows_per_batch: rows at once.
+        apart: whether rows of a language model are taken apart into documents.
+    """
+
+    dataset_directory: Path
+    training: Mapping[str, Any]
+    frozen_sha256: str
+    rows_per_batch: int
+    apart: bool
+
+
+class Runner:
+    """Predicts rows with models, one of which is in memory at a time besides that of the training.
+
+    Args:
+        settings: what to run.
+        device: in the terms of torch.
+
+    Raises:
+        UserError: there is no recipe for the data.
+    """
+
+    def __init__(self, settings: RunnerSettings, device: str) -> None:
+        self._settings = settings
+        self._dataset = Dataset(settings.dataset_directory)
+        self._device = torch.device(device)
+        self._classifies = task_named(self._dataset.manifest.task).classifies
+        self._splits: dict[str, Split] = {}
+        self.models = Models(self._dataset, settings.training, settings.frozen_sha256, self._device)
+
+    def predict(self, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
+        """What the model of a source predicts for rows `start` to `stop` of a split; of a classifier, by our labels.
+
+        Raises:
+            NoComparisonError: it is the champion, and its recipe cannot do that.
+            UserError: the model cannot be loaded, or its predictions are not what the task is scored by.
+        """
+        loaded = self.models.load(source)
+        found = []
+        size = self._settings.rows_per_batch
+        with torch.inference_mode(), champion_errors(source):
+            for first in range(start, stop, size):
+                for columns in self._split(split).columns(first, min(stop, first + size)):
+                    found.append(self._predict_batch(loaded, {name: a.copy() for name, a in columns.items()}))
+        return np.concatenate(found)
+
+    def latency_ms(self, source: ModelSource, split: str) -> np.ndarray:
+        """Milliseconds of calls with one row each, from a row in host memory to its prediction there, after warm-up."""
+        loaded = self.models.load(source)
+        rows, took = self._split(split), []
+        began = time.monotonic()
+        with torch.inference_mode():
+            for call in range(WARM_UP_CALLS + LATENCY_CALLS):
+                row = rows.take(np.array([call % len(rows)]))
+                started = time.perf_counter()
+                loaded.recipe.predict(loaded.model, loaded.recipe.batch(row, self._device)).cpu()
+                if call >= WARM_UP_CALLS:
+                    took.append(1000 * (time.perf_counter() - started))
+                if took and time.monotonic() - began > LATENCY_SECONDS:
+                    break
+        return np.array(took)
+
+    @property
+    def device_name(self) -> str:
+        """The device, for people."""
+        return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "the CPU"
+
+    def _split(self, name: str) -> Split:
+        if name not in self._splits:
+            self._splits[name] = self._dataset.split(name)
+        return self._splits[name]
+
+    def _predict_batch(self, loaded: Loaded, columns: dict[str, np.ndarray]) -> np.ndarray:
+        if self._settings.apart:
+            columns = taken_apart(columns)
+        rows = len(next(iter(columns.values())))
+        if not rows:
+            return np.empty((0, 3), dtype=np.float32)
+        # As many tokens at once as without taking apart: documents of a batch can be of very different lengths.
+        parts = _by_length(columns) if self._settings.apart else [np.arange(rows)]
+        made: list[np.ndarray] = []
+        for chosen in parts:
+            some = columns if len(chosen) == rows else {name: values[chosen] for name, values in columns.items()}
+            batch = loaded.recipe.batch(some, self._device)
+            predicted = loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()
+            self._require_shape(predicted, len(chosen), loaded)
+            made.append(by_label(predicted, loaded.labels, self._labels) if self._classifies else predicted)
+        if len(parts) == 1:
+            return made[0]
+        return np.concatenate(made)[np.argsort(np.concatenate(parts))]
+
+    @property
+    def _labels(self) -> list[str]:
+        return self._dataset.manifest.labels
+
+    def _require_shape(self, predicted: np.ndarray, rows: int, loaded: Loaded) -> None:
+        if self._classifies:
+            columns, what = len(loaded.labels), f"class probabilities of shape ({rows}, {len(loaded.labels)})"
+        else:
+            columns, what = 3, f"({rows}, 3): sum of losses, number of terms, number right"
+        if predicted.shape != (rows, columns):
+            raise UserError(
+                f"predict of the recipe {type(loaded.recipe).__name__} gave the shape {predicted.shape}; the task "
+                f"{self._dataset.manifest.task} is scored by {what}."
+            )
+
+
+def _by_length(columns: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Documents in groups of similar length, so that little of a batch is padding."""
+    lengths = columns["loss_mask"].shape[1] - np.argmax(columns["loss_mask"][:, ::-1] != 0, axis=1)
+    order = np.argsort(lengths, kind="stable")
+    groups = np.minimum(np.log2(np.maximum(lengths[order], 8)).astype(int), 30)
+    return np.split(order, np.flatnonzero(np.diff(groups)) + 1)

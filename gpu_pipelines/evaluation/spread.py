@@ -1,0 +1,254 @@
+"""Spreads rows and checkpoints over processes, so that all of them finish together.
+
+This process works too, on the first device. Each of the others has one device, builds the model once and takes pieces
+of rows, as long as there are any of the checkpoint whose weights it has; then it takes the next checkpoint, and at the
+end it helps with one that another process has begun.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.models import ModelSource
+from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+
+#: Pieces that the rows of a split are cut into for each process.
+PIECES = 4
+#: Seconds of work left that are worth starting CPU processes for, which takes them several seconds of all cores.
+WORTH_STARTING = 40.0
+
+
+class Piece(NamedTuple):
+    """Rows `start` to `stop` of a split, to be predicted by the model of a source."""
+
+    source: int
+    start: int
+    stop: int
+
+
+class Pieces:
+    """What is still to be done, shared by the threads that wait for the processes.
+
+    Args:
+        sources: number of models.
+        rows: of the split.
+        size: rows of a piece, the last one of each source apart.
+    """
+
+    def __init__(self, sources: int, rows: int, size: int) -> None:
+        self._left = {
+            source: [Piece(source, start, min(rows, start + size)) for start in range(0, rows, size)]
+            for source in range(sources)
+        }
+        self._begun: set[int] = set()
+        self._lock = threading.Lock()
+
+    def take(self, last: int | None) -> Piece | None:
+        """The next piece for a process that has the model of source `last` in memory; None if there is none."""
+        with self._lock:
+            left = {source: pieces for source, pieces in self._left.items() if pieces}
+            if not left:
+                return None
+            if last not in left:
+                new = [source for source in left if source not in self._begun]
+                last = min(new) if new else max(left, key=lambda source: len(left[source]))
+            assert last is not None
+            self._begun.add(last)
+            return self._left[last].pop(0)
+
+    def stop(self) -> None:
+        """Leaves nothing to be done."""
+        with self._lock:
+            self._left = {}
+
+    @property
+    def left(self) -> int:
+        """Number of pieces that nobody has taken."""
+        with self._lock:
+            return sum(len(pieces) for pieces in self._left.values())
+
+
+class Spread:
+    """Runs models over rows in several processes.
+
+    Args:
+        settings: what each process needs to know.
+        devices: of each process, the first that of this one.
+        at_once: whether the others are started in any case; else when there is enough to do on CPUs.
+    """
+
+    def __init__(self, settings: RunnerSettings, devices: Sequence[str], at_once: bool) -> None:
+        self._settings = settings
+        self._devices = list(devices)
+        self._pools: list[ProcessPoolExecutor] = []
+        self._ready: list[Future[None]] = []
+        self._at_once = len(devices) > 1 and (at_once or devices[0] != "cpu")
+        if self._at_once:
+            self._start_others()
+        self.runner = Runner(settings, self._devices[0])
+
+    def close(self) -> None:
+        """Ends the processes that were started, each after the piece that it is at."""
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def processes(self) -> int:
+        """How many there are by now."""
+        return 1 + len(self._pools)
+
+    def predict(
+        self,
+        sources: Sequence[ModelSource],
+        split: str,
+        rows: int,
+        done: Callable[[int, np.ndarray], None] = lambda number, predicted: None,
+    ) -> None:
+        """Predicts all rows of a split with several models.
+
+        Args:
+            sources: the models.
+            split: `val` or `test`.
+            rows: of the split.
+            done: is called in this thread with the number of a source and its predictions, once it has them all.
+
+        Raises:
+            UserError: a model cannot be loaded, or a process was killed.
+        """
+        job = _Job(sources, split, rows, self._piece_size(rows))
+        threads = [self._waiting_thread(number, job) for number in range(len(self._pools))]
+        while (piece := job.pieces.take(job.last)) is not None and job.error is None:
+            started = time.monotonic()
+            job.last = piece.source
+            try:
+                job.add(piece, self.runner.predict(sources[piece.source], split, piece.start, piece.stop))
+            except UserError as error:  # the others stop first: after a champion that fails, the work goes on
+                job.fail(error)
+                break
+            job.report(done)
+            if not self._pools and self._worth_starting(job, time.monotonic() - started):
+                self._start_others()
+                threads = [self._waiting_thread(number, job) for number in range(len(self._pools))]
+        for thread in threads:
+            thread.join()
+        if job.error is not None:
+            raise job.error
+        job.report(done)
+
+    def _piece_size(self, rows: int) -> int:
+        """Whole batches, so that each row is predicted in the same batch however the rows are spread."""
+        batch = self._settings.rows_per_batch
+        if len(self._devices) == 1:
+            return rows
+        return -(-max(1, rows // (PIECES * len(self._devices))) // batch) * batch
+
+    def _worth_starting(self, job: _Job, took: float) -> bool:
+        return len(self._devices) > 1 and job.pieces.left * took > WORTH_STARTING
+
+    def _start_others(self) -> None:
+        if self._devices[0] == "cpu":
+            threads = max(1, _cores() // len(self._devices))
+            torch.set_num_threads(threads)
+        else:
+            threads = torch.get_num_threads()
+        # Forked, a process would inherit locks that the threads of this one hold, and could not use CUDA.
+        context = multiprocessing.get_context("spawn")
+        for device in self._devices[1:]:
+            arguments = (self._settings, device, threads)
+            pool = ProcessPoolExecutor(1, mp_context=context, initializer=_start, initargs=arguments)
+            self._ready.append(pool.submit(_warm))
+            self._pools.append(pool)
+
+    def _waiting_thread(self, number: int, job: _Job) -> threading.Thread:
+        thread = threading.Thread(target=self._wait_for, args=(number, job), daemon=True)
+        thread.start()
+        return thread
+
+    def _wait_for(self, number: int, job: _Job) -> None:
+        """Gives pieces to one process, one after the other."""
+        last = None
+        try:
+            # A process that is not ready when all is done is not waited for.
+            while not wait([self._ready[number]], timeout=0.05).done:
+                if not job.pieces.left:
+                    return
+            self._ready[number].result()
+            while (piece := job.pieces.take(last)) is not None:
+                last = piece.source
+                work = self._pools[number].submit(_predict, job.sources[last], job.split, piece.start, piece.stop)
+                job.add(piece, work.result())
+        except UserError as error:
+            job.fail(error)
+        except BrokenProcessPool:
+            what = f"The process that evaluates on {self._devices[number + 1]} was killed"
+            job.fail(UserError(f"{what}, most probably because the memory of the machine is full."))
+        except Exception as error:  # whatever the model raises there: out of memory, a broken GPU
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            device = self._devices[number + 1]
+            job.fail(UserError(f"The evaluation on {device} failed: {type(error).__name__}: {first}"))
+
+
+class _Job:
+    """One call of `Spread.predict`: what is to do and what is done."""
+
+    def __init__(self, sources: Sequence[ModelSource], split: str, rows: int, size: int) -> None:
+        self.sources = sources
+        self.split = split
+        self.pieces = Pieces(len(sources), rows, size)
+        self.last: int | None = None
+        self.error: UserError | None = None
+        self._wanted = len(range(0, rows, size))
+        self._found: dict[int, dict[int, np.ndarray]] = {source: {} for source in range(len(sources))}
+        self._lock = threading.Lock()
+
+    def add(self, piece: Piece, predicted: np.ndarray) -> None:
+        with self._lock:
+            self._found[piece.source][piece.start] = predicted
+
+    def fail(self, error: UserError) -> None:
+        with self._lock:
+            self.error = self.error or error
+        self.pieces.stop()
+
+    def report(self, done: Callable[[int, np.ndarray], None]) -> None:
+        """Gives away the predictions of the sources that have all of them, in order of the sources."""
+        with self._lock:
+            whole = [source for source, parts in self._found.items() if len(parts) == self._wanted]
+            parts = {source: self._found.pop(source) for source in whole}
+        for source, found in parts.items():
+            done(source, np.concatenate([found[start] for start in sorted(found)]))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# Of a process that another one has started.
+_runner: list[Runner] = []
+
+
+def _start(settings: RunnerSettings, device: str, threads: int) -> None:
+    torch.set_num_threads(threads)
+    # The first process meets the same errors, and says so.
+    with suppress(UserError):
+        _runner.append(Runner(settings, device))
+
+
+def _warm() -> None:
+    """Makes the pool start its process now."""
+
+
+def _predict(source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
+    return _runner[0].predict(source, split, start, stop)

@@ -1,0 +1,115 @@
+"""Whether two samples of rows differ by more than chance, where of one of them only its summary was kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import torch
+
+from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval
+
+#: Expected rows that a class must have for the chi-square distribution to hold; classes with fewer are put together.
+#: Source: Cochran, Biometrics 10 (1954), https://doi.org/10.2307/3001616.
+_FEWEST_EXPECTED = 5.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A metric of a sample: its value and the ends of its interval at the confidence that it is to be compared at."""
+
+    value: float
+    low: float
+    high: float
+
+    def less(self, other: Estimate) -> tuple[float, float]:
+        """The interval of this metric less another, both of samples that know nothing of each other.
+
+        The distances of the four ends from their values are combined as standard errors are, which needs neither the
+        rows nor a symmetric interval: MOVER, Zou and Donner, Statistics in Medicine 27 (2008),
+        https://doi.org/10.1002/sim.3095. For shares with Wilson's intervals it is Newcombe's method 10, Statistics in
+        Medicine 17 (1998), 873–890.
+        """
+        difference = self.value - other.value
+        low = difference - math.hypot(self.value - self.low, other.high - other.value)
+        return low, difference + math.hypot(self.high - self.value, other.value - other.low)
+
+
+def one_sided(level: float) -> float:
+    """The quantile of the normal distribution beyond which a share `level` lies."""
+    return NormalDist().inv_cdf(1 - level)
+
+
+def share(right: int, rows: int, z: float) -> Estimate:
+    """A share of rows with Wilson's interval, which is right for few rows and near 0 and 1 too.
+
+    Source: Wilson, JASA 22 (1927), https://doi.org/10.1080/01621459.1927.10502953.
+
+    Args:
+        right: rows that count.
+        rows: all of them, at least 1.
+        z: quantile of the interval's ends.
+    """
+    value, square = right / rows, z * z / rows
+    middle = (value + square / 2) / (1 + square)
+    half = z / (1 + square) * math.sqrt(value * (1 - value) / rows + square / (4 * rows))
+    return Estimate(value, min(value, middle - half), max(value, middle + half))
+
+
+def widened(metric: Interval, z: float) -> Estimate | None:
+    """A metric with its 95% interval, at another confidence; the distances grow as those of a normal distribution do.
+
+    Args:
+        metric: as `evaluation.json` holds it.
+        z: quantile of the ends wanted.
+
+    Returns:
+        None where value or interval are not known.
+    """
+    value, low, high = metric["value"], metric["low"], metric["high"]
+    if value is None or low is None or high is None:
+        return None
+    factor = z / one_sided((1 - CONFIDENCE) / 2)
+    return Estimate(value, value - factor * (value - low), value + factor * (high - value))
+
+
+def same_shares(before: np.ndarray, now: np.ndarray) -> float:
+    """The p-value of the chi-square test that two samples have the same shares of classes.
+
+    Args:
+        before: rows by class, int64 (classes,).
+        now: the same of the other sample.
+    """
+    cells = _with_enough_rows(np.stack([before, now]).astype(np.float64))
+    if cells.shape[1] < 2:
+        return 1.0
+    expected = cells.sum(axis=1, keepdims=True) * cells.sum(axis=0) / cells.sum()
+    statistic = float(((cells - expected) ** 2 / expected).sum())
+    half = torch.tensor([(cells.shape[1] - 1) / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def effect_of_shares(before: np.ndarray, now: np.ndarray) -> float:
+    """How far shares of classes are apart, whatever the number of rows: Cohen's w, against the mean of both shares.
+
+    0.1 is a small effect, 0.3 a medium one; of two equal classes, 0.1 is a move from 50% to 55%. Source: Cohen,
+    Statistical Power Analysis for the Behavioral Sciences (1988), section 7.2.
+    """
+    known = (before + now) > 0
+    first, second = before[known] / before.sum(), now[known] / now.sum()
+    return math.sqrt(float(((first - second) ** 2 / ((first + second) / 2)).sum()))
+
+
+def _with_enough_rows(cells: np.ndarray) -> np.ndarray:
+    """Cells (samples, classes) with those classes added up that have too few expected rows in either sample."""
+    if not cells.sum(axis=1).all():
+        return cells[:, :0]
+    cells = cells[:, np.argsort(cells.sum(axis=0), kind="stable")]
+    smallest = cells.sum(axis=1).min() / cells.sum()
+    # The rarest first, added up until what they make together is large enough.
+    while cells.shape[1] > 1 and cells[:, 0].sum() * smallest < _FEWEST_EXPECTED:
+        merged = np.column_stack([cells[:, 0] + cells[:, 1], cells[:, 2:]])
+        cells = merged[:, np.argsort(merged.sum(axis=0), kind="stable")]
+    return cells

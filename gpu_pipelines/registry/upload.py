@@ -1,0 +1,109 @@
+"""Uploads an evaluated model to a registry; the better model, and only that, becomes the champion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_pipelines import __version__
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.exported_model import require_exported_model
+from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_registry, registry_problems
+from gpu_pipelines.registry.registered import DamagedVersionError, ServesModels
+from gpu_pipelines.registry.smoke_test import SmokeTest
+
+
+@dataclass(frozen=True)
+class UploadSettings:
+    """The parameters of `upload_model`; see the component for what each means."""
+
+    registry: str = "./registry"
+    model_name: str = ""
+    serving_image: str = ""
+    pipeline_job: str = ""
+    encryption_key: str = ""
+    smoke_test: bool = True
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the values, each with what to do."""
+        return registry_problems(self.registry, self.model_name)
+
+
+def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, place: str = "") -> RegisteredVersion:
+    """Adds a version and moves the aliases.
+
+    Args:
+        settings: registry and name.
+        model_directory: the exported model with its evaluation.
+        passed: whether all gates passed, the comparison with the champion among them.
+        place: where the step leaves its artifacts; if it is in a bucket, models of Vertex AI are kept there.
+
+    Returns:
+        The version added, with the aliases that name it; or the one that was there, where it is the same model.
+
+    Raises:
+        UserError: the directory is no exported model, the registry cannot be written, or what was uploaded does not
+            predict as it was evaluated. No version is left then.
+    """
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    require_exported_model(model_directory)
+    evaluation = Evaluation.load(model_directory)
+    near = place if is_remote(place) else ""
+    if near and is_local(settings.registry):
+        raise UserError(
+            f"The registry {settings.registry} would be a directory of this container, lost with it.",
+            "Give registry=vertex:// for Vertex AI Model Registry.",
+        )
+    registry = open_registry(settings.registry, near, settings.serving_image, settings.encryption_key)
+    name = settings.model_name or evaluation.model_name
+    version = registry.add(
+        name,
+        model_directory,
+        {
+            "task": evaluation.task,
+            "passed": passed,
+            "checkpoint": evaluation.best,
+            "dataset_fingerprint": evaluation.dataset_fingerprint,
+            "source_fingerprint": evaluation.source_fingerprint,
+            "test_source": evaluation.test_source,
+            "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
+            "gpu_pipelines": __version__,
+            "pipeline_job": settings.pipeline_job,
+        },
+        promote=passed and _may_be_replaced(registry.champion(name)),
+        champion_seen=evaluation.champion_version,
+        check=_smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
+    )
+    told = f"{version.name} version {version.number} ({', '.join(version.aliases)})"
+    same = f"nothing was added: {told} is the same model, byte for byte"
+    print(f"added {told}" if version.added else same, flush=True)
+    champion = registry.champion(name)
+    if passed and champion is not None and champion.number not in (version.number, evaluation.champion_version):
+        print(
+            f"warning: the champion is now version {champion.number}, which this model was not compared with; "
+            "it stays. Run the evaluation again to compare.",
+            flush=True,
+        )
+    return version
+
+
+def _may_be_replaced(champion: RegisteredVersion | None) -> bool:
+    """Whether the champion is whole; one that was damaged after the comparison stays until a person has looked."""
+    try:
+        if champion is not None:
+            champion.require_undamaged()
+    except DamagedVersionError as error:
+        print(f"warning: the champion stays. {error}", flush=True)
+        return False
+    return True
+
+
+def _smoke_test(settings: UploadSettings, model: Path, registry: Registry) -> SmokeTest:
+    """The test of what is uploaded, which knows what will serve it."""
+    if not isinstance(registry, ServesModels):
+        return SmokeTest(model)
+    tested = registry.steps_image(settings.pipeline_job)
+    return SmokeTest(model, registry.container_for(model, settings.pipeline_job), tested)

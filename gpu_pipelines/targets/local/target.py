@@ -1,0 +1,252 @@
+"""The local target: the pipeline on this machine, with KFP's own local runner, one subprocess per step."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.accelerators import AcceleratorPlan, plan
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.compiled import compiled
+from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
+from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
+from gpu_pipelines.targets.local.outputs import LocalOutputs, outputs_of_run
+from gpu_pipelines.targets.local.processes import no_process_left_behind
+from gpu_pipelines.targets.target import LOOKING_STEPS, PREPARES
+
+if TYPE_CHECKING:
+    from gpu_pipelines.dag.parameters import Parameter
+
+STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
+# The effect of one, a new version, is what it is run for, and the others look at what may have changed.
+NEVER_REUSED = ("upload-model", *LOOKING_STEPS)
+
+
+class LocalTarget:
+    """Places steps on this machine.
+
+    Args:
+        state_by_step: for each step that reads more than its inputs, a digest of that; it becomes part of the key under
+            which the step's results are kept for reuse.
+        checkpoint_uri: directory in which a training is to be continued; None for one of the run's own.
+        unfinished_work: directory in which a preparation is kept until it is finished; None for one of the run's own.
+
+    Attributes:
+        registry: a directory where the command is run.
+        pipeline_job: the run's name; the local runner knows no resource names.
+        encryption_key: none; the registry takes that of the settings.
+        notification: None: the command's exit status and the run's outcome.json tell how it ended.
+        parameters: none.
+        note: nothing.
+        for_check: that it is here.
+    """
+
+    registry = "./registry"
+    pipeline_job = "{{$.pipeline_job_name}}"
+    encryption_key = ""
+    notification = None
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
+    note = ""
+    for_check: Mapping[str, Any] = MappingProxyType({"place": "local"})
+
+    def __init__(
+        self,
+        state_by_step: Mapping[str, str] | None = None,
+        checkpoint_uri: str | None = None,
+        unfinished_work: Path | None = None,
+    ) -> None:
+        self.checkpoint_uri = checkpoint_uri
+        self._state_by_step = dict(state_by_step or {})
+        self._unfinished_work = unfinished_work
+
+    def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
+        """The component itself, told which devices to use."""
+
+        def task(**arguments: Any) -> Any:
+            placed = component(**arguments)
+            placed.set_caching_options(component.name not in NEVER_REUSED)
+            if plan is not None:
+                placed.set_env_variable(ACCELERATOR, plan.spec)
+            if component.name == PREPARES and self._unfinished_work is not None:
+                placed.set_env_variable(UNFINISHED_WORK, str(self._unfinished_work))
+            if component.name in self._state_by_step:
+                placed.set_env_variable(INPUT_STATE, self._state_by_step[component.name])
+            return placed
+
+        return task
+
+
+def plan_here(spec: str) -> AcceleratorPlan | None:
+    """The plan for `cpu:N`; None for an empty text, which means all GPUs of this machine, else two CPU processes.
+
+    Raises:
+        UserError: the text is no accelerator, or one that is elsewhere.
+    """
+    if not spec:
+        return None
+    planned = plan(spec)
+    require_here(planned)
+    return planned
+
+
+def require_here(planned: AcceleratorPlan) -> None:
+    """Checks that a plan is for this machine.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not planned.is_local:
+        raise UserError(
+            f"The target local has no {planned.spec}.",
+            "Give --target vertex; or cpu:N; or, to run on all GPUs that are here, leave it out.",
+        )
+
+
+def compiled_for_here(name: str, planned: AcceleratorPlan, task: str = "") -> str:
+    """The text of the file of a pipeline for this machine.
+
+    Raises:
+        UserError: there is no such pipeline, or the plan is for another place.
+    """
+    from gpu_pipelines.dag import load_pipeline
+
+    require_here(planned)
+    return compiled(load_pipeline(name).build(LocalTarget(), planned, task=task))
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """How a run on this machine went.
+
+    Attributes:
+        status: succeeded, failed or interrupted.
+        steps: the steps that began, in order.
+        outputs: what the steps left; empty unless the run succeeded.
+    """
+
+    status: str
+    steps: list[StepRecord]
+    outputs: LocalOutputs = field(default_factory=LocalOutputs)
+
+
+def require_step_packages() -> None:
+    """Checks that what the steps import is installed, without importing it.
+
+    Raises:
+        UserError: something is not.
+    """
+    missing = [name for name in STEP_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"Running on this machine needs {', '.join(missing)}.", "Install it: pip install 'gpu-pipelines[steps]'."
+        )
+
+
+def run_locally(
+    pipeline: Any,
+    arguments: Mapping[str, Any],
+    directory: Path,
+    cache: Path,
+    observer: Observer,
+    *,
+    reuse: bool,
+    stopping: Callable[[StepRecord | None], None] = lambda step: None,
+) -> LocalRun:
+    """Runs a pipeline and waits for it.
+
+    Args:
+        pipeline: a KFP pipeline, built for `LocalTarget`.
+        arguments: its parameters; those left out have their defaults.
+        directory: the run; gets `artifacts/` and `logs/`.
+        cache: where results of steps are kept over runs.
+        observer: is told how it goes.
+        reuse: take results of earlier runs for steps whose inputs have not changed.
+        stopping: is called at once after a Ctrl-C or SIGTERM, with the step that runs, which may take a while to end; a
+            second Ctrl-C kills it.
+    """
+    from kfp import local
+
+    # A run that does not reuse still leaves its results for one that does: it fills a cache of its own, merged below.
+    own_cache = cache if reuse else directory / ".cache"
+    local.init(
+        local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(directory / "artifacts"),
+        workspace_root=str(directory / ".workspace"),
+        enable_caching=True,
+        cache_root=str(own_cache),
+    )
+    log = LocalLog(directory, observer)
+    try:
+        with redirect_stdout(log), _logging_to(log), warnings.catch_warnings(), _no_process_left(log, stopping):
+            # The image's name is no matter here: no container is started.
+            warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
+            outputs = pipeline(**arguments).outputs
+        return LocalRun("succeeded", log.steps, outputs_of_run(directory, outputs))
+    except KeyboardInterrupt:
+        log.end_running("interrupted")
+        return LocalRun("interrupted", log.steps)
+    except RuntimeError:
+        # The only way in which the runner says that a task failed; anything else it raises is a defect and passes.
+        if not (log.steps and log.steps[-1].status == "failed"):
+            raise
+        return LocalRun("failed", log.steps)
+    finally:
+        if not reuse:
+            _merge(own_cache, cache)
+
+
+def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None]) -> AbstractContextManager[None]:
+    return no_process_left_behind(lambda: stopping(log.running))
+
+
+@contextmanager
+def _logging_to(stream: LocalLog) -> Iterator[None]:
+    """Sends log records to `stream`: that a step is reused is logged where the runner's own handler is not in place."""
+    root = logging.getLogger()
+    handler, level = logging.StreamHandler(stream), root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+def _merge(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in source.glob("*.json"):
+        entry.replace(target / entry.name)
+    shutil.rmtree(source, ignore_errors=True)
+
+
+def digest_of_files(path: Path) -> str:
+    """Hex SHA-256 of names, sizes and times of change of a file, or of all files below a directory."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            status = file.stat()
+            digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def digest_of_program() -> str:
+    """Hex SHA-256 of the source files that steps import, so that results of other code are not reused."""
+    import gpu_pipelines
+
+    digest = hashlib.sha256()
+    for folder in map(Path, gpu_pipelines.__path__):
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in (".py", ".html") and file.relative_to(folder).parts[0] not in ("cli", "targets"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,62 @@
+"""From settings to a recipe and its model: the one way of training and evaluation, so that they build the same."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks.recipe import Recipe
+from gpu_pipelines.tasks.tasks import TASKS
+
+
+def load_recipe(path: str, task: str) -> type[Recipe]:
+    """The class of a recipe.
+
+    Args:
+        path: a user's own, as `package.module:ClassName`; empty for that of the task.
+        task: task of the dataset.
+
+    Raises:
+        UserError: it cannot be imported, is no subclass of `Recipe`, or does not define what a recipe must.
+    """
+    if not path:
+        return TASKS[task].load_recipe()
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:  # importing runs the user's module, which can raise anything
+        raise UserError(
+            f"The recipe {path} cannot be imported: {type(error).__name__}: {error}.",
+            "Give package.module:ClassName of a module that Python finds (PYTHONPATH, or an installed package).",
+        ) from None
+    if not (inspect.isclass(found) and issubclass(found, Recipe)):
+        raise UserError(f"{path} is not a subclass of gpu_pipelines.tasks.recipe.Recipe.")
+    missing: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
+    if missing:
+        raise UserError(f"The recipe {path} does not define {some_of(missing, most=6)}.", "See docs/recipes.md.")
+    return found
+
+
+def build_model(recipe: Recipe, settings: Mapping[str, Any]) -> nn.Module:
+    """Builds the model of a training: the recipe's, with adapters if `lora_rank` is not 0.
+
+    Args:
+        recipe: made for the dataset.
+        settings: `model`, `lora_rank` and `lora_alpha` of the training; the latter two may be missing.
+
+    Raises:
+        UserError: there is no such model, it does not fit the data, or it cannot have adapters.
+    """
+    name = settings["model"]
+    model = recipe.build_model(str(fetched_folder(name)) if is_remote(name) else name)
+    if settings.get("lora_rank"):
+        from gpu_pipelines.tasks.adapters import add_adapters
+
+        return add_adapters(model, settings["lora_rank"], settings["lora_alpha"])
+    return model

@@ -1,0 +1,182 @@
+"""Causal language modelling: pre-training on text, and fine-tuning on completions, with Hugging Face decoders.
+
+A row holds several documents behind one another. `position_ids` begin at 0 with each of them; from that transformers
+keeps the attention within the document, for every kind of attention it has. Padding is a document of its own that is
+not scored.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks import pretrained
+from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.tasks.text_rows import require_dataset_of, require_text_fits, trimmed_length
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Dataset
+
+NOT_SCORED = -100
+# Logits of a document beside other neighbours differ by rounding alone; attention to a neighbour changes them wholly.
+SAME_LOGITS = 1e-3
+
+
+class CausalLanguageModel(Recipe):
+    """The recipe of the task `causal_lm`.
+
+    Args:
+        tokenizer: what the rows were made with.
+        sequence_length: tokens of a row.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, sequence_length: int) -> None:
+        pretrained.quiet_transformers()
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+        self.labels: list[str] = []
+
+    @classmethod
+    def for_dataset(cls, dataset: Dataset) -> CausalLanguageModel:
+        tokenizer = require_dataset_of(dataset, "causal_lm", ("input_ids", "loss_mask", "position_ids"))
+        return cls(tokenizer, dataset.manifest.features["input_ids"].shape[0])
+
+    @classmethod
+    def for_exported(cls, directory: Path) -> CausalLanguageModel:
+        """The recipe that an exported model was trained with; rows may be as long as the model takes."""
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        return cls(TextTokenizer.read(directory), config.max_position_embeddings)
+
+    def build_model(self, name: str) -> nn.Module:
+        """Builds the model to train.
+
+        Args:
+            name: one of the architectures of the task (untrained), a directory with a config.json alone (untrained),
+                a local directory in Hugging Face layout, or a hub id; from the latter two come the weights as well.
+
+        Raises:
+            UserError: the name is unknown, or the model does not take these tokens or looks across documents.
+        """
+        known = TASKS["causal_lm"].models
+        # Padding is often the token that ends a text; named as padding, its embedding would never be trained.
+        shared = {**self.tokenizer.config(), "pad_token_id": None}
+        if name in known:
+            from gpu_pipelines.tasks.text_architectures import language_model
+
+            model = language_model(name, shared, self.sequence_length)
+        else:
+            from transformers import AutoModelForCausalLM
+
+            if pretrained.is_configuration_alone(name):
+                model = pretrained.from_configuration(AutoModelForCausalLM, name, **shared)
+            else:
+                model = pretrained.from_pretrained(AutoModelForCausalLM, name, known, pretrained.is_nothing)
+            _require_documents_apart(name, model)
+        require_text_fits(name, model, self.tokenizer, self.sequence_length)
+        _config_of(model).use_cache = False
+        return model
+
+    def load_exported(self, directory: Path) -> nn.Module:
+        """Loads an exported model; every weight must be in the file and in the model."""
+        from transformers import AutoModelForCausalLM
+
+        model = pretrained.load_exported(AutoModelForCausalLM, directory)
+        _config_of(model).use_cache = False
+        return model
+
+    def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
+        """Rows of a dataset as `input_ids`, `position_ids` and `targets`.
+
+        A target is the token that follows, or -100 where that is not scored. What stands behind the last target of all
+        rows is cut off: in a causal model nothing depends on it.
+        """
+        scored = _scored(columns)
+        width = trimmed_length(int(np.flatnonzero(scored.any(axis=0)).max(initial=0)) + 1, self.sequence_length)
+        tokens = columns["input_ids"][:, :width].astype(np.int64)
+        targets = np.full_like(tokens, NOT_SCORED)
+        targets[:, :-1] = np.where(scored[:, 1:width], tokens[:, 1:], NOT_SCORED)
+        arrays = {"input_ids": tokens, "position_ids": columns["position_ids"][:, :width].astype(np.int64)}
+        return {
+            name: torch.from_numpy(array).to(device, non_blocking=True)
+            for name, array in {**arrays, "targets": targets}.items()
+        }
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean cross entropy of the scored tokens, in nats, and the router's loss where the configuration has one."""
+        outputs = _outputs(model, batch)
+        scored = (batch["targets"] != NOT_SCORED).sum()
+        total = nn.functional.cross_entropy(
+            outputs.logits.float().flatten(0, 1), batch["targets"].flatten(), ignore_index=NOT_SCORED, reduction="sum"
+        )
+        loss = total / scored.clamp(min=1)
+        router = getattr(outputs, "aux_loss", None)
+        if router is None:
+            return loss
+        # Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6; a batch without terms weighs nothing.
+        return loss + _config_of(model).router_aux_loss_coef * router * (scored > 0)
+
+    def loss_terms(self, columns: Mapping[str, Any]) -> int:
+        """Number of tokens that are scored."""
+        return int(np.count_nonzero(_scored(columns)))
+
+    def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Float32 of shape (rows, 3): sum of the losses of a row in nats, scored tokens, those predicted right."""
+        logits, targets = _outputs(model, batch).logits.float(), batch["targets"]
+        losses = nn.functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED, reduction="none"
+        )
+        scored = targets != NOT_SCORED
+        right = (logits.argmax(dim=-1) == targets) & scored
+        return torch.stack([losses.view_as(targets).sum(1), scored.sum(1), right.sum(1)], dim=1).float()
+
+    def export(self, model: nn.Module, directory: Path) -> None:
+        """Writes config.json, generation_config.json, model.safetensors and the tokenizer."""
+        config = _config_of(model)
+        config.use_cache = True  # without it those who generate with the model would wait
+        try:
+            model.save_pretrained(directory)  # type: ignore[operator]
+        finally:
+            config.use_cache = False
+        self.tokenizer.copy_to(directory)
+
+
+def _scored(columns: Mapping[str, Any]) -> np.ndarray:
+    # The first token of a document has nothing to be predicted from but the document before it.
+    return (np.asarray(columns["loss_mask"]) != 0) & (np.asarray(columns["position_ids"]) != 0)
+
+
+def _outputs(model: nn.Module, batch: Batch) -> Any:
+    return model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False)
+
+
+def _config_of(model: nn.Module) -> Any:
+    return getattr(model, "module", model).config
+
+
+def _require_documents_apart(name: str, model: nn.Module) -> None:
+    """Tries two neighbours of a document: a model that knows no positions, or only one mask, would look at them."""
+    packed = "position_ids" in inspect.signature(model.forward).parameters
+    if packed:
+        tokens = torch.tensor([[0, 1, 2, 3, 4, 5], [6, 6, 7, 3, 4, 5]]) % model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+        positions = torch.arange(3).repeat(2, 2)
+        training = model.training
+        with torch.no_grad():
+            logits = model.eval()(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, 3:]
+        model.train(training)
+        packed = bool((logits[0] - logits[1]).abs().max() <= SAME_LOGITS * logits.abs().max().clamp(min=1.0))
+    if not packed:
+        raise UserError(
+            f"The model {name!r} would look from one document of a row at the others.",
+            "Choose an architecture with position_ids, such as those of GPT-2, Llama, Qwen or Mixtral.",
+        )

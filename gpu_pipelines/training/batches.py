@@ -1,0 +1,113 @@
+"""The rows of each step, split over processes and micro-batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gpu_pipelines.artifacts.dataset import Split
+from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.training.sample_order import SampleOrder
+from gpu_pipelines.training.settings import TrainingSettings
+
+Columns = dict[str, Any]
+#: Micro-batches with the number of terms in the loss of each, and the number of terms of the global batch.
+Pieces = tuple[list[tuple[Batch, int]], int]
+
+
+class TrainingBatches:
+    """This process's micro-batches of every step.
+
+    Args:
+        recipe: makes batches of rows.
+        rows: the training split.
+        settings: global batch size, micro-batch size, seed.
+        device: where batches go; for a GPU the rows of the next step are read while it computes.
+    """
+
+    def __init__(self, recipe: Recipe, rows: Split, settings: TrainingSettings, device: torch.device) -> None:
+        self._recipe, self._rows, self._device = recipe, rows, device
+        rank, world = dist.get_rank(), dist.get_world_size()
+        self._order = SampleOrder(len(rows), settings.global_batch_size, settings.seed, rank, world)
+        self._global = settings.global_batch_size
+        self._micro = settings.micro_batch_size or settings.global_batch_size // world
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows") if device.type == "cuda" else None
+        self._ahead: tuple[int, Future[Columns]] | None = None
+        self._prepared: dict[int, Pieces] = {}
+        self._seconds = 0.0
+
+    def of_step(self, step: int) -> Pieces:
+        """The micro-batches of a step, each with the number of terms in its loss, and that of the global batch."""
+        if step not in self._prepared:
+            self.prepare(step)
+        return self._prepared.pop(step)
+
+    def prepare(self, step: int) -> None:
+        """Makes the batches of a step now, to be had later without waiting."""
+        began = time.monotonic()
+        self._prepared = {step: self._make(step)}
+        self._seconds += time.monotonic() - began
+
+    def seconds_taken(self) -> float:
+        """Seconds that the calling thread spent on making batches since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _make(self, step: int) -> Pieces:
+        columns = self._read(step)
+        size = len(next(iter(columns.values())))
+        pieces, counted = [], False
+        for start in range(0, size, self._micro):
+            part = {name: array[start : start + self._micro] for name, array in columns.items()}
+            terms = self._recipe.loss_terms(part)
+            counted = terms is not None
+            rows = min(self._micro, size - start)
+            pieces.append((self._recipe.batch(part, self._device), rows if terms is None else terms))
+        if not counted:
+            return pieces, self._global
+        together = torch.tensor([sum(terms for _, terms in pieces)])
+        dist.all_reduce(together)
+        return pieces, int(together.item())
+
+    def close(self) -> None:
+        """Ends the reading thread."""
+        if self._reader is not None:
+            self._reader.shutdown(cancel_futures=True)
+
+    def _read(self, step: int) -> Columns:
+        if self._reader is None:
+            return self._rows.take(self._order.rows_of_step(step))
+        ahead = self._ahead
+        if ahead is not None and ahead[0] == step:
+            columns = ahead[1].result()
+        else:
+            columns = self._rows.take(self._order.rows_of_step(step))
+        following = self._order.rows_of_step(step + 1)
+        self._ahead = (step + 1, self._reader.submit(self._rows.take, following))
+        return columns
+
+
+def validation_batches(
+    recipe: Recipe, rows: Split, rows_per_batch: int, device: torch.device
+) -> Iterator[tuple[Batch, int]]:
+    """This process's batches of a split in order, each with the number of terms in its loss.
+
+    All processes get the same number of batches, because a sharded model is run by all of them together; one that has
+    no rows left runs the first ones again with no terms.
+    """
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for start in range(0, len(rows), rows_per_batch * world):
+        low = start + rank * rows_per_batch
+        beyond = low >= len(rows)
+        low = 0 if beyond else low
+        numbers = range(low, min(low + rows_per_batch, len(rows)))
+        columns = rows.take(np.arange(numbers.start, numbers.stop))
+        terms = recipe.loss_terms(columns)
+        count = len(numbers) if terms is None else terms
+        yield recipe.batch(columns, device), 0 if beyond else count

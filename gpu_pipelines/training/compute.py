@@ -1,0 +1,98 @@
+"""What a model costs: operations and activations for each row, and the peak of the devices that it runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpu_pipelines.accelerators import load_catalog
+from gpu_pipelines.accelerators.device_names import catalog_names
+from gpu_pipelines.tasks.recipe import Batch, Recipe
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """What training a model takes.
+
+    Attributes:
+        trained_parameters: parameters that the optimizer changes.
+        frozen_parameters: the others.
+        forward_flops_per_row: floating-point operations of a forward pass over one row.
+        activation_bytes_per_row: what the forward pass keeps of one row for the backward pass; None where the model is
+            sharded.
+    """
+
+    trained_parameters: int
+    frozen_parameters: int
+    forward_flops_per_row: float
+    activation_bytes_per_row: float | None
+
+    @property
+    def training_flops_per_row(self) -> float:
+        """Operations to train on one row.
+
+        The backward pass takes twice the forward pass: the gradients of activations and of weights. The latter are not
+        computed for frozen weights. Recomputed activations do not count.
+        Source: Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B.
+        """
+        parameters = self.trained_parameters + self.frozen_parameters
+        return self.forward_flops_per_row * (2 + self.trained_parameters / max(1, parameters))
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """Numbers of trained and of frozen parameters."""
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return trained, sum(parameter.numel() for parameter in model.parameters()) - trained
+
+
+def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, sharded: bool) -> ModelCost:
+    """Counts operations and activations in forward passes over one batch.
+
+    Args:
+        recipe: knows how to call the model.
+        model: as it is trained, but not in a DDP wrapper; if it is sharded, all processes call this together.
+        batch: rows as the recipe makes them.
+        rows: their number.
+        sharded: whether the model is sharded.
+    """
+    was_training = model.training
+    model.eval()  # running statistics must not move
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        recipe.loss(model, batch)
+    activations = None if sharded else _activation_bytes(recipe, model, batch) / rows
+    model.train(was_training)
+    return ModelCost(*count_parameters(model), counter.get_total_flops() / rows, activations)
+
+
+def _activation_bytes(recipe: Recipe, model: nn.Module, batch: Batch) -> int:
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = recipe.loss(model, batch)
+    del loss
+    return sum(kept.values())
+
+
+def peak_flops(device_name: str, precision: str) -> float | None:
+    """Dense peak of a GPU in operations per second, from the catalog; None if it does not know the GPU.
+
+    Args:
+        device_name: as PyTorch gives it, such as "NVIDIA H100 80GB HBM3".
+        precision: bf16, fp16 or fp32.
+    """
+    names = catalog_names(device_name)
+    if not names:
+        return None
+    gpu = load_catalog().gpus[names[0]]
+    tflops = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}[precision]
+    return tflops * 1e12 if tflops else None

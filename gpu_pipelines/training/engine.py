@@ -1,0 +1,330 @@
+"""The training loop: every step's rows, loss, gradients and update; validation, checkpoints and metrics on the way."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gpu_pipelines.artifacts import checkpoint as checkpoints
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks.building import build_model
+from gpu_pipelines.tasks.checkpoint_state import State, frozen_weights_sha256, training_state
+from gpu_pipelines.tasks.recipe import Recipe
+from gpu_pipelines.training.batches import TrainingBatches, validation_batches
+from gpu_pipelines.training.checkpointing import CheckpointWriter, Identity, restore
+from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
+from gpu_pipelines.training.flat_adamw import FlatAdamW, can_be_flat
+from gpu_pipelines.training.interruption import Interruption
+from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
+from gpu_pipelines.training.optimization import make_optimizer, schedule
+from gpu_pipelines.training.parallelism import (
+    choose_parallelism,
+    recompute_activations,
+    spread,
+    without_exchange,
+)
+from gpu_pipelines.training.precision import choose_precision, computing_in
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.store_lock import lock_of
+
+TENSORBOARD_DIRECTORY = "AIP_TENSORBOARD_LOG_DIR"
+
+
+class Trainer:
+    """Trains a recipe's model on this process's share of every batch.
+
+    Args:
+        recipe: knows model, batches and loss.
+        dataset: its `train` split is trained on, `val` watched.
+        settings: hyperparameters.
+        store: where checkpoints and metrics go; an unfinished training found there is continued.
+        devices: what each node trains on.
+        device: this process's device.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        settings: TrainingSettings,
+        store: CheckpointStore,
+        devices: Devices,
+        device: torch.device,
+    ) -> None:
+        self._recipe, self._dataset, self._settings = recipe, dataset, settings
+        self._store, self._devices, self._device = store, devices, device
+        self._chief = dist.get_rank() == 0
+        self._lock = lock_of(store) if self._chief else None
+        self._device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+        self._interruption = Interruption(dist.new_group(backend="gloo"))
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        self._precision = choose_precision(settings.precision, device.type, capability)
+        torch.manual_seed(settings.seed)
+        self._model = build_model(recipe, asdict(settings))
+        self._identity = Identity(
+            dataset.manifest.fingerprint, settings.configuration_hash(), frozen_weights_sha256(self._model)
+        )
+        self._parallel = self._spread()
+        self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._optimizer = make_optimizer(self._model, settings, flat=self._flat)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
+        rows = dataset.split("train")
+        self._rows = len(rows)
+        self._total = settings.total_steps(self._rows)
+        self._batches = TrainingBatches(recipe, rows, settings, device)
+        self._val = dataset.split("val")
+        self._best: tuple[float, int] | None = None
+        self._listed: State | None = None
+
+    def _spread(self) -> nn.Module:
+        settings, model = self._settings, self._model
+        trained, frozen = count_parameters(model)
+        memory = torch.cuda.mem_get_info(self._device)[1] if self._device.type == "cuda" else None
+        self._parallelism = choose_parallelism(settings.parallelism, trained, frozen, memory)
+        blocks = self._recipe.blocks(model)
+        if settings.activation_checkpointing:
+            blocks = recompute_activations(model, blocks)
+        self._flat = settings.parallelism == "auto" and can_be_flat(model, self._device)
+        if self._chief:
+            print(
+                f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen), "
+                f"{self._parallelism}{' in one piece' if self._flat else ''}, {self._precision}",
+                flush=True,
+            )
+        self._to_compile = (blocks or [model]) if settings.compile_model else []
+        if self._flat:
+            return model
+        return spread(model, blocks, self._parallelism, self._precision, self._device)
+
+    def train(self) -> bool:
+        """Trains to the last step, from the newest good checkpoint if there is one.
+
+        Returns:
+            Whether it came to its end; False if it was interrupted, after writing a checkpoint.
+        """
+        try:
+            return self._train()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _train(self) -> bool:
+        sharded = self._parallelism == "fsdp"
+        group = dist.new_group(backend="gloo") if sharded else None
+        asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
+        events_uri = asked if is_remote(asked) else ""
+        self._writer = CheckpointWriter(self._store, self._settings, self._lock, group, events_uri)
+        cost, peak = self._measure()
+        for block in self._to_compile:  # after the operations were counted, which compiled code would hide
+            block.compile()
+        step = self._resume(cost)
+        events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
+        self._log = MetricsLog(self._store.directory, events, self._total, step, self._chief)
+        self._losses = Losses(self._device)
+        self._speed = Speed(self._settings.global_batch_size, cost.training_flops_per_row, peak)
+        try:
+            finished = self._train_from(step)
+            self._interruption.settle()
+            self._writer.close()
+        finally:
+            self._batches.close()
+            self._log.close()
+        if self._chief:
+            self._store.publish_log(events_uri)
+        return finished
+
+    def _train_from(self, step: int) -> bool:
+        between = self._settings.steps_between_checkpoints(self._total)
+        self._parallel.train()
+        told = step
+        if self._was_interrupted and step % between == 0:
+            self._save(step, self._validate(step))  # it was due, and had no time for its validation
+        while step < self._total and not self._has_stalled(step, between):
+            rate = self._step(step)
+            step += 1
+            interrupted = self._interruption.agreed() and step < self._total
+            regular = step % between == 0 or step == self._total
+            if regular or interrupted or self._log.is_due(step):
+                self._log.training(step, self._epoch(step), self._losses.mean(), rate, self._speed.take())
+                self._interruption.pace(self._losses.seconds / (step - told))
+                told = step
+            if regular or interrupted:
+                self._save(step, None if interrupted else self._validate(step), interruption=interrupted)
+            if interrupted:
+                return False
+        return True
+
+    def _step(self, step: int) -> float:
+        """One optimizer step; returns the learning rate."""
+        settings, world = self._settings, dist.get_world_size()
+        self._seed(step)
+        rate = settings.learning_rate * schedule(
+            settings.learning_rate_schedule, step, self._total, settings.warmup_steps
+        )
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        pieces, all_terms = self._batches.of_step(step)
+        for number, (batch, terms) in enumerate(pieces, start=1):
+            with without_exchange(self._parallel, last=number == len(pieces)):
+                with computing_in(self._precision, self._device.type):
+                    total = self._recipe.loss(self._parallel, batch) * terms
+                # The exchange takes the mean over the processes; what is wanted is the sum over the mean's terms.
+                self._scaler.scale(total * (world / max(1, all_terms))).backward()
+            self._losses.add(total, terms)
+        self._update(step)
+        self._speed.step(self._batches.seconds_taken())
+        return rate
+
+    def _update(self, step: int) -> None:
+        largest_norm = self._settings.gradient_clip
+        self._require_gradients()
+        if isinstance(self._optimizer, FlatAdamW):
+            self._optimizer.exchange(largest_norm, meanwhile=lambda: self._batches.prepare(step + 1))
+            self._optimizer.step()
+            return
+        if largest_norm:
+            self._scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._model.parameters(), largest_norm)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad()
+
+    def _require_gradients(self) -> None:
+        """Raises UserError where the loss does not depend on a weight, which DDP does not allow."""
+        if self._parallelism == "fsdp" or all(parameter.grad is not None for parameter in self._trained):
+            return
+        named = self._model.named_parameters()
+        without = [name for name, weight in named if weight.requires_grad and weight.grad is None]
+        raise UserError(
+            f"These weights got no gradient, because the loss does not depend on them: {some_of(without, most=3)}.",
+            "Freeze them where the recipe builds the model (requires_grad_(False)), or remove them.",
+        )
+
+    def _seed(self, step: int) -> None:
+        # Dropout and the like draw from a generator that depends on nothing but seed, step and rank.
+        seed = (self._settings.seed * 1_000_003 + step) * 65_537 + dist.get_rank()
+        torch.default_generator.manual_seed(seed % (1 << 63))
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed % (1 << 63))
+
+    def _epoch(self, step: int) -> float:
+        return step * self._settings.global_batch_size / self._rows
+
+    def _validate(self, step: int) -> float:
+        """Loss on val, the same on all processes."""
+        began = time.monotonic()
+        self._parallel.eval()
+        if self._parallelism == "ddp":
+            for buffer in self._model.buffers():  # running statistics are those of the chief, as in its checkpoint
+                dist.broadcast(buffer, src=0)
+        losses = Losses(self._device)
+        model = self._model if self._parallelism == "ddp" else self._parallel
+        rows_per_batch = self._settings.micro_batch_size or self._settings.global_batch_size // dist.get_world_size()
+        with torch.no_grad():
+            for batch, terms in validation_batches(self._recipe, self._val, rows_per_batch, self._device):
+                with computing_in(self._precision, self._device.type):
+                    losses.add(self._recipe.loss(model, batch) * terms, terms)
+        loss = losses.mean()
+        self._parallel.train()
+        if math.isfinite(loss) and (self._best is None or loss < self._best[0]):
+            self._best = (loss, step)
+        self._log.validation(step, self._epoch(step), loss)
+        self._speed.leave_out(time.monotonic() - began)
+        return loss
+
+    def _has_stalled(self, step: int, between: int) -> bool:
+        """Whether the loss on val has not come down for as many checkpoints as early stopping waits for."""
+        patience = self._settings.early_stopping_patience
+        if not patience or self._best is None or step - self._best[1] < patience * between:
+            return False
+        if self._chief:
+            print(
+                f"stopping early: the loss on val was lowest, {self._best[0]:.4f}, at step {self._best[1]}", flush=True
+            )
+        return True
+
+    def _state(self) -> State:
+        """The tensors of a checkpoint; they stay the same ones, so that they are listed once."""
+        if self._listed is None:
+            self._listed = training_state(self._model, self._optimizer)
+            if self._scaler.is_enabled():
+                self._listed["scaler"] = {"scale": torch.zeros(()), "growth_tracker": torch.zeros(())}
+        return self._listed
+
+    def _save(self, step: int, val_loss: float | None, *, interruption: bool = False) -> None:
+        state = self._state()
+        if self._scaler.is_enabled():
+            scaling = self._scaler.state_dict()
+            state["scaler"]["scale"].fill_(scaling["scale"])
+            state["scaler"]["growth_tracker"].fill_(scaling["_growth_tracker"])
+        info = {
+            "step": step,
+            "epoch": round(self._epoch(step), 4),
+            "samples_seen": step * self._settings.global_batch_size,
+            "world_size": dist.get_world_size(),
+            **asdict(self._identity),
+            "interruption": interruption,
+            "val_loss": val_loss if val_loss is not None and math.isfinite(val_loss) else None,
+            "best_val_loss": self._best[0] if self._best else None,
+            "best_step": self._best[1] if self._best else None,
+            "rehearsal": self._devices.rehearsal,
+        }
+        self._writer.save(state, info)
+
+    def _resume(self, cost: ModelCost) -> int:
+        found, whole = restore(self._state, self._store, self._identity, self._lock)
+        if self._chief:
+            self._write_configuration(cost)
+        self._was_interrupted = False
+        if found is None:
+            return 0
+        self._writer.found(whole)
+        if self._scaler.is_enabled():
+            scaling = self._state()["scaler"]
+            tracker = int(scaling["growth_tracker"].item())
+            self._scaler.load_state_dict(
+                {**self._scaler.state_dict(), "scale": scaling["scale"].item(), "_growth_tracker": tracker}
+            )
+        info = found.info
+        self._was_interrupted = info.interruption
+        if info.best_step is not None and info.best_val_loss is not None:
+            self._best = (info.best_val_loss, info.best_step)
+        if self._chief:
+            print(f"continuing from {found.name}", flush=True)
+        return info.step
+
+    def _write_configuration(self, cost: ModelCost) -> None:
+        configuration = {
+            "task": self._dataset.manifest.task,
+            "settings": asdict(self._settings),
+            "devices": {**asdict(self._devices), "name": self._device_name, "world_size": dist.get_world_size()},
+            "precision": self._precision,
+            "parallelism": self._parallelism,
+            "model": asdict(cost),
+        }
+        checkpoints.write_configuration(self._store.directory, configuration)
+        self._store.publish([checkpoints.CONFIGURATION])
+
+    def _measure(self) -> tuple[ModelCost, float | None]:
+        """What the model costs, and the peak of all devices together, where it is known."""
+        (batch, _), *_ = self._batches.of_step(0)[0]
+        rows = len(next(iter(batch.values())))
+        sharded = self._parallelism == "fsdp"
+        with computing_in(self._precision, self._device.type):
+            cost = measure_cost(self._recipe, self._parallel if sharded else self._model, batch, rows, sharded=sharded)
+        if self._device.type != "cuda":
+            return cost, None
+        peak = peak_flops(self._device_name, self._precision)
+        return cost, peak * dist.get_world_size() if peak else None

@@ -1,0 +1,1 @@
+"""Training by a script of the user's own."""

@@ -1,0 +1,226 @@
+"""Runs a user's training script with the launcher of its framework."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpu_pipelines.artifacts.checkpoint import METRICS
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.distributed.members import TF_CONFIG, Cluster
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.launch import launch, run_program
+from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
+from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
+from gpu_pipelines.training.script.code import fetch
+from gpu_pipelines.training.script.settings import ONE_PROCESS, ScriptSettings
+from gpu_pipelines.training.script.variables import script_variables, tf_config
+from gpu_pipelines.training.store_lock import lock_of
+
+
+@dataclass(frozen=True)
+class ScriptSummary:
+    """How a script ran.
+
+    Attributes:
+        settings: what was run.
+        devices: processes on each node, and on what.
+        nodes: number of machines.
+        seconds: duration of this launch.
+        checkpoints: names of the checkpoints in this project's format.
+        metrics: what the script wrote to its metrics file, one entry for each step, by step.
+    """
+
+    settings: ScriptSettings
+    devices: Devices
+    nodes: int
+    seconds: float
+    checkpoints: list[str]
+    metrics: list[dict[str, float]]
+
+    def series(self) -> dict[str, list[tuple[float, float]]]:
+        """Steps and values of each metric, in the order of their first appearance."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        for entry in self.metrics:
+            for name, value in entry.items():
+                if name != "step":
+                    found.setdefault(name, []).append((entry["step"], value))
+        return found
+
+    def figures(self) -> dict[str, float]:
+        """The numbers to show beside the run: the last value of each metric."""
+        last = {f"final_{name}": points[-1][1] for name, points in sorted(self.series().items())}
+        steps = {"steps": self.metrics[-1]["step"]} if self.metrics else {}
+        processes = self.nodes * self.devices.processes
+        return {**steps, **last, "seconds": round(self.seconds, 1), "processes": processes} | {
+            "checkpoints": len(self.checkpoints)
+        }
+
+
+def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> ScriptSummary | None:
+    """Runs the script on this node, together with the other nodes of its cluster.
+
+    Args:
+        settings: what to run and how.
+        dataset: the dataset artifact.
+        checkpoint_uri: where the script writes, a directory or `gs://…`; the latter it has to reach by itself.
+
+    Returns:
+        How it went; None on a node that is not the chief, for which there is nothing to report.
+
+    Raises:
+        UserError: a setting is wrong, the script cannot be found, or it failed.
+        Interrupted: it was told to stop.
+    """
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    cluster = Cluster.from_environment(os.environ)
+    if cluster.nodes > 1:
+        adopt_nccl_settings()
+    devices = devices_for(settings.launcher, settings.processes_per_node)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="script-") as folder:
+        target, imports = fetch(settings, Path(folder))
+        store = CheckpointStore(checkpoint_uri.rstrip("/"), Path(folder) / "staging")
+        own = script_variables(dataset, store.uri, store.directory / METRICS, os.environ)
+        own |= {name: str(value) for name, value in settings.environment.items()}
+        if imports:
+            own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
+        arguments = [*target, *map(str, settings.arguments)]
+        print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
+        if not cluster.is_chief:
+            run_with(settings.launcher, arguments, own, devices, cluster)
+            return None
+        with lock_of(store) as lock:
+            store.fetch_log()
+            run_with(settings.launcher, arguments, own, devices, cluster)
+            lock.require_held()
+            store.publish_log()
+        names = [checkpoint.name for checkpoint in store.complete()]
+        metrics = read_metrics(store.directory / METRICS)
+    return ScriptSummary(settings, devices, cluster.nodes, time.monotonic() - started, names, metrics)
+
+
+def devices_for(launcher: str, processes: int) -> Devices:
+    """How many processes a launcher starts on this node, and on what.
+
+    Args:
+        launcher: one of `LAUNCHERS`.
+        processes: how many were asked for; 0 for one per GPU.
+
+    Raises:
+        UserError: the GPUs do not work.
+    """
+    import torch
+
+    here = local_devices(torch.cuda.device_count())
+    require_devices_work(here)
+    if launcher in ONE_PROCESS:
+        return Devices(here.kind, 1)
+    return Devices(here.kind, processes or here.processes)
+
+
+def run_with(launcher: str, arguments: list[str], own: dict[str, str], devices: Devices, cluster: Cluster) -> None:
+    """Runs Python with a launcher on this node, together with the others, and waits for the end of all.
+
+    Args:
+        launcher: one of `LAUNCHERS`.
+        arguments: of the Python interpreter.
+        own: variables of the script, besides those of this process.
+        devices: processes of this node.
+        cluster: the nodes.
+
+    Raises:
+        UserError: it failed, here or on another node.
+        Interrupted: it was told to stop.
+    """
+    if launcher == "torchrun":
+        with _in_environment(own):
+            launch(arguments, processes=devices.processes, cluster=cluster)
+        return
+    python = [sys.executable, "-u", *arguments]
+    environment = {**os.environ, **own}
+    if launcher == "horovod":
+        run_program([*horovodrun(devices.processes, cluster), *python], environment, cluster=cluster)
+    elif launcher == "tensorflow":
+        environment.pop(TF_CONFIG, None)
+        environment |= tf_config(cluster)
+        # TensorFlow's own server listens on the port of its address; the launchers meet beside it.
+        run_program(python, environment, cluster=replace(cluster, chief_port=cluster.chief_port + 1))
+    else:
+        run_program(python, environment, cluster=replace(cluster, chief_port=cluster.chief_port + 1))
+
+
+def horovodrun(processes: int, cluster: Cluster) -> list[str]:
+    """The command line of Horovod's launcher, up to the program.
+
+    Raises:
+        UserError: Horovod is not installed, or there are several nodes.
+    """
+    if cluster.nodes > 1:
+        raise UserError(
+            f"Horovod on {cluster.nodes} nodes starts its processes by ssh, which replicas of a job do not offer.",
+            "Use one node, or the launcher torchrun or tensorflow; or an image that starts sshd on every replica and "
+            "calls horovodrun on the chief itself, with the launcher plain.",
+        )
+    program = shutil.which("horovodrun")
+    if not program:
+        raise UserError("horovodrun is not installed.", "Use an image with Horovod.")
+    return [program, "-np", str(processes), "-H", f"localhost:{processes}"]
+
+
+@contextmanager
+def _in_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process, from which torchrun's launcher takes those of its workers, for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The entries of a metrics file, by step; of a step that is there twice, after a continuation, the last.
+
+    A line that is no such entry is left out and said so: the training is done, and should not fail for it.
+    """
+    if not path.is_file():
+        return []
+    entries: dict[float, dict[str, float]] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        entry = _entry(line)
+        if entry is None:
+            print(f"{path.name}, line {number}, is no JSON object with a number step: left out", flush=True)
+        else:
+            entries[entry["step"]] = entry
+    return [entries[step] for step in sorted(entries)]
+
+
+def _entry(line: str) -> dict[str, float] | None:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(content, dict):
+        return None
+    # KFP fails a task for a metric that is not finite.
+    numbers = {
+        name: float(value)
+        for name, value in content.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    return numbers if "step" in numbers else None

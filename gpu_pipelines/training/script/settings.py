@@ -1,0 +1,74 @@
+"""What `run_training_script` is asked to do, checked without importing torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import nearest
+from gpu_pipelines.training.script.variables import SET_BY_THE_STEP
+
+LAUNCHERS = ("torchrun", "tensorflow", "horovod", "plain")
+# One process on each node, which uses all of its GPUs itself.
+ONE_PROCESS = ("tensorflow", "plain")
+MOST_PROCESSES = 256
+
+_MODULE = re.compile(r"-m +(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class ScriptSettings:
+    """The parameters of `run_training_script`; see the component for what each means."""
+
+    script: str = ""
+    code: str = ""
+    arguments: list[Any] = field(default_factory=list)
+    launcher: str = "torchrun"
+    processes_per_node: int = 0
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        """The name after `-m`; empty where the script is a file."""
+        match = _MODULE.fullmatch(self.script.strip())
+        return match["name"] if match else ""
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with them, a sentence each."""
+        return [*self._problems_of_script(), *self._problems_of_processes(), *self._problems_of_environment()]
+
+    def _problems_of_script(self) -> list[str]:
+        script = self.script.strip()
+        if not script:
+            return ["script is empty: give a .py file, or -m and a module as on Python's command line."]
+        if script.startswith("-") and not self.module:
+            return [f"script is {script!r}: a module is given as -m package.module, arguments in arguments."]
+        if not self.module and not script.endswith(".py"):
+            return [f"script is {script!r}: give a .py file, or -m and a module; folders and archives go to code."]
+        if self.code and not self.module and ("://" in script or Path(script).is_absolute()):
+            return [f"script is {script!r}, but with code it is a path inside of that."]
+        nested = [value for value in self.arguments if not isinstance(value, (str, int, float))]
+        return [f"arguments holds {nested[0]!r}: give texts and numbers."] if nested else []
+
+    def _problems_of_processes(self) -> list[str]:
+        if self.launcher not in LAUNCHERS:
+            return [f"launcher is {self.launcher!r}. {nearest(self.launcher, LAUNCHERS)}"]
+        if not 0 <= self.processes_per_node <= MOST_PROCESSES:
+            return [f"processes_per_node is {self.processes_per_node}: give 0 to {MOST_PROCESSES}."]
+        if self.launcher in ONE_PROCESS and self.processes_per_node > 1:
+            return [f"processes_per_node is {self.processes_per_node}, but {self.launcher} has one process per node."]
+        return []
+
+    def _problems_of_environment(self) -> list[str]:
+        found = []
+        for name, value in self.environment.items():
+            if not _VARIABLE.fullmatch(name):
+                found.append(f"environment has {name!r}, which is no name of a variable.")
+            elif name in SET_BY_THE_STEP:
+                found.append(f"environment has {name}, which the step sets itself.")
+            elif not isinstance(value, (str, int, float)) or "\0" in str(value):
+                found.append(f"environment has {value!r} for {name}: give a text or a number.")
+        return found

@@ -1,0 +1,73 @@
+"""The environment variables by which a training script is told where things are, declared in one place.
+
+Those that begin with `AIP_` are Vertex AI's, and mean what they mean there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpu_pipelines.distributed.members import CLUSTER_SPEC, TF_CONFIG, Cluster
+from gpu_pipelines.errors import UserError
+
+DATASET = "GPU_PIPELINES_DATASET"
+CHECKPOINTS = "GPU_PIPELINES_CHECKPOINTS"
+METRICS_FILE = "GPU_PIPELINES_METRICS"
+MODEL_DIR = "AIP_MODEL_DIR"
+CHECKPOINT_DIR = "AIP_CHECKPOINT_DIR"
+TENSORBOARD_LOG_DIR = "AIP_TENSORBOARD_LOG_DIR"
+DATA_URIS = {"AIP_TRAINING_DATA_URI": "train", "AIP_VALIDATION_DATA_URI": "val", "AIP_TEST_DATA_URI": "test"}
+
+_OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES")
+_OF_CLUSTERS = (CLUSTER_SPEC, TF_CONFIG, "MASTER_ADDR", "MASTER_PORT")
+_OF_PLACES = (DATASET, CHECKPOINTS, METRICS_FILE, MODEL_DIR, CHECKPOINT_DIR, TENSORBOARD_LOG_DIR, *DATA_URIS)
+SET_BY_THE_STEP = frozenset((*_OF_PLACES, *_OF_CLUSTERS, *_OF_LAUNCHERS))
+
+# The Vertex TensorBoard that a job may have streams from the directory that the job has named.
+_KEPT_IF_SET = (TENSORBOARD_LOG_DIR,)
+
+
+def script_variables(
+    dataset: Path, checkpoints: str, metrics_file: Path, platform: Mapping[str, str]
+) -> dict[str, str]:
+    """What the script is told.
+
+    Where the platform has set the same variable to another value, this step's wins, so that the next step finds what
+    the script writes; apart from the TensorBoard directory.
+
+    Args:
+        dataset: the dataset artifact.
+        checkpoints: the checkpoint directory or `gs://…`, which becomes the artifact.
+        metrics_file: local file for metrics.
+        platform: the environment of the step.
+    """
+    own = {
+        DATASET: str(dataset),
+        CHECKPOINTS: checkpoints,
+        METRICS_FILE: str(metrics_file),
+        MODEL_DIR: f"{checkpoints}/model/",
+        CHECKPOINT_DIR: f"{checkpoints}/",
+        TENSORBOARD_LOG_DIR: f"{checkpoints}/tensorboard/",
+        **{name: str(dataset / split / "part-*.arrow") for name, split in DATA_URIS.items()},
+    }
+    return {name: platform.get(name) or value if name in _KEPT_IF_SET else value for name, value in own.items()}
+
+
+def tf_config(cluster: Cluster) -> dict[str, str]:
+    """`TF_CONFIG` for this node: the first is the chief, the others are workers. Nothing for a single node.
+
+    Raises:
+        UserError: the addresses of the nodes are not known.
+    """
+    if cluster.nodes == 1:
+        return {}
+    if not cluster.addresses:
+        raise UserError(
+            "TensorFlow has to know the address of every node, and torchrun's variables hold only the chief's.",
+            "Set TF_CONFIG or CLUSTER_SPEC.",
+        )
+    task = {"type": "chief", "index": 0} if cluster.is_chief else {"type": "worker", "index": cluster.node_rank - 1}
+    groups = {"chief": [cluster.addresses[0]], "worker": list(cluster.addresses[1:])}
+    return {TF_CONFIG: json.dumps({"cluster": groups, "task": task})}

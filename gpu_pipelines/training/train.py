@@ -1,0 +1,163 @@
+"""Trains a model on all devices of one or more machines, one process each, and sums up how it went."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.checkpoint import METRICS
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
+from gpu_pipelines.artifacts.dataset import Dataset, Manifest
+from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.detached_output import output_may_break
+from gpu_pipelines.training.launch import launch
+from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
+from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
+from gpu_pipelines.training.settings import TrainingSettings
+
+WORKER = ("-m", "gpu_pipelines.training.worker")
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """How a training went.
+
+    Attributes:
+        task: recipe that was trained.
+        devices: what each node trained on.
+        nodes: number of nodes.
+        settings: the hyperparameters.
+        rows: training rows.
+        seconds: duration of this launch, from starting the processes.
+        checkpoints: names of the complete checkpoints.
+        metrics: entries of `metrics.jsonl` on the training, by step.
+        validation: those on val.
+    """
+
+    task: str
+    devices: Devices
+    nodes: int
+    settings: TrainingSettings
+    rows: int
+    seconds: float
+    checkpoints: list[str]
+    metrics: list[dict[str, Any]]
+    validation: list[dict[str, Any]]
+
+    def figures(self) -> dict[str, float]:
+        """The numbers to show beside the run. Throughput and the like are medians over the entries."""
+        last = self.metrics[-1]
+        losses = [entry["val_loss"] for entry in self.validation if entry["val_loss"] is not None]
+        return {
+            "steps": last["step"],
+            "epochs": last["epoch"],
+            "final_loss": round(last["loss"], 6),
+            **({"lowest_val_loss": round(min(losses), 6)} if losses else {}),
+            "samples_per_second": self._median("samples_per_second"),
+            "memory_gb": max(entry["memory_gb"] for entry in self.metrics),
+            "data_loading_share": self._median("data_loading_share"),
+            **({"mfu": self._median("mfu")} if "mfu" in last else {}),
+            "seconds": round(self.seconds, 1),
+            "processes": self.devices.processes * self.nodes,
+            "checkpoints": len(self.checkpoints),
+        }
+
+    def _median(self, name: str) -> float:
+        values = sorted(entry[name] for entry in self.metrics if name in entry)
+        return values[len(values) // 2]
+
+
+def train_model(
+    settings: TrainingSettings, dataset_directory: Path, checkpoint_uri: str, cluster: Cluster | None = None
+) -> TrainingSummary | None:
+    """Trains on all devices of all nodes and leaves checkpoints and metrics at `checkpoint_uri`.
+
+    Args:
+        settings: hyperparameters.
+        dataset_directory: the dataset artifact.
+        checkpoint_uri: a directory or `gs://…`; an unfinished training there is continued.
+        cluster: the nodes; left out, what the environment says.
+
+    Returns:
+        How it went; None on a node that is not the chief.
+
+    Raises:
+        UserError: a setting is wrong or does not fit the data or the machine, or the training failed.
+        Interrupted: it was told to stop, and wrote a checkpoint.
+    """
+    cluster = cluster or Cluster.from_environment(os.environ)
+    if cluster.nodes > 1:
+        adopt_nccl_settings()
+    devices = _devices()
+    dataset = Dataset(dataset_directory)
+    processes = devices.processes * cluster.nodes
+    if problems := [*settings.problems(dataset.manifest.task), *settings.problems_on(processes)]:
+        raise UserError.of_all(problems)
+    if cluster.is_chief:
+        _announce(dataset.manifest, settings, devices, cluster)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
+        job, staging = Path(scratch) / "job.json", Path(scratch) / "staging"
+        document = {
+            "dataset": str(dataset_directory),
+            "checkpoint_uri": checkpoint_uri,
+            "staging": str(staging),
+            "devices": asdict(devices),
+            "settings": asdict(settings),
+        }
+        write_document(job, document)
+        if devices.kind == "cpu":
+            _keep_memory()
+        with output_may_break():
+            launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster)
+        if not cluster.is_chief:
+            return None
+        store = CheckpointStore(checkpoint_uri, staging)
+        metrics = read_metrics(store.directory / METRICS)
+        return TrainingSummary(
+            task=dataset.manifest.task,
+            devices=devices,
+            nodes=cluster.nodes,
+            settings=settings,
+            rows=dataset.manifest.rows("train"),
+            seconds=time.monotonic() - started,
+            checkpoints=[checkpoint.name for checkpoint in store.complete()],
+            metrics=[entry for entry in metrics if "loss" in entry],
+            validation=[entry for entry in metrics if "val_loss" in entry],
+        )
+
+
+def _keep_memory() -> None:
+    """Lets processes that train on CPUs keep the memory of a step's activations for the next step.
+
+    By default glibc gives it back to the kernel, and each step faults it in again page by page.
+    Source: mallopt(3), M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD, the latter at its largest.
+    """
+    for name, size in (("TRIM_THRESHOLD", 1 << 40), ("TOP_PAD", 64 << 20), ("MMAP_THRESHOLD", 32 << 20)):
+        os.environ.setdefault(f"MALLOC_{name}_", str(size))
+
+
+def _devices() -> Devices:
+    import torch
+
+    devices = local_devices(torch.cuda.device_count())
+    require_devices_work(devices)
+    return devices
+
+
+def _announce(manifest: Manifest, settings: TrainingSettings, devices: Devices, cluster: Cluster) -> None:
+    rows = manifest.rows("train")
+    where = f"{devices.processes} × {devices.kind}" + (
+        f" on each of {cluster.nodes} nodes" if cluster.nodes > 1 else ""
+    )
+    print(
+        f"training {settings.model} on {rows:,} rows with {where}: "
+        f"{settings.total_steps(rows):,} steps of {settings.global_batch_size}",
+        flush=True,
+    )

@@ -1,0 +1,90 @@
+"""One process of the training: what the launcher starts once per GPU, or per CPU process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import INTERRUPTED, UserError
+from gpu_pipelines.training.detached_output import output_may_break
+
+# A worker that prints its error and exits would be followed by the launcher's; the launcher reads it from here instead.
+USER_ERROR = "user error: "
+#: How long a process waits for the others. The slowest thing one does alone is to fetch or verify a checkpoint.
+PATIENCE = timedelta(minutes=30)
+
+
+def main(job_file: str) -> None:
+    """Trains as the job says.
+
+    Args:
+        job_file: JSON with `dataset`, `checkpoint_uri`, `staging`, `devices` and `settings`; written by `train_model`.
+    """
+    # Depthwise convolutions have such strides in every process and step; there is nothing the user could do about it.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    # The thread that writes checkpoints must not hold up the training for the 5 ms that are usual between threads.
+    sys.setswitchinterval(0.0005)
+    threading.Thread(target=_end_with_the_launcher, args=(os.getppid(),), daemon=True).start()
+    finished = True
+    try:
+        with output_may_break():
+            finished = _train(json.loads(Path(job_file).read_text(encoding="utf-8")))
+    except UserError as error:
+        _leave_for_the_launcher(error)
+        sys.exit(1)
+    if not finished:
+        sys.exit(INTERRUPTED)
+
+
+def _end_with_the_launcher(launcher: int) -> None:
+    """Kills this process once the launcher is gone, however it went: nobody else would, and it would train on.
+
+    The kernel's own way, PR_SET_PDEATHSIG, goes by the thread that started the process, not by the launcher.
+    """
+    while os.getppid() == launcher:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _train(job: dict[str, Any]) -> bool:
+    import torch
+    import torch.distributed as dist
+
+    from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+    from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.tasks.building import load_recipe
+    from gpu_pipelines.training.engine import Trainer
+    from gpu_pipelines.training.local_devices import Devices
+    from gpu_pipelines.training.settings import TrainingSettings
+
+    devices = Devices(**job["devices"])
+    device = torch.device("cpu")
+    if devices.kind == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if devices.kind == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=PATIENCE)
+    dataset = Dataset(Path(job["dataset"]))
+    settings = TrainingSettings.from_json(job["settings"])
+    recipe = load_recipe(settings.recipe, dataset.manifest.task).for_dataset(dataset)
+    store = CheckpointStore(job["checkpoint_uri"], Path(job["staging"]))
+    finished = Trainer(recipe, dataset, settings, store, devices, device).train()
+    dist.destroy_process_group()
+    return finished
+
+
+def _leave_for_the_launcher(error: UserError) -> None:
+    reply = {"message": f"{USER_ERROR}{error}", "timestamp": int(time.time())}
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps(reply), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

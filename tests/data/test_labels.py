@@ -1,0 +1,201 @@
+"""Labels that are missing or contradict each other, tables that are no use, and how many rows may be rejected."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import write_photos
+from preparing import prepare_alone
+
+from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, Manifest
+from gpu_pipelines.data.class_names import MISSING_LABELS
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.report import write_report
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.splits.duplicates import FirstLabels
+from gpu_pipelines.errors import UserError
+
+SHARES = {"val_fraction": 0.25, "test_fraction": 0.25}
+
+
+def settings_of(source: Path, **changes: Any) -> PrepareSettings:
+    given = {"source": str(source), "task": "text_classification", "vocabulary_size": 300, **SHARES, **changes}
+    return PrepareSettings(**given)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+ROWS = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(60)]
+
+
+# Missing labels
+
+
+def test_labels_that_pandas_takes_for_missing_are_no_classes(tmp_path: Path) -> None:
+    named = ["", "nan", "NaN", "NULL", "null", "N/A", "n/a", "NA", "None", "<NA>", "#N/A"]
+    rows = [{"text": f"none {number}", "label": label} for number, label in enumerate(named)]
+    source = write_rows(tmp_path / "t.jsonl", ROWS + rows)
+    manifest = prepare_data(settings_of(source, max_rejected="unlimited"), tmp_path / "out")
+    assert manifest.labels == ["a", "b"]
+    assert manifest.rejected == {"no label": len(named)}
+    assert "'N/A' stands for a missing value; if it is a class, see missing_labels" in (
+        tmp_path / "out/rejected.jsonl"
+    ).read_text(encoding="utf-8")
+    assert set(named) - {""} <= set(MISSING_LABELS)
+
+
+def test_labels_that_are_meant_can_be_said_to_be(tmp_path: Path) -> None:
+    rows = [{"text": f"none {number}", "label": ("None", "NA", "-")[number % 3]} for number in range(60)]
+    source = write_rows(tmp_path / "t.jsonl", ROWS + rows)
+    every = prepare_data(settings_of(source, missing_labels=""), tmp_path / "all")
+    assert every.labels == ["-", "NA", "None", "a", "b"]
+    some = prepare_data(settings_of(source, missing_labels="-, NA", max_rejected="50%"), tmp_path / "some")
+    assert some.labels == ["None", "a", "b"]
+
+
+def test_a_folder_of_images_named_none_is_a_class(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", per_class=20)
+    (photos / "blue").rename(photos / "None")
+    manifest = prepare_data(PrepareSettings(source=str(photos), **SHARES), tmp_path / "out")
+    assert manifest.labels == ["None", "red"]
+
+
+# Labels in conflict
+
+
+def conflicting_photos(folder: Path) -> Path:
+    photos = write_photos(folder, per_class=30, classes=("blue", "green", "red"))
+    first, second = sorted((photos / "blue").iterdir())[:2]
+    shutil.copy(first, photos / "blue/same.png")
+    shutil.copy(first, photos / "red/as blue.png")
+    shutil.copy(first, photos / "red/as blue too.png")
+    shutil.copy(first, photos / "green/as blue.png")
+    shutil.copy(second, photos / "red/as blue 2.png")
+    return photos
+
+
+def test_the_same_bytes_in_two_classes_are_counted_and_shown(tmp_path: Path) -> None:
+    photos = conflicting_photos(tmp_path / "photos")
+    settings = PrepareSettings(source=str(photos), image_size=8, **SHARES)
+    prepare_alone(settings, tmp_path / "one", 10 * 3 * 8 * 8)
+    manifest = Manifest.from_json(json.loads((tmp_path / "one/dataset.json").read_text()))
+    assert (manifest.label_conflicts, manifest.duplicates) == (3, 2)
+    lines = [json.loads(line) for line in (tmp_path / "one" / LABEL_CONFLICTS).read_text().splitlines()]
+    assert [(line["source"], line["label"], line["other_label"]) for line in lines] == [
+        ("green/as blue.png", "green", "blue"),
+        ("red/as blue 2.png", "red", "blue"),
+        ("red/as blue too.png", "red", "blue"),
+    ]
+    write_report(tmp_path / "one", tmp_path / "report.html")
+    report = (tmp_path / "report.html").read_text()
+    assert "The same content in two classes" in report
+    assert "green/as blue.png" in report
+
+
+def test_conflicts_are_rejected_where_that_is_asked_for(tmp_path: Path) -> None:
+    photos = conflicting_photos(tmp_path / "photos")
+    settings = PrepareSettings(source=str(photos), image_size=8, label_conflicts="reject", **SHARES)
+    manifest = prepare_data(settings, tmp_path / "out")
+    assert manifest.rejected == {"label conflict": 5}
+    assert (manifest.label_conflicts, manifest.duplicates) == (0, 2)
+    lines = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    assert lines[0] == {
+        "source": "blue/000.png",
+        "reason": "label conflict",
+        "detail": "the same content is in the class 'green' too",
+    }
+
+
+def test_first_labels_are_remembered_in_files_as_in_memory(tmp_path: Path) -> None:
+    labels = FirstLabels(tmp_path, in_memory=7)
+    contents = [number * 7919 % 101 for number in range(300)]
+    wanted: dict[int, int] = {}
+    expected = [wanted.setdefault(content, number) for number, content in enumerate(contents)]
+    found = []
+    for start in range(0, 300, 11):
+        some = contents[start : start + 11]
+        found += labels.add(some, list(range(start, start + len(some))))
+    assert found == expected
+
+
+# Tables that are of no use
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_column_that_is_there_twice_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "t.csv":
+        path.write_text("text,label,note,note,label\nx,a,,,b\ny,b,,,a\n")
+    else:
+        columns = [pa.array(["x", "y"]), pa.array(["a", "b"]), pa.array(["b", "a"])]
+        pq.write_table(pa.Table.from_arrays(columns, ["text", "label", "label"]), path)
+    with pytest.raises(UserError, match=rf"The table {name} has the column 'label' 2 times"):
+        prepare_data(settings_of(path), tmp_path / "out")
+    assert "has the column 'label' 2 times" in settings_of(path).problems_here()[0]
+
+
+def test_a_header_that_comes_again_is_no_row(tmp_path: Path) -> None:
+    lines = [f"{row['text']},{row['label']}" for row in ROWS]
+    (tmp_path / "t.csv").write_text("\n".join(["text,label", *lines[:30], "text,label", *lines[30:]]) + "\n")
+    manifest = prepare_data(settings_of(tmp_path / "t.csv"), tmp_path / "out")
+    assert (manifest.labels, manifest.rejected) == (["a", "b"], {"malformed row": 1})
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.jsonl"])
+def test_a_nested_column_of_texts_is_told_as_such(name: str, tmp_path: Path) -> None:
+    rows = [{"text": {"body": row["text"]}, "label": row["label"]} for row in ROWS]
+    if name == "t.jsonl":
+        write_rows(tmp_path / name, rows)
+        says = r"No row of .* can be used: no text \(first: t.jsonl:1: 'text' holds a nested value \(dict\)"
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+        says = r"The column 'text' of t.parquet is nested \(struct<body: string>\), and one of texts is needed"
+        assert "is nested" in settings_of(tmp_path / name).problems_here()[0]
+    for task in ("text_classification", "causal_lm"):
+        with pytest.raises(UserError, match=says) as caught:
+            prepare_data(settings_of(tmp_path / name, task=task), tmp_path / "out")
+        assert "label column" not in str(caught.value)
+
+
+def test_what_is_wrong_with_a_source_is_said_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("body;label\nx;a\n")
+    assert settings_of(tmp_path / "t.csv").problems_here() == [
+        f"The source {tmp_path}/t.csv has no column 'text'; it has body, label. "
+        "Name the columns with -p text_column=… and -p label_column=…."
+    ]
+    assert settings_of(tmp_path / "t.csv", text_column="body").problems_here() == [
+        f"The source {tmp_path}/t.csv has a single class, 'a'; a classifier needs at least two. Check the label column."
+    ]
+    (tmp_path / "no columns.jsonl").write_text('{"body": "x"}\n')
+    assert "no column 'messages'" in settings_of(tmp_path / "no columns.jsonl", task="causal_lm").problems_here()[0]
+    photos = write_photos(tmp_path / "photos", per_class=2, classes=("red",))
+    (photos / "blue").mkdir()
+    assert "a single class, 'red'" in PrepareSettings(source=str(photos)).problems_here()[0]
+    with pytest.raises(UserError, match="a single class, 'red'"):
+        prepare_data(PrepareSettings(source=str(photos)), tmp_path / "out")
+    shutil.copy(photos / "red/000.png", photos / "blue")
+    assert PrepareSettings(source=str(photos)).problems_here() == []
+
+
+# How many rows may be rejected
+
+
+def test_a_tenth_of_the_rows_may_be_rejected_unless_more_is_said(tmp_path: Path) -> None:
+    for bad, is_fine in ((6, True), (7, False)):
+        source = write_rows(tmp_path / "t.jsonl", ROWS + [{"text": "", "label": "a"}] * bad)
+        if is_fine:
+            assert prepare_data(settings_of(source), tmp_path / "out").rows_rejected == bad
+            continue
+        with pytest.raises(UserError, match=r"7 of 67 rows .* rejected, more than max_rejected=10%: 7 × no text"):
+            prepare_data(settings_of(source), tmp_path / "out")
+        for limit in ("unlimited", "", "20%", "7"):
+            assert prepare_data(settings_of(source, max_rejected=limit), tmp_path / "out").rows_rejected == bad

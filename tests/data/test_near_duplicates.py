@@ -1,0 +1,150 @@
+"""Texts that are nearly the same: found, named with what they are like, and never in two splits."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from preparing import WORDS, prepare_alone
+from tokenizers import Tokenizer
+
+from gpu_pipelines.artifacts.dataset import NEAR_DUPLICATES, SPLITS, Dataset, Manifest
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.splits.near_duplicates import Signatures, Signer, near_duplicates, shingles
+
+VOCABULARY = [f"{first}{second}" for first, second in combinations(WORDS, 2)]
+THRESHOLD = 0.7
+
+
+def document(generator: random.Random, words: int = 120) -> list[str]:
+    return generator.choices(VOCABULARY, k=words)
+
+
+def changed(words: list[str], generator: random.Random, changes: int) -> list[str]:
+    """The same text with some words replaced."""
+    other = list(words)
+    for place in generator.sample(range(len(words)), changes):
+        other[place] = "changed"
+    return other
+
+
+def jaccard(first: str, second: str) -> float:
+    one, two = shingles(first), shingles(second)
+    return len(one & two) / len(one | two)
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """200 texts; of 40 of them there is one with two words of 120 changed, of 20 one with thirty."""
+    generator = random.Random(3)
+    originals = [document(generator) for _ in range(200)]
+    near = [changed(words, generator, 2) for words in originals[:40]]
+    far = [changed(words, generator, 30) for words in originals[40:60]]
+    return [" ".join(words) for words in originals + near + far]
+
+
+@pytest.fixture(scope="module")
+def prepared(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    folder = tmp_path_factory.mktemp("near")
+    rows = [{"text": text} for text in [*texts, texts[0], ""]]
+    (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = PrepareSettings(
+        source=str(folder / "t.jsonl"),
+        task="causal_lm",
+        near_duplicates=THRESHOLD,
+        sequence_length=1024,
+        vocabulary_size=600,
+        val_fraction=0.3,
+        test_fraction=0.3,
+        packing=False,
+    )
+    return folder / "out", prepare_data(settings, folder / "out")
+
+
+def test_near_duplicates_are_left_out_and_named(prepared: tuple[Path, Manifest], texts: list[str]) -> None:
+    directory, manifest = prepared
+    assert manifest.near_duplicates == 40
+    assert manifest.duplicates == 41, "the same text once more is a duplicate as well"
+    assert manifest.rejected == {"no text": 1}
+    assert manifest.records_kept + manifest.duplicates + 1 == manifest.rows_read == 262
+    told = [json.loads(line) for line in (directory / NEAR_DUPLICATES).read_text().splitlines()]
+    found = {(entry["source"], entry["duplicate_of"]) for entry in told}
+    assert found == {(f"t.jsonl:{201 + number}", f"t.jsonl:{1 + number}") for number in range(40)}
+    for entry in told:
+        pair = [texts[int(entry[name].partition(":")[2]) - 1] for name in ("source", "duplicate_of")]
+        assert entry["similarity"] == pytest.approx(jaccard(*pair), abs=0.15)
+
+
+def test_no_two_splits_have_texts_that_are_nearly_the_same(prepared: tuple[Path, Manifest]) -> None:
+    directory, _ = prepared
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer/tokenizer.json"))
+    kept = []
+    for split in SPLITS:
+        rows = Dataset(directory).split(split)
+        tokens = rows.take(np.arange(len(rows)))["input_ids"].tolist()
+        kept.append(tokenizer.decode_batch(tokens, skip_special_tokens=True))
+    assert all(len(texts) > 20 for texts in kept)
+    for ones, others in combinations(kept, 2):
+        assert max(jaccard(one, other) for one in ones for other in others) < THRESHOLD
+
+
+def test_what_is_found_is_what_comparing_all_pairs_finds(texts: list[str]) -> None:
+    signatures = np.stack(Signer()(texts))
+    parts = Signatures([signatures[:100], signatures[100:]])
+    found = {(near.record, near.of) for near in near_duplicates(parts, THRESHOLD, np.ones(len(texts), dtype=bool))}
+    expected = {
+        (later, earlier)
+        for earlier, later in combinations(range(len(texts)), 2)
+        if np.mean(signatures[earlier] == signatures[later]) >= THRESHOLD
+    }
+    assert found == expected
+
+
+def test_a_text_like_one_that_was_left_out_itself_is_kept() -> None:
+    # Each is like the next, the first and the third are not alike: the second goes, and the third has nothing left.
+    generator = random.Random(0)
+    first = document(generator, 200)
+    second = changed(first, generator, 5)
+    third = changed(second, generator, 8)
+    signatures = np.stack(Signer()([" ".join(words) for words in (first, second, third)]))
+    similar = [float(np.mean(signatures[a] == signatures[b])) for a, b in ((0, 1), (1, 2), (0, 2))]
+    threshold = (max(similar[2], 0.3) + min(similar[:2])) / 2
+    assert similar[2] < threshold < min(similar[:2])
+    found = list(near_duplicates(Signatures([signatures]), threshold, np.ones(3, dtype=bool)))
+    assert [(near.record, near.of) for near in found] == [(1, 0)]
+
+
+def test_signatures_do_not_depend_on_case_punctuation_or_the_process() -> None:
+    first, second, third = Signer()(["A b c, d e; f.", "a B c d e f", "a b c d e g"])
+    assert (first == second).all()
+    assert (first != third).any()
+    # What two runs and two machines compare must be the same; the numbers are datasketch's for its seed.
+    assert first.dtype == np.uint32
+    assert (Signer()(["a b c d e f"])[0] == first).all()
+
+
+def test_near_duplicates_of_images_and_impossible_thresholds_are_refused() -> None:
+    assert "among texts only" in PrepareSettings(near_duplicates=0.8).problems()[0]
+    assert "near_duplicates is 1" in PrepareSettings(task="causal_lm", near_duplicates=1.0).problems()[1]
+
+
+def test_units_and_portions_do_not_change_what_is_found(
+    prepared: tuple[Path, Manifest], texts: list[str], tmp_path: Path
+) -> None:
+    for part in range(3):
+        rows = [{"text": text} for text in [*texts, texts[0], ""][part * 90 : part * 90 + 90]]
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        (tmp_path / f"parts/{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = PrepareSettings(
+        source=str(tmp_path / "parts"), task="causal_lm", near_duplicates=THRESHOLD, sequence_length=1024,
+        vocabulary_size=600, val_fraction=0.3, test_fraction=0.3, packing=False,
+    )  # fmt: skip
+    prepare_alone(settings, tmp_path / "out", 30_000)
+    manifest = Dataset(tmp_path / "out").manifest
+    assert {split: manifest.rows(split) for split in SPLITS} == {s: prepared[1].rows(s) for s in SPLITS}
+    assert manifest.near_duplicates == 40

@@ -1,0 +1,188 @@
+"""Texts to datasets: every record accounted for, every token learned once, answers alone scored."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.report import write_report
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.text.packing import Packer, packed_rows
+from gpu_pipelines.data.text.report import padding_share
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+
+HALVES = {"val_fraction": 0.25, "test_fraction": 0.25}
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def prepare(source: Path | str, directory: Path, task: str, **changes: Any) -> Manifest:
+    return prepare_data(PrepareSettings(source=str(source), task=task, **{**HALVES, **changes}), directory)
+
+
+def learned(directory: Path) -> list[str]:
+    """What is to be learned, row by row and run by run, decoded."""
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer/tokenizer.json"))
+    found = []
+    for name in SPLITS:
+        split = Dataset(directory).split(name)
+        columns = split.take(np.arange(len(split)))
+        for tokens, mask in zip(columns["input_ids"], columns["loss_mask"], strict=True):
+            runs = np.split(tokens, np.flatnonzero(np.diff(mask)) + 1)
+            marks = np.split(mask, np.flatnonzero(np.diff(mask)) + 1)
+            found += [
+                tokenizer.decode(run.tolist(), skip_special_tokens=False)
+                for run, mark in zip(runs, marks, strict=True)
+                if mark[0]
+            ]
+    return found
+
+
+def test_the_packer_keeps_every_token_and_every_boundary() -> None:
+    generator = np.random.default_rng(0)
+    packer = Packer(16)
+    documents = [np.arange(n) + 1000 * k for k, n in enumerate(generator.integers(2, 50, 200), start=1)]
+    rows = []
+    for document in documents:
+        rows += packer.add(document, np.ones(len(document), np.uint8), "x")
+    rows += packer.rest()
+    assert sum(row.records for row in rows) == 200
+    pairs = set()
+    for row in rows:
+        columns = packed_rows([row], 16, padding=0).columns
+        tokens, mask, positions = (columns[key][0] for key in ("input_ids", "loss_mask", "position_ids"))
+        assert tokens.shape == (16,)
+        for place in np.flatnonzero(mask):
+            assert positions[place] == positions[place - 1] + 1
+            pair = (int(tokens[place - 1]), int(tokens[place]))
+            assert pair not in pairs, "predicted once"
+            pairs.add(pair)
+    assert pairs == {(int(a), int(b)) for d in documents for a, b in pairwise(d)}
+    assert sum(row.used for row in rows) / (16 * len(rows)) > 0.9
+
+
+def test_classified_texts_keep_labels_and_text_and_bad_rows_have_reasons(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"body": f"text number {n} ünï", "kind": ("a", "b")[n % 2]} for n in range(80)]
+    bad = [
+        {"body": "", "kind": "a"},
+        {"body": None, "kind": "a"},
+        {"body": "x", "kind": ""},
+        {"body": "\ud800", "kind": "a"},
+    ]
+    source = write_lines(tmp_path / "t.jsonl", rows + bad)
+    with source.open("a") as file:
+        file.write("{broken\n")
+    columns = {"text_column": "body", "label_column": "kind"}
+    manifest = prepare(source, tmp_path / "out", "text_classification", sequence_length=32, **columns)
+    assert manifest.rows_read == 85
+    assert manifest.rejected == {"malformed row": 1, "no label": 1, "no text": 2, "not Unicode": 1}
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out/tokenizer/tokenizer.json"))
+    seen = {}
+    for name in SPLITS:
+        split = Dataset(tmp_path / "out").split(name)
+        got = split.take(np.arange(len(split)))
+        for tokens, length, label in zip(got["input_ids"], got["length"], got["label"], strict=True):
+            seen[tokenizer.decode(tokens[:length].tolist())] = manifest.labels[label]
+    assert seen == {row["body"]: row["kind"] for row in rows}
+    again = prepare(source, tmp_path / "again", "text_classification", sequence_length=32, **columns)
+    assert again == manifest
+    other = tmp_path / "out/tokenizer"
+    same = prepare(
+        source, tmp_path / "same", "text_classification", sequence_length=32, tokenizer=str(other), **columns
+    )
+    files = {**same.tokenizer_files, "tokenizer.json": "another"}
+    changed = Manifest.from_json({**same.to_json(), "tokenizer_files": files})
+    assert changed.fingerprint != same.fingerprint, "the tokenizer is part of what a model learns from"
+    write_report(tmp_path / "out", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "Rows by class and split" in page
+    assert "text number" in page
+
+
+def test_documents_of_a_text_file_are_between_blank_lines(tmp_path: Path) -> None:
+    documents = [f"document {n}\nsecond line <eos> {'word ' * (n % 7 * 20)}end" for n in range(60)]
+    (tmp_path / "t.txt").write_bytes("\n \n\n".join(documents).encode() + b"\n\n\xff\xfe bad")
+    manifest = prepare(tmp_path / "t.txt", tmp_path / "out", "causal_lm", sequence_length=64)
+    assert manifest.rows_read == 61
+    assert manifest.records_kept == 60
+    assert manifest.rejected == {"not UTF-8": 1}
+    whole = "".join(learned(tmp_path / "out"))
+    assert all(whole.count(f"document {n}\n") == 1 for n in range(60))
+    write_report(tmp_path / "out", tmp_path / "report.html")
+    assert "documents in them" in (tmp_path / "report.html").read_text()
+    train = Dataset(tmp_path / "out").split("train")
+    tokens = train.take(np.arange(len(train)))["input_ids"]
+    padding = TextTokenizer.read(tmp_path / "out/tokenizer").padding
+    assert padding_share(Dataset(tmp_path / "out")) == pytest.approx(float((tokens == padding).mean()))
+    assert f"{(tokens == padding).mean():.1%}" in (tmp_path / "report.html").read_text()
+
+
+def test_without_packing_a_row_holds_one_document(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", [{"text": f"short text {n}"} for n in range(60)])
+    manifest = prepare(source, tmp_path / "out", "causal_lm", sequence_length=64, packing=False)
+    assert sum(manifest.rows(split) for split in SPLITS) == 60
+
+
+def test_of_a_completion_the_prompt_is_not_learned(tmp_path: Path) -> None:
+    rows = [{"prompt": f"What is {n}?", "completion": f" It is {n}!"} for n in range(60)]
+    long = {"prompt": "x", "completion": "y z " * 500}
+    source = write_lines(tmp_path / "t.jsonl", [*rows, long])
+    manifest = prepare(source, tmp_path / "out", "causal_lm", sequence_length=64)
+    assert manifest.rejected == {"longer than sequence_length": 1}
+    assert sorted(learned(tmp_path / "out")) == sorted(f" It is {n}!<eos>" for n in range(60))
+
+
+@pytest.mark.parametrize("template", ["plain", "without marks"])
+def test_of_a_chat_the_answers_alone_are_learned(tmp_path: Path, template: str) -> None:
+    def chat(n: int) -> list[dict[str, str]]:
+        turns = [("user", f"hi {n}"), ("assistant", f"yes {n}"), ("user", "and?"), ("assistant", f"no {n}")]
+        return [{"role": role, "content": content} for role, content in turns]
+
+    source = write_lines(tmp_path / "t.jsonl", [{"messages": chat(n)} for n in range(60)] + [{"messages": [{}]}])
+    prepare(source, tmp_path / "out", "causal_lm", sequence_length=128)
+    if template == "without marks":
+        (tmp_path / "out/tokenizer/chat_template.jinja").write_text(
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+            "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+            "{% if add_generation_prompt %}<assistant>{% endif %}"
+        )
+        own = str((tmp_path / "out/tokenizer").rename(tmp_path / "own"))
+        manifest = prepare(source, tmp_path / "out", "causal_lm", sequence_length=128, tokenizer=own)
+        assert manifest.rejected == {"malformed messages": 1}
+    wanted = [f"{word} {n}<eos>" for n in range(60) for word in ("yes", "no")]
+    assert sorted(learned(tmp_path / "out")) == sorted(wanted)
+
+
+@pytest.mark.parametrize("task", ["text_classification", "causal_lm"])
+def test_the_samples_come_from_python_itself(tmp_path: Path, task: str) -> None:
+    sample = {"text_classification": "sample:docstrings", "causal_lm": "sample:documentation"}[task]
+    manifest = prepare_data(PrepareSettings(source=sample, task=task), tmp_path)
+    assert manifest.records_kept + manifest.duplicates == manifest.rows_read > 200
+    assert not manifest.rejected
+    assert len(manifest.labels) == (8 if task == "text_classification" else 0)
+
+
+def test_what_cannot_be_prepared_is_said(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", [{"words": "x"}] * 20)
+    for task, changes, message in (
+        ("causal_lm", {}, "no columns 'prompt' and 'completion'"),
+        ("text_classification", {}, "no column 'text'"),
+        ("causal_lm", {"text_column": "words", "tokenizer": str(tmp_path)}, "cannot be loaded"),
+        ("causal_lm", {"sequence_length": 4}, "sequence_length is 4"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare(source, tmp_path / "out", task, **changes)
+    with pytest.raises(UserError, match="sample:docstrings"):
+        prepare("sample:digits", tmp_path / "out", "text_classification")

@@ -1,0 +1,279 @@
+"""Which files a source is: paths, folders and patterns, here and in Cloud Storage, in every format and compression."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import storage_emulator, write_photos
+
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.data.images.sources import Record, image_records
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.files import format_of
+from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.source_files import find_source
+from gpu_pipelines.data.text.sources import text_columns, text_records
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
+
+ROWS = [{"text": f"text {number} ünï", "label": "ab"[number % 2]} for number in range(50)]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with storage_emulator("sources") as uri:
+        yield uri
+
+
+def upload(folder: Path, uri: str) -> str:
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    RemoteFolder(uri).upload(folder, names)
+    return uri
+
+
+def settings_of(source: Path | str, **changes: Any) -> PrepareSettings:
+    return PrepareSettings(**{"source": str(source), "task": "text_classification", **changes})
+
+
+def read(source: Path | str, **changes: Any) -> list[tuple[str, str, str]]:
+    settings = settings_of(source, **changes)
+    assert settings.problems() == []
+    found = find_source(settings)
+    meter = Meter(found)
+    columns = text_columns(found, settings) if settings.task == "causal_lm" else ()
+    records = [(r.source, str(r.text), r.label) for r in text_records(found, settings, meter, columns)]
+    assert meter.share == 1.0
+    return records
+
+
+def images(source: Path | str, **changes: Any) -> list[Record]:
+    settings = settings_of(source, task="image_classification", **changes)
+    found = find_source(settings)
+    return list(image_records(found, settings, Meter(found)))
+
+
+def zstd(content: bytes) -> bytes:
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
+def as_jsonl(rows: list[dict[str, str]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def as_csv(rows: list[dict[str, str]]) -> bytes:
+    return ("label,text\n" + "".join(f'{row["label"]},"{row["text"]}"\n' for row in rows)).encode()
+
+
+def as_parquet(rows: list[dict[str, str]]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), file, row_group_size=7)
+    return file.getvalue()
+
+
+def as_arrow(rows: list[dict[str, str]], new: Callable[..., Any] = pa.ipc.new_file) -> bytes:
+    table = pa.Table.from_pylist(rows)
+    file = io.BytesIO()
+    with new(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    return file.getvalue()
+
+
+FORMATS: dict[str, Callable[[list[dict[str, str]]], bytes]] = {
+    "t.jsonl": as_jsonl,
+    "t.ndjson": as_jsonl,
+    "t.jsonl.gz": lambda rows: gzip.compress(as_jsonl(rows[:20])) + gzip.compress(as_jsonl(rows[20:])),
+    "t.jsonl.zst": lambda rows: zstd(as_jsonl(rows)),
+    "t.csv": as_csv,
+    "t.csv.gz": lambda rows: gzip.compress(as_csv(rows)),
+    "t.parquet": as_parquet,
+    "t.arrow": as_arrow,
+    "t.feather": lambda rows: as_arrow(rows, pa.ipc.new_stream),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_rows_here_and_in_a_bucket(name: str, tmp_path: Path, bucket: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(FORMATS[name](ROWS))
+    wanted = [(row["text"], row["label"]) for row in ROWS]
+    upload(tmp_path / "data", f"{bucket}/{name}")
+    for source in (tmp_path / "data" / name, tmp_path / "data", f"{bucket}/{name}/{name}", f"{bucket}/{name}/*"):
+        found = read(source)
+        assert [(text, label) for _, text, label in found] == wanted, source
+        assert found[0][0].startswith(f"{name}:")
+
+
+def test_a_format_that_no_suffix_tells_can_be_given(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"part-0000{number}").write_bytes(gzip.compress(as_jsonl(ROWS[number::2])))
+    (tmp_path / "_SUCCESS.crc").write_bytes(b"x")
+    assert len(read(tmp_path, source_format="jsonl")) == 50
+    assert len(read(tmp_path / "part-*", source_format="jsonl")) == 50
+    assert settings_of(tmp_path, source_format="tar").problems()
+
+
+def test_a_pattern_takes_files_in_their_order_and_no_others(tmp_path: Path, bucket: str) -> None:
+    for number, name in enumerate(("b/2.jsonl", "b/1.jsonl", "a/9.jsonl", "a/9.csv", "a/.hidden.jsonl")):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(as_jsonl([{"text": f"of {number}", "label": "x"}]))
+    upload(tmp_path / "data", f"{bucket}/patterns")
+    for root in (str(tmp_path / "data"), f"{bucket}/patterns"):
+        assert [text for _, text, _ in read(f"{root}/*/*.jsonl")] == ["of 2", "of 1", "of 0"]
+        assert [text for _, text, _ in read(f"{root}/b/[1-5].jsonl")] == ["of 1", "of 0"]
+        assert [where for where, _, _ in read(f"{root}/**/9.jsonl")] == ["a/9.jsonl:1"]
+        with pytest.raises(UserError, match="several formats: 1 × csv, 1 × jsonl"):
+            find_source(settings_of(f"{root}/a/9.*"))
+        assert "No file matches" in settings_of(f"{root}/*.txt").problems_here()[0]
+        assert "does not exist" in settings_of(f"{root}/nowhere").problems_here()[0]
+
+
+def test_a_name_with_brackets_is_a_file_if_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "t[1].jsonl").write_bytes(as_jsonl(ROWS))
+    assert len(read(tmp_path / "t[1].jsonl")) == 50
+
+
+def test_text_files_are_read_document_by_document(tmp_path: Path, bucket: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.txt").write_bytes("\ufeffone\r\n\r\n \r\n\r\ntwo\r\nlines\r\n".encode())
+    (tmp_path / "data/b.txt.zst").write_bytes(zstd(b"\n\nthree\n\n"))
+    upload(tmp_path / "data", f"{bucket}/documents")
+    for source in (tmp_path / "data", f"{bucket}/documents"):
+        found = read(source, task="causal_lm")
+        assert [text for _, text, _ in found] == ["one", "two\r\nlines", "three"]
+        assert [where for where, _, _ in found] == ["a.txt:1", "a.txt:5", "b.txt.zst:3"]
+
+
+def test_images_of_a_bucket_are_those_of_the_folder(tmp_path: Path, bucket: str) -> None:
+    photos = write_photos(tmp_path / "photos", per_class=4)
+    (photos / "loose.png").write_bytes(b"x")
+    wanted = [(f"{kind}/{n:03}.png", kind) for kind in ("blue", "red") for n in range(4)]
+    upload(photos, f"{bucket}/photos")
+    for root in (str(photos), f"{bucket}/photos", f"{bucket}/photos/"):
+        found = images(root)
+        assert [(record.source, record.label) for record in found] == wanted
+        assert found[-1].read() == (photos / "red/003.png").read_bytes()
+    for root in (str(photos), f"{bucket}/photos"):
+        assert [(r.source, r.label) for r in images(f"{root}/*/*.png")] == wanted
+        assert [(r.source, r.label) for r in images(f"{root}/red/*1.png")] == [("001.png", "red")]
+    assert not images(f"{bucket}/photos")[0].source.startswith("gs://")
+
+
+def test_a_table_names_images_beside_itself_or_in_a_bucket(tmp_path: Path, bucket: str) -> None:
+    photos = write_photos(tmp_path / "photos", per_class=1)
+    uri = upload(photos, f"{bucket}/named")
+    rows = [
+        {"image": "red/000.png", "label": "red"},
+        {"image": f"{uri}/blue/000.png", "label": "blue"},
+        {"image": "file:///etc/passwd", "label": "x"},
+        {"image": f"{uri}/gone.png", "label": "x"},
+    ]
+    (photos / "t.jsonl").write_bytes(as_jsonl(rows))
+    upload(photos, f"{bucket}/named")
+    for table in (photos / "t.jsonl", f"{uri}/t.jsonl"):
+        found = images(table)
+        assert [r.read() for r in found[:2]] == [(photos / f"{k}/000.png").read_bytes() for k in ("red", "blue")]
+        for record in found[2:]:
+            with pytest.raises(OSError):
+                record.read()
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+SHARD = {
+    "a/0001.jpg": b"one",
+    "a/0001.cls": b"7\n",
+    "a/0002.PNG": b"two",
+    "a/0002.json": json.dumps({"kind": "cat", "label": "no"}).encode(),
+    "a/0003.left.webp": b"three",
+    "a/0003.cls": b"9",
+    "b/0003.cls": b"8",
+    "b/0004.jpg": b"four",
+    "b/0004.json": b"[1]",
+}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd], ids=["plain", "gzip", "zstd"])
+def test_tar_shards_give_images_with_the_labels_beside_them(
+    pack: Callable[[bytes], bytes], tmp_path: Path, bucket: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        (tmp_path / f"data/part-{number}.tar").write_bytes(pack(tar_of(SHARD)))
+    upload(tmp_path / "data", f"{bucket}/{pack.__name__}")
+    for source in (tmp_path / "data", f"{bucket}/{pack.__name__}/part-*.tar"):
+        found = images(source, label_column="kind")
+        assert [r.source for r in found][:6] == [
+            f"part-0.tar:{key}" for key in ("a/0001", "a/0002", "a/0003", "b/0003", "b/0004")
+        ] + ["part-1.tar:a/0001"]
+        assert [r.label for r in found][:5] == ["7", "cat", "9", "", ""]
+        assert [r.problem and r.problem.detail for r in found][3] == "no image, but .cls"
+        assert [r.read() for r in found[:3]] == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("name", ["t.jsonl.gz", "t.jsonl.zst", "t.csv.gz", "t.parquet", "t.arrow", "t.tar"])
+def test_a_file_that_was_cut_off_is_an_error_and_no_shorter_file(name: str, tmp_path: Path) -> None:
+    whole = tar_of(SHARD) if name == "t.tar" else FORMATS[name](ROWS * 100)
+    task = "image_classification" if name == "t.tar" else "text_classification"
+    # The last bytes of a tar file are empty blocks that nobody misses; after 4,608 bytes it ends between two files.
+    for kept in (len(whole) // 3, len(whole) // 2, 4608 if name == "t.tar" else len(whole) - 9):
+        (tmp_path / name).write_bytes(whole[:kept])
+        with pytest.raises(UserError, match=f"{name} is not .* that can be read"):
+            images(tmp_path / name) if name == "t.tar" else read(tmp_path / name, task=task)
+
+
+def test_the_state_of_a_source_changes_with_its_files(tmp_path: Path, bucket: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.jsonl").write_bytes(as_jsonl(ROWS))
+    uri = upload(tmp_path / "data", f"{bucket}/state")
+    seen = []
+    for _ in range(2):
+        sources = (str(tmp_path / "data"), f"{tmp_path}/data/*.jsonl", uri, f"{uri}/*.jsonl")
+        seen.append([source_fingerprint(source) for source in sources])
+        assert seen[-1] == [source_fingerprint(source) for source in sources]
+        (tmp_path / "data/a.jsonl").write_bytes(as_jsonl(ROWS[:30]))
+        upload(tmp_path / "data", uri)
+    assert all(one != two for one, two in zip(*seen, strict=True))
+
+
+def test_a_dataset_is_prepared_from_a_bucket_as_from_a_folder(tmp_path: Path, bucket: str) -> None:
+    photos = sorted(write_photos(tmp_path / "photos", per_class=30).rglob("*.png"))
+    rows = [{"image": path.read_bytes(), "label": path.parent.name} for path in photos]
+    (tmp_path / "tables").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tables/t.parquet")
+    uri = upload(tmp_path / "tables", f"{bucket}/prepared")
+    here = prepare_data(PrepareSettings(source=str(tmp_path / "photos")), tmp_path / "here")
+    there = prepare_data(PrepareSettings(source=uri), tmp_path / "there")
+    assert here.fingerprint == there.fingerprint
+    assert there.rows_read == 60
+
+
+def test_a_bucket_may_be_the_source_on_vertex_ai_and_a_folder_of_this_machine_may_not() -> None:
+    arguments = {"source": "gs://bucket/photos/*.tar", "registry": "vertex://"}
+    assert problems_on_vertex(arguments) == []
+    assert "gs://BUCKET" in problems_on_vertex({**arguments, "source": "photos"})[0]
+
+
+def test_the_format_is_told_by_the_suffix() -> None:
+    names = {"a.CSV": "csv", "a.jsonl.GZ": "jsonl", "a.parquet.gz": None, "a.tar.zst": "tar", "a.b.jpeg": "images"}
+    assert {name: format_of(name) for name in names} == names
+    assert format_of("README") is format_of("a.json") is None

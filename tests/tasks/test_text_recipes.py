@@ -1,0 +1,198 @@
+"""The recipes of text: what is scored, what a document may see, weights that are all there, adapters that vanish."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.adapters import merge_adapters
+from gpu_pipelines.tasks.building import build_model
+from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
+from gpu_pipelines.tasks.recipe import Recipe
+from gpu_pipelines.tasks.text_classification import TextClassification
+from gpu_pipelines.tasks.text_encoding import TextEncoder
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+
+CPU = torch.device("cpu")
+LANGUAGE_MODELS = ("gpt2-micro", "llama-micro", "mixtral-micro")
+LENGTH = 64
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    TextEncoder.train(["a dog and a cat and a bird"] * 20, 300, ends=False).save(directory, LENGTH)
+    return TextTokenizer.read(directory)
+
+
+def rows(tokenizer: TextTokenizer, number: int = 4, documents: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+    tokens = np.random.default_rng(seed).integers(3, tokenizer.vocabulary_size, (number, LENGTH))
+    positions = np.tile(np.arange(LENGTH // documents), (number, documents))
+    return {
+        "input_ids": tokens.astype(np.int32),
+        "loss_mask": (positions > 0).astype(np.uint8),
+        "position_ids": positions.astype(np.int32),
+    }
+
+
+def texts(tokenizer: TextTokenizer) -> dict[str, np.ndarray]:
+    lengths = np.array([3, 9, 20, 11], dtype=np.int32)
+    return {**rows(tokenizer), "length": lengths, "label": np.array([0, 1, 0, 1], dtype=np.int32)}
+
+
+def built(recipe: Recipe, name: str, rank: int = 0) -> Any:
+    torch.manual_seed(0)
+    return build_model(recipe, {"model": name, "lora_rank": rank, "lora_alpha": 8.0})
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_predictions_of_a_document_do_not_depend_on_its_neighbours(tokenizer: TextTokenizer, name: str) -> None:
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    model = built(recipe, name).eval()
+    one, two = rows(tokenizer), rows(tokenizer)
+    half = LENGTH // 2
+    two["input_ids"][:, :half] = rows(tokenizer, seed=9)["input_ids"][:, :half]
+    for columns in (one, two):
+        columns["loss_mask"][:, :half] = 0
+    alone = {key: values[:, half:] for key, values in one.items()}
+    scores = [recipe.predict(model, recipe.batch(columns, CPU)) for columns in (one, two, alone)]
+    assert torch.allclose(scores[0], scores[1], atol=1e-4)
+    assert torch.allclose(scores[0], scores[2], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_loss_is_the_mean_over_the_scored_tokens_and_zero_without_any(tokenizer: TextTokenizer, name: str) -> None:
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    model = built(recipe, name).eval()
+    model.config.output_router_logits = False
+    columns = rows(tokenizer)
+    columns["loss_mask"][:, 40:] = 0
+    columns["loss_mask"][0] = 0
+    batch = recipe.batch(columns, CPU)
+    assert batch["input_ids"].shape == (4, 40), "cut behind the last target, to a multiple of 8"
+    scores = recipe.predict(model, batch)
+    assert scores[:, 1].tolist() == [0, 38, 38, 38]
+    assert recipe.loss_terms(columns) == 3 * 38
+    assert torch.isclose(recipe.loss(model, batch), scores[:, 0].sum() / scores[:, 1].sum())
+    parts = [{k: v[rows_] for k, v in columns.items()} for rows_ in (slice(0, 2), slice(2, 4))]
+    weighted = sum(recipe.loss(model, recipe.batch(part, CPU)) * recipe.loss_terms(part) for part in parts)
+    assert torch.isclose(weighted / recipe.loss_terms(columns), recipe.loss(model, batch))
+    model.config.output_router_logits = name.startswith("mixtral")
+    nothing = recipe.loss(model.train(), recipe.batch({**columns, "loss_mask": columns["loss_mask"] * 0}, CPU))
+    assert nothing.item() == 0
+    nothing.backward()
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_padding_changes_nothing_for_a_classifier(tokenizer: TextTokenizer) -> None:
+    recipe = TextClassification(["no", "yes"], tokenizer, LENGTH)
+    model = built(recipe, "bert-micro").eval()
+    columns = texts(tokenizer)
+    batch = recipe.batch(columns, CPU)
+    assert batch["input_ids"].shape == (4, 24)
+    other = {**columns, "input_ids": columns["input_ids"].copy()}
+    for row, length in enumerate(columns["length"]):
+        other["input_ids"][row, length:] = 7
+    wanted = recipe.predict(model, batch)
+    assert torch.allclose(recipe.predict(model, recipe.batch(other, CPU)), wanted, atol=1e-6)
+    first = {key: values[:1] for key, values in columns.items()}
+    assert torch.allclose(recipe.predict(model, recipe.batch(first, CPU)), wanted[:1], atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, "bert-micro"])
+def test_a_trained_model_predicts_the_same_after_export(
+    tokenizer: TextTokenizer, tmp_path: Path, name: str, rank: int
+) -> None:
+    classifies = name == "bert-micro"
+    recipe: Any = TextClassification(["no", "yes"], tokenizer, LENGTH)
+    if not classifies:
+        recipe = CausalLanguageModel(tokenizer, LENGTH)
+    model = built(recipe, name, rank)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    batch = recipe.batch(texts(tokenizer) if classifies else rows(tokenizer), CPU)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    losses = []
+    for _ in range(8):
+        loss = recipe.loss(model, batch)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None for p in model.parameters() if p.requires_grad), "DDP waits for every gradient"
+        optimizer.step()
+    assert losses[-1] < losses[0]
+    if rank:
+        moved = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+        assert all("lora_" in key or key.startswith("classifier.") for key in moved)
+        assert ("classifier.weight" in moved) == classifies
+    with torch.no_grad():
+        wanted = recipe.predict(model.eval(), batch)
+    recipe.export(merge_adapters(model), tmp_path)
+    assert not any("lora" in key for key in load_file(tmp_path / "model.safetensors"))
+    again = type(recipe).for_exported(tmp_path)
+    with torch.no_grad():
+        got = again.predict(again.load_exported(tmp_path).eval(), batch)
+    assert torch.allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    assert again.tokenizer.fingerprint() == tokenizer.fingerprint()
+    assert classifies or json.loads((tmp_path / "config.json").read_text()).get("use_cache", True)
+
+
+@pytest.mark.parametrize("change", ["missing", "unexpected", "shape"])
+def test_a_weight_that_does_not_fit_is_an_error(tokenizer: TextTokenizer, tmp_path: Path, change: str) -> None:
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    recipe.export(built(recipe, "llama-micro"), tmp_path)
+    recipe.build_model(str(tmp_path))
+    weights = load_file(tmp_path / "model.safetensors")
+    key = "model.layers.0.mlp.up_proj.weight"
+    if change == "missing":
+        del weights[key]
+    elif change == "unexpected":
+        weights["model.layers.9.mlp.up_proj.weight"] = weights[key].clone()
+    else:
+        weights[key] = weights[key][:5].clone()
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="do not fit its architecture"):
+        recipe.build_model(str(tmp_path))
+
+
+def test_another_head_is_new_and_another_backbone_an_error(
+    tokenizer: TextTokenizer, tmp_path: Path, capsys: Any
+) -> None:
+    two = TextClassification(["no", "yes"], tokenizer, LENGTH)
+    model = built(two, "bert-micro")
+    two.export(model, tmp_path)
+    three = TextClassification(["a", "b", "c"], tokenizer, LENGTH).build_model(str(tmp_path))
+    assert three.get_parameter("classifier.weight").shape[0] == 3
+    key = "bert.encoder.layer.1.output.dense.weight"
+    assert torch.equal(three.get_parameter(key), model.get_parameter(key))
+    assert "classifier.weight" in capsys.readouterr().out
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights[key]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=key):
+        two.build_model(str(tmp_path))
+
+
+def test_a_configuration_alone_is_trained_from_scratch_with_the_datas_vocabulary(
+    tokenizer: TextTokenizer, tmp_path: Path
+) -> None:
+    shape = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 50257}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    model = CausalLanguageModel(tokenizer, LENGTH).build_model(str(tmp_path))
+    assert model.config.vocab_size == tokenizer.vocabulary_size
+    with pytest.raises(UserError, match="sequence_length=64"):
+        CausalLanguageModel(tokenizer, 65).build_model(str(tmp_path))
+
+
+def test_a_model_that_looks_across_documents_is_refused(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    shape = {"model_type": "bloom", "hidden_size": 32, "n_layer": 1, "n_head": 2}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    with pytest.raises(UserError, match="from one document of a row"):
+        CausalLanguageModel(tokenizer, LENGTH).build_model(str(tmp_path))
