@@ -82,7 +82,7 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
     Returns:
         An `<svg>` element.
     """
-    with _drawn(title, 4.6, 3.9) as (axes, svg):
+    with _drawn(title, 4.6, 4.5) as (axes, svg):
         rows = np.array([entry["rows"] for entry in bins], dtype=float)
         axes.plot([0, 1], [0, 1], color=_INK, alpha=0.5, linewidth=1, linestyle=":", label="right as often as it says")
         lows, widths = [entry["low"] for entry in bins], [entry["high"] - entry["low"] for entry in bins]
@@ -95,7 +95,8 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
         axes.set_xlabel("probability of the predicted class", color=_INK)
         axes.set_ylabel("share that is right", color=_INK)
         axes.grid(color=_INK, alpha=0.12)
-        axes.legend(frameon=False, labelcolor=_INK, loc="best", fontsize=9)
+        # Below the axes: within them a line could run through it.
+        axes.figure.legend(frameon=False, labelcolor=_INK, loc="outside lower left", fontsize=9)
     return svg[0]
 
 

@@ -92,6 +92,20 @@ def test_quota_that_is_too_little_exits_1_and_says_what_to_ask_for(quotas: Googl
     assert report["command"] in run(*arguments)[1]
 
 
+def test_what_is_told_of_quota_and_refresh_is_wrapped_between_words(
+    quotas: GoogleApis, compute_engine: GoogleApis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, asked, _ = run("quota", "h100:8", "--nodes", "4", "--region", "europe-west4", "--project", "my-project")
+    _, made, _ = run("catalog", "refresh", "--project", "p", "--output", str(tmp_path))
+    # What is pasted is one line, however long.
+    lines = [line for line in (asked + made).splitlines() if not line.startswith("  gcloud ")]
+    assert not [line for line in lines if len(line) > 80 and len(line.split()) > 1]
+    assert METRIC in asked
+    assert str(tmp_path) in made
+    assert "moon-north1" in made
+
+
 def test_a_region_without_a_row_of_its_own_has_the_default(quotas: GoogleApis) -> None:
     status, out, _ = run("quota", "h100:8", "--region", "us-east4", "--project", "p", "--json")
     assert status == 1

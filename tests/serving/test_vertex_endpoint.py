@@ -260,6 +260,12 @@ def test_the_command_deploys_what_an_alias_names(
     assert "made the endpoint projects/" in done.stdout
     assert "animals@champion gets 100 percent of the requests" in done.stdout
     assert state_of(vertex_api) == (["1"], {"1": 100})
+    monkeypatch.setenv("COLUMNS", "80")
+    again = CliRunner().invoke(app, ["models", "deploy", "animals@champion", "--endpoint", "animals"])
+    assert "is deployed to animals already" in again.stdout
+    # A line that is wider than the terminal is a name.
+    assert not [line for line in again.stdout.splitlines() if len(line) > 80 and len(line.split()) > 1]
+    monkeypatch.delenv("COLUMNS")
     refused = CliRunner().invoke(app, ["models", "deploy", "animals", "--endpoint", "a", "--registry", "./registry"])
     assert "./registry is not a registry of Vertex AI" in str(refused.exception)
 
