@@ -62,8 +62,8 @@ def quotas(apis: GoogleApis) -> GoogleApis:
     return apis
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = command("accelerators", *arguments)
+def run(*arguments: str, columns: int = 0) -> tuple[int, str, str]:
+    result = command("accelerators", *arguments, columns=columns)
     return result.status, result.out, result.err
 
 
@@ -89,6 +89,21 @@ def test_quota_that_is_too_little_exits_1_and_says_what_to_ask_for(quotas: Googl
         "--dimensions=region=europe-west4 --project=my-project"
     )
     assert report["command"] in run(*arguments)[1]
+
+
+def test_what_is_told_of_quota_and_refresh_is_wrapped_between_words(
+    quotas: GoogleApis, compute_engine: GoogleApis, tmp_path: Path
+) -> None:
+    _, asked, _ = run(
+        "quota", "h100:8", "--nodes", "4", "--region", "europe-west4", "--project", "my-project", columns=80
+    )
+    _, made, _ = run("catalog", "refresh", "--project", "p", "--output", str(tmp_path), columns=80)
+    # What is pasted is one line, however long.
+    lines = [line for line in (asked + made).splitlines() if not line.startswith("  gcloud ")]
+    assert not [line for line in lines if len(line) > 80 and len(line.split()) > 1]
+    assert METRIC in asked
+    assert str(tmp_path) in made
+    assert "moon-north1" in made
 
 
 def test_a_region_without_a_row_of_its_own_has_the_default(quotas: GoogleApis) -> None:

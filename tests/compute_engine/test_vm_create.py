@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,14 @@ def test_a_gpu_on_n1_is_attached_in_the_next_zone_where_the_first_has_none_left(
         "logging.write",
         "monitoring.write",
     }
+
+
+def test_what_is_told_is_wrapped_between_words_and_commands_are_one_line(compute_api: ComputeApi) -> None:
+    done = command("vm", "create", "--accelerator", "h100:2", "--zone", "us-central1-a", *HERE, columns=80)
+    assert done.status == 0, done.err
+    assert "Compute Engine sells this shape" in " ".join(done.err.split())
+    assert max(map(len, done.err.splitlines())) <= 80
+    assert re.search(r"^delete: gcloud compute instances delete .* --project=my-project$", done.out, re.MULTILINE)
 
 
 def test_a_spot_vm_without_an_external_address_and_with_a_time_limit(compute_api: ComputeApi) -> None:

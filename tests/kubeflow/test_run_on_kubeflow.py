@@ -177,6 +177,8 @@ def test_a_service_that_is_out_for_a_moment_does_not_end_the_following(
 def test_a_run_that_is_not_there_ends_the_following_at_once(folder: Path, kfp_api: KfpApi) -> None:
     followed = command(folder, "follow", "3f0c", "--target", "kubeflow", "--interval", "60")
     assert (followed.status, "Run 3f0c not found" in followed.err) == (2, True), followed.err
+    assert "The run goes on" not in followed.err
+    assert "kubeflow_namespace" in followed.err
     assert len([request for request in kfp_api.state.requests if request.endswith("runs/3f0c")]) == 1
 
 
@@ -264,7 +266,8 @@ def test_ctrl_c_leaves_the_run(folder: Path, kfp_api: KfpApi, compiled: Path) ->
 def test_a_run_is_cancelled(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
     assert on_kubeflow(folder, compiled).status == 0
     ((run_id, run),) = kfp_api.state.runs.items()
-    assert f"asked to cancel {run_id}" in done(folder, "cancel", run_id, "--target", "kubeflow")
+    cancelled = done(folder, "cancel", run_id, "--target", "kubeflow")
+    assert cancelled == f"asked to cancel {run_id}\nconsole: {kfp_api.url}/#/runs/details/{run_id}\n"
     assert run["state"] == "CANCELED"
     followed = command(folder, "follow", run_id, "--target", "kubeflow", "--interval", "0.1")
     assert followed.status == 1
@@ -389,7 +392,8 @@ def test_the_life_of_a_schedule(folder: Path, kfp_api: KfpApi, compiled: Path) -
     assert document[0]["display_name"] == "weekly"
     done(folder, "schedule", "delete", "weekly", "--target", "kubeflow")
     assert kfp_api.state.recurring == {}
-    assert command(folder, "schedule", "pause", "weekly", "--target", "kubeflow").status == 2
+    gone = command(folder, "schedule", "pause", "weekly", "--target", "kubeflow")
+    assert (gone.status, "There are no schedules here" in gone.err) == (2, True), gone.err
 
 
 @pytest.mark.parametrize(

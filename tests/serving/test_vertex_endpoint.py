@@ -259,6 +259,10 @@ def test_the_command_deploys_what_an_alias_names(
     assert "made the endpoint projects/" in done.out
     assert "animals@champion gets 100 percent of the requests" in done.out
     assert state_of(vertex_api) == (["1"], {"1": 100})
+    again = command("models", "deploy", "animals@champion", "--endpoint", "animals", columns=80)
+    assert "is deployed to animals already" in again.out
+    # A line that is wider than the terminal is a name.
+    assert not [line for line in again.out.splitlines() if len(line) > 80 and len(line.split()) > 1]
     refused = command("models", "deploy", "animals", "--endpoint", "a", "--registry", "./registry")
     assert refused.status == 2
     assert "./registry is not a registry of Vertex AI" in refused.err
