@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any
 
 from gpu_pipelines.accelerators.catalog import Catalog, Gpu, load_catalog
-from gpu_pipelines.accelerators.cost import RegionPrice, estimate_cost
+from gpu_pipelines.accelerators.cost import RegionPrice, estimate_cost, price_in
 from gpu_pipelines.accelerators.fitting import fitting, smallest
 from gpu_pipelines.accelerators.memory_estimate import RUNTIME_GB, USABLE, MemoryEstimate
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
@@ -317,12 +317,8 @@ def _option(
 
 def _other_steps_usd(catalog: Catalog, region: str) -> float:
     """What the machines of the other steps cost; nothing where the region has no price for them."""
-    machine = catalog.machine_types[OTHER_STEPS_MACHINE]
-    parts = (
-        (catalog.prices.get(("n1", "vcpu", region)), machine.vcpus),
-        (catalog.prices.get(("n1", "memory_gb", region)), machine.memory_gb),
-    )
-    return OTHER_STEPS_HOURS * sum((price.on_demand or 0.0) * amount for price, amount in parts if price)
+    price = price_in(catalog, None, 0, catalog.machine_types[OTHER_STEPS_MACHINE], region)
+    return OTHER_STEPS_HOURS * (price.on_demand or 0.0) if price else 0.0
 
 
 def _estimated(option: Option, gpu: Gpu, workload: Workload, wishes: Wishes) -> Option:
