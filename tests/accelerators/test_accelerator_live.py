@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import new_gpu
 import pytest
 from command_line import command
 from conftest import GPU_PIPELINES
@@ -282,6 +283,20 @@ def test_refresh_rebuilds_prices_and_places_in_the_same_form(
     assert chosen.regions == ("us-central1",)
     assert estimate_cost(chosen, catalog=load_catalog()).here.on_demand == h100.on_demand
     assert run("plan", "h100:8", "--region", "us-east1")[0] == 2
+
+
+def test_refresh_finds_the_machines_that_were_added_to_the_catalog_and_no_others(
+    compute_engine: GoogleApis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_gpu.add_to(tmp_path)
+    monkeypatch.setenv("GPU_PIPELINES_CATALOG", str(tmp_path))
+    compute_engine.machines["us-central1-c"] = [
+        machine("zz9-alpha-8g", "nvidia-x900-400gb", 8),
+        machine("zz9-beta-8g", "nvidia-x900-400gb", 8),
+    ]
+    assert run("catalog", "refresh", "--project", "p")[0] == 0
+    found = Catalog(tmp_path).availability["x900", "us-central1"]
+    assert (found.zones, found.machine_families) == (("us-central1-c",), ("zz9-alpha",))
 
 
 def test_a_refreshed_file_reads_back_and_writes_the_same_bytes(compute_engine: GoogleApis, tmp_path: Path) -> None:
