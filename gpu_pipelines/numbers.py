@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 LARGEST_WHOLE_NUMBER = 2**53  # KFP passes numbers as doubles
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -18,6 +19,21 @@ def number_of(text: str) -> float:
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is not a number")
     return float(text)
+
+
+def as_number(kind: type, value: Any) -> Any:
+    """A number out of JSON as an int or a float, if it stays the same number; any other value as it is.
+
+    JSON of Google's services has a point in every number, other JSON in none that is whole. As another type the number
+    would be equal, but not the same text in a digest.
+
+    Args:
+        kind: the type that is wanted; the value is returned as it is where that is neither int nor float.
+        value: anything.
+    """
+    if kind not in (int, float) or type(value) not in (int, float) or not math.isfinite(value):
+        return value
+    return kind(value) if kind(value) == value else value
 
 
 def finite_or_none(value: float) -> float | None:

@@ -51,5 +51,5 @@ def comment(text: str) -> str:
 
 
 def fits_one_line(text: str) -> bool:
-    """Whether a text can stand in a comment, and in a command there, as it is."""
+    """Whether a text can be written unchanged into a comment, or into a command in one."""
     return _UNFIT.search(text) is None

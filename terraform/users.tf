@@ -1,4 +1,5 @@
-# What people need to run, upload, schedule and follow. Files and repositories are granted on the resource.
+# What people need: users, to run, upload, schedule and follow; vm_creators, for `gpu-pipelines vm create`. Files and
+# repositories are granted on the resource.
 locals {
   # serviceUsageViewer is for `gpu-pipelines doctor`, which looks whether the APIs are on.
   roles_of_users = [
@@ -6,21 +7,29 @@ locals {
     "roles/logging.viewer",
     "roles/serviceusage.serviceUsageViewer",
   ]
+  # To create, start, stop and delete VMs, look at their serial port and log. Compute Engine gives its role on a
+  # project, not on VMs that are not there yet.
+  roles_of_vm_creators = ["roles/compute.instanceAdmin.v1", "roles/logging.viewer"]
   # legacyBucketReader is for storage.buckets.get, as in runner.tf.
   roles_of_users_on_bucket = ["roles/storage.objectUser", "roles/storage.legacyBucketReader"]
 }
 
+# One resource for both: with two, a role that somebody has as both would go with the first of them.
 resource "google_project_iam_member" "users" {
-  for_each = { for pair in setproduct(var.users, local.roles_of_users) : "${pair[0]} ${pair[1]}" => pair }
-  project  = var.project
-  role     = each.value[1]
-  member   = each.value[0]
+  for_each = { for pair in setunion(
+    setproduct(var.users, local.roles_of_users),
+    setproduct(var.vm_creators, local.roles_of_vm_creators),
+  ) : "${pair[0]} ${pair[1]}" => pair }
+  project = var.project
+  role    = each.value[1]
+  member  = each.value[0]
 
   depends_on = [google_project_service.needed]
 }
 
+# VMs run as the account that pipelines and jobs run as.
 resource "google_service_account_iam_member" "users_act_as_runner" {
-  for_each           = var.users
+  for_each           = setunion(var.users, var.vm_creators)
   service_account_id = google_service_account.runner.name
   role               = "roles/iam.serviceAccountUser"
   member             = each.value

@@ -25,6 +25,8 @@ LONGEST = ("pipeline", "training")
 
 # Output is as wide as it needs to be, wherever the tests are started.
 os.environ.pop("COLUMNS", None)
+# Several tests run at the same time, and of models so small further threads only wait for each other, busily.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
 PIPELINE = "train_evaluate_upload"
 
@@ -99,6 +101,19 @@ def storage_emulator(bucket: str) -> Iterator[str]:
             yield f"gs://{bucket}"
     finally:
         server.stop()
+
+
+@pytest.fixture
+def no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is known of a project: by no variable, by no configuration of gcloud, by no file."""
+    from gpu_pipelines.project_settings import VARIABLES
+
+    for variables in VARIABLES.values():
+        for name in variables:
+            monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("CLOUDSDK_ACTIVE_CONFIG_NAME", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

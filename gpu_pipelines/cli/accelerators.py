@@ -134,8 +134,8 @@ def advise(
     Describe the job by --parameters and --tokens or --samples; or give what a trial run measured.
     """
     with _errors_exit_2(as_json):
-        from gpu_pipelines.accelerators.advice import Wishes
         from gpu_pipelines.accelerators.advice import advise as rank
+        from gpu_pipelines.accelerators.option import Wishes
         from gpu_pipelines.accelerators.workload import Workload, parse_quantity
         from gpu_pipelines.cli import accelerator_views as views
 

@@ -148,7 +148,7 @@ class Application(typer.Typer):
 
 
 def told_usage_error(error: Any) -> str:
-    """A command line that cannot be read, as all other errors are told: what is wrong, then what to do."""
+    """Shows an unreadable command line in the form of all other errors: what is wrong, then what to do."""
     problem = error.format_message()
     option = getattr(error, "option_name", "")
     if option and hasattr(error, "possibilities"):

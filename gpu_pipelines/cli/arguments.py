@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, number_of
+from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
 
@@ -153,7 +153,7 @@ def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parame
 def as_taken(
     arguments: Mapping[str, Any], known: Mapping[str, Parameter], fields: Mapping[str, Parameter]
 ) -> dict[str, Any]:
-    """The values of all parameters as the pipeline takes them: those of `advanced`, where they differ, in that one.
+    """The values as the pipeline takes them: fields of `advanced` stand in it, if they differ from their defaults.
 
     Args:
         arguments: the values, by the parameters' own names.
@@ -190,8 +190,8 @@ def _parameter(definition: Mapping[str, Any]) -> Parameter:
 
 
 def _stored(kind: str, value: Any) -> Any:
-    """A value as a compiled file or the service holds it, where every number has a point."""
-    return int(value) if kind == "Integer" and value is not None else value
+    """A value of a compiled file or of the service, where every number has a point."""
+    return as_number(int, value) if kind == "Integer" else value
 
 
 def all_arguments(

@@ -62,6 +62,7 @@ def run(
     An option that a single target has begins with its name.
     """
     from gpu_pipelines.cli.arguments import checked_values, given_values
+    from gpu_pipelines.cli.data_check import require_usable_data
     from gpu_pipelines.targets.target import Request
 
     here = not hasattr(target, "submit")
@@ -71,6 +72,8 @@ def run(
     request = Request(pipeline, given_values(param or [], params), cache)
     compiled = target.load(request)
     values = checked_values(compiled, target, param or [], params)
+    if not here:
+        require_usable_data(compiled, values)
     compiled = target.fitted(compiled, request, values)
     submission = target.submission(compiled, request, values)
     for line in compiled.told:

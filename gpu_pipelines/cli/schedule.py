@@ -51,12 +51,14 @@ def create(
 ) -> None:
     """Create a schedule of an uploaded version. A tag is resolved to the version that it names now."""
     from gpu_pipelines.cli.arguments import checked_values
+    from gpu_pipelines.cli.data_check import warn_of_data
     from gpu_pipelines.targets.cron import parse_cron
 
     when = parse_cron(cron, time_zone)
     timing = _timing(when, start, end, max_concurrent)
     compiled = target.schedules.version(pipeline)
     values = checked_values(compiled, target, param or [], params)
+    warn_of_data(compiled, values)
     submission = target.schedules.submission(name, timing, compiled, values, cache)
     _send(target, submission, compiled.told, "created", dry_run=dry_run, as_json=as_json)
 
@@ -121,6 +123,7 @@ def update(
     from dataclasses import replace
 
     from gpu_pipelines.cli.arguments import checked_values
+    from gpu_pipelines.cli.data_check import warn_of_data
     from gpu_pipelines.targets.cron import parse_cron
 
     if not hasattr(target.schedules, "contents"):
@@ -139,6 +142,7 @@ def update(
     if pipeline or param or params:
         compiled, before = target.schedules.contents(found, pipeline)
         values = checked_values(compiled, target, param or [], params, before)
+        warn_of_data(compiled, values)
     submission = target.schedules.submission(name, timing, compiled, values, found=found)
     _send(target, submission, [], "changed", dry_run=dry_run, as_json=as_json)
 

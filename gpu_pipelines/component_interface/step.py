@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.numbers import as_number
 from gpu_pipelines.targets.environment import RUN, STORAGE
 
 Settings = TypeVar("Settings")
@@ -27,29 +27,18 @@ PLACE = "place"
 def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
     """Makes a settings dataclass of those arguments that have the names of its fields, with the types of these."""
     found = {
-        field.name: _as_the_default(arguments[field.name], field.default)
+        field.name: as_number(type(field.default), arguments[field.name])
         for field in fields(settings)  # type: ignore[arg-type]
         if field.name in arguments
     }
     return settings(**found)
 
 
-def _as_the_default(value: Any, default: Any) -> Any:
-    """A number with the type of a default: services hand 15 over for 15.0, and 2.0 for 2.
-
-    As another number it would be equal, but not the same text in a digest of the settings.
-    """
-    kind = type(default)
-    if kind not in (int, float) or not isinstance(value, (int, float)) or isinstance(value, bool):
-        return value
-    return kind(value) if math.isfinite(value) and value == kind(value) else value
-
-
 def with_advanced(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of a component in which those that are named in its input `advanced` have the values given there.
 
     Args:
-        arguments: the inputs by name. Of a service's JSON every number has a point; it gets the type of the input.
+        arguments: the inputs by name. A number in `advanced` gets the type of the input that it stands for.
 
     Raises:
         UserError: `advanced` names something that is no input.
@@ -58,7 +47,7 @@ def with_advanced(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in (arguments.get("advanced") or {}).items():
         if name not in merged:
             raise UserError(f"advanced has a field {name[:80]!r}.", nearest(name, sorted(merged)))
-        merged[name] = _as_the_default(value, merged[name])
+        merged[name] = as_number(type(merged[name]), value)
     return merged
 
 

@@ -6,12 +6,12 @@ The parameters are those of the steps' settings. This module is imported in a st
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.numbers import as_number
 
 ADVANCED = "advanced"
 #: The parameters that stand in a pipeline's form one by one; all others are fields of `advanced`.
@@ -96,28 +96,22 @@ def read_advanced(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> tupl
             continue
         wanted = type(defaults[name])
         try:
-            read[name] = typed(wanted, value)
+            read[name] = _typed(wanted, value)
         except ValueError:
             problems.append(f"{name} (in advanced) takes {_CALLED[wanted]}; got {json.dumps(value)[:80]}.")
     return read, problems
 
 
-def typed(wanted: Any, value: Any) -> Any:
-    """A value out of JSON as a step takes it: JSON of a service has a point in every number.
+def _typed(wanted: type, value: Any) -> Any:
+    """A value out of JSON as a step takes it.
 
     Raises:
         ValueError: it is of another type.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if wanted is int and is_number and math.isfinite(value) and value == int(value):
-        return int(value)
-    if wanted is float and is_number:
-        return float(value)
-    if wanted in (str, bool, dict) and isinstance(value, wanted):
-        return value
-    if wanted is list and isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return value
-    raise ValueError(value)
+    typed = as_number(wanted, value)
+    if type(typed) is not wanted or (wanted is list and not all(isinstance(item, str) for item in value)):
+        raise ValueError(value)
+    return typed
 
 
 def by_step(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ from gpu_pipelines.targets.environment import STORAGE
 
 #: The outputs of the component that hold parameters, in their order.
 _STEPS = ("prepare", "train", "evaluate", "upload", "watch")
-#: Where somebody is told how a run ended.
+#: The target that sends mails about the end of a run.
 _TOLD = "vertex"
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
-from gpu_pipelines.own_code import why_not_there
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.tasks import Metric, task_named
 
@@ -90,7 +91,7 @@ class EvaluationSettings:
         if not self.scoring_function:
             return []
         place, _, name = self.scoring_function.rpartition(":")
-        why = why_not_there(place, name, self.scoring_file)
+        why = _why_not_there(place, name, self.scoring_file)
         return [f"scoring_function is {self.scoring_function!r}: {why}"] if why else []
 
     @property
@@ -121,3 +122,43 @@ class EvaluationSettings:
 
     def _known_metrics(self, task: str) -> dict[str, Metric] | None:
         return None if self.scoring_function else task_named(task).metrics
+
+
+def _why_not_there(module: str, name: str, file: Path | None) -> str:
+    """Why a function cannot be imported, as far as the text of its module says; empty if nothing speaks against it.
+
+    The packages around a module are imported, the module itself is not: it may need a GPU.
+    """
+    if file is None:
+        try:
+            spec = find_spec(module)
+        except (Exception, SystemExit) as error:
+            return f"{module} cannot be imported: {type(error).__name__}: {error}."
+        if spec is None:
+            return f"There is no module {module}. Add it to the image, or give a file."
+        if not (spec.origin and spec.origin.endswith(".py")):
+            return ""
+        file = Path(spec.origin)
+    elif not file.is_file():
+        return f"There is no file {file}."
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{module} cannot be imported: {error}."
+    names = _names_in(tree)
+    return "" if names is None or name in names else f"{module} has no {name}. {nearest(name, sorted(names))}"
+
+
+def _names_in(tree: ast.Module) -> set[str] | None:
+    """The names that a module may have; None where it takes all those of another."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            if any(alias.name == "*" for alias in node.names):
+                return None
+            found.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    return None if "__getattr__" in found else found

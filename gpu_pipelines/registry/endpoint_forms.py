@@ -47,7 +47,7 @@ class HuggingFaceForm:
         (name, value), scores = next(iter(instance.items())), expected.get("scores")
         if scores is None:
             return value, {"max_new_tokens": 1}
-        # A text that is too long is cut, as it was in the evaluation, where the pipeline is told to.
+        # If the pipeline is told to, it cuts texts that are too long, as the evaluation did.
         return value, {"top_k": len(scores), **({"truncation": True} if name == "text" else {})}
 
     def prediction(self, answer: Any) -> dict[str, Any] | None:

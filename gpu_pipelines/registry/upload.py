@@ -77,14 +77,9 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
         champion_seen=evaluation.champion_version,
         check=_smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
     )
-    aliases = ", ".join(version.aliases)
-    if version.added:
-        print(f"added {version.name} version {version.number} ({aliases})", flush=True)
-    else:
-        print(
-            f"nothing was added: {version.name} version {version.number} ({aliases}) is the same model, byte for byte",
-            flush=True,
-        )
+    told = f"{version.name} version {version.number} ({', '.join(version.aliases)})"
+    same = f"nothing was added: {told} is the same model, byte for byte"
+    print(f"added {told}" if version.added else same, flush=True)
     champion = registry.champion(name)
     if passed and champion is not None and champion.number not in (version.number, evaluation.champion_version):
         print(

@@ -83,7 +83,7 @@ class Batcher:
     """Predicts rows, as many at once as are there, in turns that are fair to all requests.
 
     While the model is busy rows gather by themselves. A batch that is not full waits for requests that are being
-    prepared, and only for those, so that a single client never waits. Rows of which a text is written go on together,
+    prepared, and only for those, so that a single client never waits. Rows whose text is being written go on together,
     and new ones join them between two tokens. A request that is given up takes its rows with it.
 
     Args:
@@ -132,7 +132,7 @@ class Batcher:
 
     @property
     def writing(self) -> int:
-        """Rows of which a text is being written, or waits for it."""
+        """Rows whose text is being written, or that wait for that."""
         return len(self._to_write) + len(self._writing)
 
     @contextmanager

@@ -49,7 +49,7 @@ class Connections:
         return Connection(self, **arguments)
 
     def added(self, connection: Connection) -> None:
-        """Counts a connection, and closes another for it if there are too many."""
+        """Counts a connection; if there are too many, closes another one."""
         self.open.add(connection)
         if len(self.open) <= self._most:
             return
@@ -174,7 +174,7 @@ _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavail
 
 
 def _most_connections(wanted: int) -> int:
-    """So many connections as are wanted and as the process may have files, of which it may have more if it asks."""
+    """The connections wanted, or as many as the process may open files; raises that limit where it can."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted + _OTHER_FILES:
         soft = min(hard, wanted + _OTHER_FILES) if hard != resource.RLIM_INFINITY else wanted + _OTHER_FILES

@@ -86,7 +86,7 @@ class FairDecoder:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(pending.row())
-                except Exception as error:  # of one instance, and for whoever waits for it
+                except Exception as error:  # goes to whoever waits for this instance
                     future.set_exception(error)
             with self._changed:
                 self._at_once -= pending.pixels

@@ -19,7 +19,7 @@ from gpu_pipelines.serving.settings import ServerSettings
 if TYPE_CHECKING:
     from gpu_pipelines.serving.predictors import Predictor
 
-#: Wrong instances that are told of in one answer.
+#: An answer names at most so many wrong instances.
 _MOST_TOLD = 5
 #: What is answered within so many seconds is not worth watching its client.
 _SOON = 0.25

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from gpu_pipelines import __version__
 from gpu_pipelines.dag.places import DATA, FILE, REGISTRY, Place, lost_registry
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.options import declared, flag_of, given
+from gpu_pipelines.project_settings import ProjectSettings, how_to_give
+from gpu_pipelines.targets.options import declared, flag_of, given, no_accelerator
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.local.log import Observer
@@ -79,6 +79,23 @@ class Request:
     def is_name(self) -> bool:
         """Whether it is the name of a pipeline, which is compiled."""
         return not self.is_file and "://" not in self.pipeline
+
+    def require(self, target: Target, *names: str) -> None:
+        """Checks that all is given that a command needs, so that nobody is sent from one missing setting to the next.
+
+        Args:
+            target: its options and settings; a pipeline that is compiled for it needs an image and an accelerator.
+            names: of the settings that the command itself needs.
+
+        Raises:
+            UserError: lists all that is missing.
+        """
+        needed = [*names, "image"] if self.is_name else names
+        missing = [how_to_give(name) for name in needed if not getattr(target.settings, name)]
+        if self.is_name and not target.options.accelerator:
+            missing.append(no_accelerator(target.title))
+        if missing:
+            raise UserError.of_all(missing)
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,9 @@ def _signals() -> Iterator[_Told]:
 
 
 def _prepare_network(cluster: Cluster) -> None:
-    """Lets Gloo use the interface that leads to the other nodes, or the loopback where there are none.
+    """Lets Gloo use the interface that leads to the other nodes; on a single node, the loopback.
 
-    By itself it takes the one of the host's name, which need not resolve, or not to this machine.
+    By default it resolves the host's name, which may fail or give the address of another machine.
     """
     alone = cluster.nodes == 1
     interface = interface_of(_LOOPBACK if alone else address_towards(cluster))

@@ -103,18 +103,15 @@ def train_model(
         _announce(dataset.manifest, settings, devices, cluster)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
-        job = Path(scratch) / "job.json"
-        staging = Path(scratch) / "staging"
-        write_document(
-            job,
-            {
-                "dataset": str(dataset_directory),
-                "checkpoint_uri": checkpoint_uri,
-                "staging": str(staging),
-                "devices": asdict(devices),
-                "settings": asdict(settings),
-            },
-        )
+        job, staging = Path(scratch) / "job.json", Path(scratch) / "staging"
+        document = {
+            "dataset": str(dataset_directory),
+            "checkpoint_uri": checkpoint_uri,
+            "staging": str(staging),
+            "devices": asdict(devices),
+            "settings": asdict(settings),
+        }
+        write_document(job, document)
         if devices.kind == "cpu":
             _keep_memory()
         with output_may_break():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,12 @@ ONLY_IN = {
 }
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    return frozenset(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -200,3 +207,10 @@ def test_what_both_pipelines_take_is_the_same_in_both() -> None:
     }
     fields, more = (advanced_defaults(load_request(name).SETTINGS) for name in PIPELINES)
     assert more == {**fields, "min_champion_age_days": 0.0}
+
+
+def test_every_compiled_file_that_a_document_names_is_published() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {path for page in pages for path in re.findall(r"compiled/[\w/-]+\.yaml", page.read_text(encoding="utf-8"))}
+    assert len(named) >= 2
+    assert not [path for path in named if not (ROOT / path).is_file()]

@@ -12,11 +12,8 @@ from old_jobs import IMAGE, LEGACY_TYPES, USER_ARGS
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, no_project_settings: None) -> Path:
     """A folder with an old job and with settings of its own."""
-    for name in ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
     (tmp_path / "config.yaml").write_text(LEGACY_TYPES)
     (tmp_path / "gpu-pipelines.yaml").write_text("project: my-project\nregion: us-central1\n")
     return tmp_path

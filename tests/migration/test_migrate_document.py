@@ -6,7 +6,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
 from conftest import gpu_pipelines
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
@@ -23,10 +22,7 @@ def shown(cwd: Path, line: str) -> str:
     return done.out + done.err
 
 
-def test_every_command_of_the_page_prints_what_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
+def test_every_command_of_the_page_prints_what_stands_there(tmp_path: Path, no_project_settings: None) -> None:
     commands = 0
     for block in BLOCK.finditer(PAGE.read_text()):
         first, _, rest = block["text"].partition("\n")

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
 
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
+pytestmark = pytest.mark.usefixtures("no_project_settings")
 
 
 def migrate(cwd: Path, *words: str, user_args: list[str] | None = None) -> Finished:

@@ -141,7 +141,10 @@ def test_what_holds_data_is_not_destroyed_by_mistake_and_takes_a_key(resources: 
 
 
 def test_who_creates_vms_may_do_that_and_act_as_the_account_they_run_as(resources: dict[str, dict[str, Any]]) -> None:
-    account = resources["google_service_account_iam_member.vm_creators_act_as_runner"]
+    account = resources["google_service_account_iam_member.users_act_as_runner"]
     assert account["service_account_id"] == "${google_service_account.runner.name}"
-    assert "var.vm_creators" in str(resources["google_project_iam_member.vm_creators"]["for_each"])
-    assert "roles/compute.instanceAdmin.v1" in (MODULE / "vm_creators.tf").read_text(encoding="utf-8")
+    assert account["for_each"] == "${setunion(var.users, var.vm_creators)}"
+    granted = str(resources["google_project_iam_member.users"]["for_each"])
+    assert "setproduct(var.vm_creators, local.roles_of_vm_creators)" in granted
+    (names,) = plain(hcl2.loads((MODULE / "users.tf").read_text(encoding="utf-8")))["locals"]
+    assert names["roles_of_vm_creators"] == ["roles/compute.instanceAdmin.v1", "roles/logging.viewer"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
-from commands import command
+from command_line import command
 
 from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
 
@@ -200,13 +200,7 @@ def test_the_quota_of_the_accelerator(api: VertexApi) -> None:
     assert checks["accelerator"]["remedy"].startswith("gpu-pipelines accelerators plan l4:")
 
 
-def test_settings_that_are_missing_are_told_with_the_way_to_set_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_settings_that_are_missing_are_told_with_the_way_to_set_them(no_project_settings: None) -> None:
     status, checks = doctor("--offline")
     assert status == 1
     assert {"project", "region", "pipeline root", "image", "credentials"} <= set(missing(checks))

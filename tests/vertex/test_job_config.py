@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from commands import command
+from command_line import command
 from gcloud_reader_process import read_by_gcloud
 
 from gpu_pipelines.accelerators import load_catalog
@@ -25,12 +25,7 @@ IMAGE = "us-docker.pkg.dev/p/r/trainer:1"
 L4 = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
 
 
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_project_settings")
 
 
 def pool(machine: dict[str, Any] = L4, replicas: int = 1, **more: Any) -> dict[str, Any]:

@@ -25,14 +25,7 @@ ALL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variables in VARIABLES.values():
-        for name in variables:
-            monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("CLOUDSDK_ACTIVE_CONFIG_NAME", raising=False)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_project_settings")
 
 
 def gcloud_configuration(folder: Path, name: str, text: str, *, active: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Decompressed content of files, told by how they begin and not by their names."""
+"""Decompresses files; the format is recognised by the first bytes, not by the name."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.data.sources import compression
@@ -108,11 +108,3 @@ def header_names(header: str, delimiter: str) -> list[str]:
         return next(csv.reader([header], delimiter=delimiter), [])
     except csv.Error:
         return []
-
-
-def by_kind(kinds: Mapping[str, str | None]) -> dict[str | None, list[str]]:
-    """The names of the files of each format."""
-    found: dict[str | None, list[str]] = {}
-    for name, kind in kinds.items():
-        found.setdefault(kind, []).append(name)
-    return found

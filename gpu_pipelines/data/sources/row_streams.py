@@ -58,7 +58,7 @@ class Meter:
 
     @classmethod
     def of_nothing(cls) -> Meter:
-        """A meter for reading that nobody is told of."""
+        """A meter whose readings nobody looks at."""
         return cls(Source("", "", ("",)))
 
     def follow(self, stream: BinaryIO) -> None:

@@ -79,7 +79,7 @@ class Kubeflow(KubeflowTarget, Target):
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, or a compiled file."""
-        self.settings.require("kubeflow_host")
+        request.require(self, "kubeflow_host")
         if not request.is_file:
             return self._compiled(request.pipeline)
         require_no_flags(request.pipeline, self.options)
@@ -92,7 +92,6 @@ class Kubeflow(KubeflowTarget, Target):
         from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 
         planned = self.options.planned(self.settings.region, self.title)
-        self.settings.require("image")
         evaluation = self.options.evaluation(planned) or one_gpu(planned)
         text = compiled_for_kubeflow(name, planned, self.settings, self.options.environment, evaluation)
         machines = [
@@ -146,7 +145,7 @@ class Kubeflow(KubeflowTarget, Target):
 
         self.settings.require("kubeflow_host")
         terminate(run, self.settings)
-        return f"asked to cancel {run}: {run_page(run, self.settings)}"
+        return f"asked to cancel {run}\nconsole: {run_page(run, self.settings)}"
 
     def publish(self, compiled: Compiled, tags: Sequence[str]) -> Done:
         """Uploads a version, whose name is a digest unless it is given one."""

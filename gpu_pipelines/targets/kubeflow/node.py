@@ -56,7 +56,7 @@ def run(exchange: Exchange, command: Sequence[str], silence: float) -> int:
 
 
 def _status_of(command: list[str], listener: Listener) -> int:
-    """The exit status of a command that is told to stop when this process is, or when nobody waits for it."""
+    """The exit status of a command; it is told to stop when this process is, or when nobody waits for it."""
     process = subprocess.Popen(command)
     over = threading.Event()
 

@@ -61,7 +61,7 @@ def _pod_name(workflow: dict[str, Any], node: dict[str, Any]) -> str:
 
 
 def _error_in(log: str) -> str:
-    """The last error that a step printed for its user, with the indented lines after it; empty if there is none."""
+    """The last error that a step printed for its user, and the indented lines below it; empty if there is none."""
     _, found, rest = f"\n{log}".rpartition(f"\n{ERROR_PREFIX}")
     if not found:
         return ""

@@ -337,7 +337,7 @@ def _begun(detail: Any) -> tuple[bool, str, str]:
 
 
 def _time(time: datetime | None) -> datetime | None:
-    """A time; None for 1970, by which the service says that there is none."""
+    """A time; None for 1970, which the service gives for no time."""
     return time if time and time.year > 1970 else None
 
 

@@ -43,7 +43,7 @@ _MOST_NAMES = 100
 
 
 class Attempts:
-    """The TrainJobs of a step in a run, of which there is one at a time.
+    """The TrainJobs of one step of a run; there is one at a time.
 
     Args:
         spec: what they are made of.

@@ -1,4 +1,4 @@
-"""A step that runs as a TrainJob as it is written into a compiled file, from which its own pod makes the TrainJob."""
+"""How a compiled file describes a step that runs as a TrainJob; the step's pod makes the TrainJob from it."""
 
 from __future__ import annotations
 

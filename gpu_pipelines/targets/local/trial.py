@@ -13,7 +13,8 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.terminal import Column, Table, wrapped
 
 if TYPE_CHECKING:
-    from gpu_pipelines.accelerators.advice import Advice, Option
+    from gpu_pipelines.accelerators.advice import Advice
+    from gpu_pipelines.accelerators.option import Option
     from gpu_pipelines.accelerators.workload import Workload
 
 TRIAL_STEPS = 40
@@ -124,7 +125,8 @@ def _spec_of(devices: Mapping[str, Any]) -> str | None:
 
 def shown_trial(trial: Trial) -> tuple[Advice, list[str | Table]]:
     """The advice by a trial; and, line by line, what was measured, and what it means here and on each accelerator."""
-    from gpu_pipelines.accelerators.advice import Wishes, advise
+    from gpu_pipelines.accelerators.advice import advise
+    from gpu_pipelines.accelerators.option import Wishes
     from gpu_pipelines.reports.durations import format_seconds
 
     figures, model = trial.figures, trial.model

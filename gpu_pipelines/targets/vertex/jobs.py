@@ -24,6 +24,7 @@ from gpu_pipelines.targets.vertex.connection import (
     connect,
     job_service,
     location_of,
+    message_of,
     service_errors,
     tried_again,
 )
@@ -112,7 +113,7 @@ def _once(create: Callable[[], str], look: Callable[[], str | None]) -> str:
         except Exception as error:
             if _was_never_sent(error):
                 raise UserError(
-                    f"Vertex AI cannot be reached, so nothing was sent: {str(error)[:300]}", "Look at your network."
+                    f"Vertex AI cannot be reached, so nothing was sent: {message_of(error)}", "Look at your network."
                 ) from error
             if not (_was_refused_for_now(error) or answer_was_lost(error)):
                 raise
@@ -138,7 +139,7 @@ def _was_never_sent(error: Exception) -> bool:
     import urllib3.exceptions
 
     if untrusted_certificate(error):
-        # That is no matter of the network, and is told as what it is.
+        # Not a network failure; it is reported as what it is.
         return False
     if isinstance(error, (requests.ConnectTimeout, auth.TransportError)):
         return True
@@ -215,15 +216,6 @@ def full_job_name(job: str, settings: ProjectSettings) -> str:
         raise UserError(f"{job[:100]!r} is no custom job.", "Give its number or full name, as job submit printed it.")
     settings.require("project", "region")
     return f"{location_of(settings)}/customJobs/{job}"
-
-
-def job_state(name: str, settings: ProjectSettings) -> JobState:
-    """How far a job is now.
-
-    Raises:
-        UserError: there is no such job, or the service cannot be reached.
-    """
-    return _read(job_service(settings), name)
 
 
 def cancel_job(name: str, settings: ProjectSettings) -> None:

@@ -137,7 +137,7 @@ def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[PlanRequest, str]]:
-    """What each step that is a CustomJob with GPUs asks for, and the persistent resource that it asks for it."""
+    """What each CustomJob step with GPUs asks for, and the persistent resource that it asks."""
     found = {}
     for key, values in _custom_jobs(spec).items():
         pools = values[_POOLS]

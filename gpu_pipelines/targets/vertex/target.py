@@ -148,7 +148,7 @@ class VertexTarget:
         return Container(self._settings.image or STEPS_IMAGE, as_process_1(given["command"]), given["args"])
 
     def _in_image(self, placed: Callable[..., Any], fields: Mapping[str, Any]) -> Callable[..., Any]:
-        """A CustomJob's component whose containers are of the image of the pipeline's parameter, if it has that one."""
+        """A CustomJob's component whose containers use the image of the pipeline's parameter, if it has that one."""
         if self._settings.image:
             return placed
 

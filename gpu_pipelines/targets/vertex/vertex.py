@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import ProjectSettings, how_to_give
+from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import text_of_file, with_image
 from gpu_pipelines.targets.options import (
     COMPILED,
@@ -21,7 +21,6 @@ from gpu_pipelines.targets.options import (
     CloudOptions,
     compiled_in,
     fixed,
-    no_accelerator,
     option,
     setting,
 )
@@ -160,7 +159,8 @@ class Vertex(VertexTarget, Target):
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, a file, or the address of an uploaded version."""
-        self._require_settings(request)
+        needed = ["repository"] if request.to_publish else ["project", "region", "pipeline_root"]
+        request.require(self, *needed)
         return self._loaded(request)
 
     def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
@@ -219,7 +219,7 @@ class Vertex(VertexTarget, Target):
             name = pipelines.full_name(run, settings)
             pipelines.cancel(name, settings)
             page = console.run_page(name)
-        return f"asked to cancel {name.rpartition('/')[2]}: {page}"
+        return f"asked to cancel {name.rpartition('/')[2]}\nconsole: {page}"
 
     def publish(self, compiled: Compiled, tags: Sequence[str]) -> Done:
         """Uploads a version to the repository."""
@@ -288,20 +288,6 @@ class Vertex(VertexTarget, Target):
             text = with_image(text_of_file(request.pipeline), self.settings, request.pipeline)
             return self.parsed(text, request.pipeline)
         return self.version(request.pipeline)
-
-    def _require_settings(self, request: Request) -> None:
-        """Checks that all is given that a command needs, so that nobody is sent from one missing setting to the next.
-
-        Raises:
-            UserError: lists all that is missing.
-        """
-        needed = ["repository"] if request.to_publish else ["project", "region", "pipeline_root"]
-        needed += ["image"] if request.is_name else []
-        missing = [how_to_give(name) for name in needed if not getattr(self.settings, name)]
-        if request.is_name and not self.options.accelerator:
-            missing.append(no_accelerator(self.title))
-        if missing:
-            raise UserError.of_all(missing)
 
     def _compiled(self, request: Request, training_hours: float | None) -> str:
         from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, evaluation_for

@@ -27,7 +27,7 @@ def write_report(summary: ScriptSummary, path: Path) -> None:
         "environment": ", ".join(summary.settings.environment),  # the values may be secrets
     }
     sections = render(
-        Path(__file__).with_name("script_report.html"),
+        Path(__file__).with_name("report.html"),
         summary=summary,
         figures=summary.figures(),
         charts=charts,
