@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import NodeLostError, UserError, as_data, distance_from_cause, from_data
 
 RUNNING, STOPPING, INTERRUPTED, FAILED, DONE = "running", "stopping", "interrupted", "failed", "done"
 _FINAL = (INTERRUPTED, FAILED, DONE)
@@ -50,15 +50,40 @@ class NodeState:
 
     Attributes:
         state: running, stopping (told to stop, its workers are saving), interrupted, failed or done.
-        message: why it failed, or who told it to stop.
-        severity: of a failure, to tell causes from consequences: the lower, the nearer to the cause.
+        message: what it says: how far it is, or who told it to stop.
+        signalled: whether it was told to stop by a signal to itself.
+        failure: why it failed, as `as_data` describes it.
         at: when it failed, in seconds since the epoch by that node's clock.
     """
 
     state: str = RUNNING
     message: str = ""
-    severity: int = 0
+    signalled: bool = False
+    failure: dict[str, Any] | None = None
     at: float = 0.0
+
+    @property
+    def error(self) -> UserError | None:
+        """Why it failed; None if it has not."""
+        if self.state != FAILED:
+            return None
+        found = from_data(self.failure)
+        return found if isinstance(found, UserError) else UserError(self.message)
+
+    @property
+    def distance(self) -> int:
+        """How likely its failure is the consequence of another one's: the lower, the nearer to the cause."""
+        return distance_from_cause(self.error)
+
+
+def failed(error: UserError, at: float | None = None) -> NodeState:
+    """The state of a node that has failed.
+
+    Args:
+        error: why.
+        at: when, in seconds since the epoch; left out, now.
+    """
+    return NodeState(FAILED, failure=as_data(error), at=time.time() if at is None else at)
 
 
 class Peers:
@@ -83,6 +108,10 @@ class Peers:
     def name_of(self, rank: int) -> str:
         """A node as messages call it."""
         return f"node {rank} ({self._addresses[rank]})"
+
+    def lost(self, rank: int, seconds: float, why: str, remedy: str = "") -> NodeLostError:
+        """The error about a node that is silent."""
+        return NodeLostError(f"{self.name_of(rank)} has not been heard of for {seconds:.0f} s. {why}", remedy)
 
     @property
     def states(self) -> dict[int, NodeState]:

@@ -13,10 +13,10 @@ from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
 from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.detached_output import output_may_break
-from gpu_pipelines.training.launch import launch
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.settings import TrainingSettings

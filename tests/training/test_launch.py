@@ -17,7 +17,7 @@ from network import ADDRESSES, ONE_THREAD, Network, Node, two_machines
 NODE = """
 import os, sys
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.training.launch import launch
+from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.errors import user_errors_end_the_step
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import yaml
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UnavailableError, UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.kubeflow.connection import (
-    UnavailableError,
     connect,
     namespace_of,
     quietly,

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.distributed.launch import launch, run_program
 from gpu_pipelines.distributed.members import TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.launch import launch, run_program
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.code import fetch
