@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, UNAVAILABLE
 
 #: Packages that bring a scheme, for whoever lacks one.
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
+# https://cloud.google.com/storage/docs/buckets#naming, without the length, which is left to the service.
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 #: Bytes that are asked for at once of a file that is read from its beginning to its end.
 _READ_AHEAD = 8 << 20
 
@@ -31,6 +34,19 @@ class NoSuchStorageError(UserError):
 def is_remote(uri: str) -> bool:
     """Whether a URI names a place in object storage rather than a path of this machine."""
     return "://" in uri
+
+
+def problems_of_place(name: str, uri: str) -> list[str]:
+    """What is wrong with a place in object storage: `gs://` and `s3://` alone name no bucket.
+
+    Args:
+        name: what messages call it.
+        uri: any URI or path; those of other schemes are not looked at.
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme not in ("gs", "gcs", "s3") or "://" not in uri or _BUCKET.fullmatch(rest.partition("/")[0]):
+        return []
+    return [f"{name} is {uri[:200]!r}, in which there is no bucket's name. Give {scheme}://BUCKET/FOLDER."]
 
 
 def connected(uri: str) -> tuple[Any, str]:

@@ -95,7 +95,7 @@ def _hours_by_trial(compiled: CompiledPipeline, flags: JobFlags, arguments: Mapp
 
 
 def _as_sent(request: PipelineRequest, settings: ProjectSettings) -> dict[str, Any]:
-    from gpu_pipelines.targets.vertex.connection import endpoint_of, location_of
+    from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
 
     url = f"{endpoint_of(settings)}/v1/{location_of(settings)}/pipelineJobs?pipelineJobId={request.job_id}"
     return {"method": "POST", "url": url, "body": request.job}

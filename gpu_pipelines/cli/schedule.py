@@ -370,7 +370,7 @@ def _changed_job(
 
 
 def _show_request(body: dict[str, Any], settings: ProjectSettings, name: str | None = None) -> None:
-    from gpu_pipelines.targets.vertex.connection import endpoint_of, location_of
+    from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
 
     if name:
         method, url = "PATCH", f"{endpoint_of(settings)}/v1/{name}?updateMask={','.join(body)}"

@@ -55,8 +55,11 @@ def problems_here(arguments: Mapping[str, Any], storage: str = "", data_nodes: i
         storage: where the run leaves its artifacts; empty for this machine.
         data_nodes: machines that prepare the data.
     """
+    # Compiling a pipeline needs none of the packages of the steps; looking at data does.
+    from gpu_pipelines.data import source_check
+
     prepare = fields_from(PrepareSettings, arguments)
-    found = [*prepare.problems_on(data_nodes), *prepare.problems_here()]
+    found = [*prepare.problems_on(data_nodes), *source_check.problems_here(prepare)]
     found += fields_from(TrainingSettings, arguments).problems_here(prepare.task)
     found += fields_from(EvaluationSettings, arguments).problems_here()
     registry, near = arguments["registry"], storage if is_remote(storage) else ""

@@ -7,6 +7,7 @@ from kfp import dsl
 from kfp.dsl import HTML, Artifact, Model
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.artifacts.digests import digest_of_files, digest_of_program
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag.parameters import with_parameters
 from gpu_pipelines.dag.steps import STEPS, Steps, pipeline_parameters
@@ -18,7 +19,6 @@ from gpu_pipelines.dag.train_evaluate_upload import (
 )
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import model_name_for, open_registry
-from gpu_pipelines.targets.local.target import digest_of_files, digest_of_program
 from gpu_pipelines.targets.target import Target
 
 __all__ = ["build", "problems", "problems_here", "problems_on_kubeflow", "problems_on_vertex", "state_here"]

@@ -139,7 +139,7 @@ def test_programs_can_tell_what_a_service_answered(status: int | None, kind: typ
 def test_a_quota_that_is_used_up_is_told_from_too_many_requests_a_minute() -> None:
     from google.api_core import exceptions as api
 
-    from gpu_pipelines.targets.vertex.connection import service_errors
+    from gpu_pipelines.google_cloud.connection import service_errors
 
     used_up = "The following quota metrics exceed quota limits: custom_model_training_nvidia_h100_gpus"
     raised = (api.ResourceExhausted(used_up), api.TooManyRequests("slower"), api.Forbidden("no"), api.NotFound("x"))

@@ -12,7 +12,7 @@ from docker.types import Mount
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.environment import REHEARSE, RUN
+from gpu_pipelines.step_environment import REHEARSE, RUN
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH
 from gpu_pipelines.targets.target import STEPS_IMAGE

@@ -15,7 +15,7 @@ import yaml
 from docker.errors import DockerException, ImageNotFound
 
 from gpu_pipelines.errors import INTERRUPTED
-from gpu_pipelines.targets.environment import REHEARSE
+from gpu_pipelines.step_environment import REHEARSE
 from gpu_pipelines.targets.target import STEPS_IMAGE
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]

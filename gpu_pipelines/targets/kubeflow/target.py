@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.component_interface.step import THIS_RUN
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
-from gpu_pipelines.targets.environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
+from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
 from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec

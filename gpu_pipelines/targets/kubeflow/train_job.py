@@ -22,7 +22,7 @@ from typing import Any
 
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
-from gpu_pipelines.targets.environment import RUN
+from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL

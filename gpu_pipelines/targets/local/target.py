@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shutil
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.errors import ERROR_FILE, UserError
+from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
-from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local.outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local.processes import no_process_left_behind
@@ -232,25 +231,3 @@ def _merge(source: Path, target: Path) -> None:
     for entry in source.glob("*.json"):
         entry.replace(target / entry.name)
     shutil.rmtree(source, ignore_errors=True)
-
-
-def digest_of_files(path: Path) -> str:
-    """Hex SHA-256 of names, sizes and times of change of a file, or of all files below a directory."""
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            status = file.stat()
-            digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
-
-
-def digest_of_program() -> str:
-    """Hex SHA-256 of the source files that steps import, so that results of other code are not reused."""
-    import gpu_pipelines
-
-    digest = hashlib.sha256()
-    for folder in map(Path, gpu_pipelines.__path__):
-        for file in sorted(folder.rglob("*")):
-            if file.suffix in (".py", ".html") and file.relative_to(folder).parts[0] not in ("cli", "targets"):
-                digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import step_components
 from gpu_pipelines.targets.local.log import ExecutorLines, Observer, StepRecord
-from gpu_pipelines.targets.vertex.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
 from gpu_pipelines.targets.vertex.launched_jobs import LaunchedJobs
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
 

@@ -15,12 +15,12 @@ from gpu_pipelines.accelerators.plan import plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
 from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name, image_of
 from gpu_pipelines.targets.vertex.job_spec import (
     add_places,
     environment_variables,
-    machine_spec,
     max_wait,
     no_reduction_server,
     reduction_pool,

@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.network_errors import untrusted_certificate
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.connection import (
+from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     answer_was_lost,
     connect,
@@ -26,6 +24,8 @@ from gpu_pipelines.targets.vertex.connection import (
     service_errors,
     tried_again,
 )
+from gpu_pipelines.network_errors import untrusted_certificate
+from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.job_request import PreparedJob
 from gpu_pipelines.targets.vertex.logs import JobLogs
 

@@ -13,7 +13,7 @@ from gpu_pipelines.dag.parameters import Parameter
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
-from gpu_pipelines.targets.environment import ACCELERATOR
+from gpu_pipelines.step_environment import ACCELERATOR
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.target import CACHED_STEPS, LOOKING_STEPS, PREPARES, STEPS_IMAGE, UPLOADS
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
