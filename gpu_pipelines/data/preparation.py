@@ -2,12 +2,12 @@
 
 0. Look: what the names of files and the first rows tell is checked before anything else is read.
 1. Survey: every machine reads its portions once and finds which classes there are and the like.
-2. Plan: the chief decides by that what the rows become (classes, pixels, tokenizer).
+2. Plan: rank 0 decides by that what the rows become (classes, pixels, tokenizer).
 3. Index and judgement, where they are needed: several machines, a stratified split, near-duplicates, a test source,
-   label conflicts that are rejected. Every machine hashes the records of its portions; the chief finds the duplicates
+   label conflicts that are rejected. Every machine hashes the records of its portions; rank 0 finds the duplicates
    among all of them, and the split of each record.
 4. Every machine prepares its portions in units, each a small dataset of its own.
-5. The chief joins the units.
+5. Rank 0 joins the units.
 
 What is done in a step is a part of the unfinished work. Which portions there are and where units end depends on the
 source and the settings alone, so that neither an interruption nor the number of machines changes a byte of the dataset.
@@ -66,7 +66,7 @@ class Preparation(ABC, Generic[Survey]):
 
     @abstractmethod
     def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
-        """Writes what this machine has found for the chief."""
+        """Writes what this machine has found for rank 0."""
 
     @abstractmethod
     def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
@@ -122,7 +122,7 @@ def prepare(
         unit_weight: bytes or characters after which a unit ends.
 
     Returns:
-        The manifest of the dataset; None on a machine that is not the chief.
+        The manifest of the dataset; None on a machine that is not rank 0.
 
     Raises:
         UserError: the source is of no use, or another machine failed.
@@ -149,7 +149,7 @@ def prepare(
     if units.passed_over:
         print(f"{units.passed_over:,} units of work were done before and are taken as they are", flush=True)
     replicas.reach("written")
-    if not replicas.is_chief:
+    if not replicas.is_rank_0:
         return None
     work.look()
     return join_units(work, portions, directory, settings, preparation.tokenizer(work.path(PLAN)), files)
@@ -160,7 +160,7 @@ def _planned(
 ) -> Mapping[str, Any]:
     if work.find(PLAN) is None:
         # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprints = _fingerprints(preparation.settings) if replicas.is_chief else {}
+        fingerprints = _fingerprints(preparation.settings) if replicas.is_rank_0 else {}
         share = joined(preparation.source, [portion for portion in own if not portion.is_test])
         found = _surveyed(preparation, "survey", lambda: preparation.survey(share, replicas), work, replicas)
         of_test = None
@@ -169,7 +169,7 @@ def _planned(
             look = partial(preparation.survey_of_test, tested, replicas)
             of_test = _surveyed(preparation, "survey-of-test", look, work, replicas)
         replicas.reach("surveyed")
-        if replicas.is_chief:
+        if replicas.is_rank_0:
             work.look()
             folder = work.begin(PLAN)
             work.commit(PLAN, {**preparation.plan(found(), of_test and of_test(), folder), **fingerprints})
@@ -215,7 +215,7 @@ def _judge(
             folder = work.begin(name)
             work.commit(name, {"records": write_index(folder, preparation.entries(portion, replicas))})
     replicas.reach("indexed")
-    if replicas.is_chief:
+    if replicas.is_rank_0:
         work.look()
         if any(work.find(judged_name(portion.number)) is None for portion in portions):
             judge(work, portions, preparation.settings, replicas.check)

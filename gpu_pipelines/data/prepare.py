@@ -58,7 +58,7 @@ def prepare_together(
         timing: how long to wait for other machines; for tests.
 
     Returns:
-        The manifest of the dataset written; None on a machine that is not the chief.
+        The manifest of the dataset written; None on a machine that is not rank 0.
 
     Raises:
         UserError: a setting is wrong, the source has no usable rows, a split or class would be empty, or another

@@ -37,7 +37,7 @@ def run(arguments: Mapping[str, Any]) -> None:
             with output_files(arguments["dataset"], MANIFEST) as directory:
                 manifest = prepare_together(settings, directory, work, cluster)
                 if manifest is None:
-                    # Only the chief writes outputs; KFP's executor would write its own after this function returned.
+                    # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
                     sys.exit(0)
                 write_report(directory, Path(arguments["report"].path))
             work.remove()

@@ -67,7 +67,7 @@ def run_program(
     Args:
         command: the program and its arguments.
         environment: all variables that the program gets.
-        cluster: the nodes; the launchers meet at the chief's port.
+        cluster: the nodes; the launchers meet at rank 0's port.
         timing: how long to wait for what; for tests.
 
     Raises:
@@ -104,7 +104,7 @@ def _prepare_network(cluster: Cluster) -> None:
     """
     alone = cluster.nodes == 1
     interface = interface_of(LOOPBACK if alone else address_towards(cluster))
-    if interface and (alone or interface != "lo" or cluster.chief_address.startswith("127.")):
+    if interface and (alone or interface != "lo" or cluster.rank_0_address.startswith("127.")):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 

@@ -179,13 +179,15 @@ class Torchrun(Workers):
         # Its warnings are that it gets no signals in this thread, and each signal that it sends itself.
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
         several = self._cluster.nodes > 1
-        host = f"[{self._cluster.chief_address}]" if ":" in self._cluster.chief_address else self._cluster.chief_address
+        host = (
+            f"[{self._cluster.rank_0_address}]" if ":" in self._cluster.rank_0_address else self._cluster.rank_0_address
+        )
         config = LaunchConfig(
             min_nodes=self._cluster.nodes,
             max_nodes=self._cluster.nodes,
             nproc_per_node=self._processes,
             rdzv_backend="static" if several else "c10d",
-            rdzv_endpoint=f"{host}:{self._cluster.chief_port}" if several else f"{LOOPBACK}:0",
+            rdzv_endpoint=f"{host}:{self._cluster.rank_0_port}" if several else f"{LOOPBACK}:0",
             # Without it the processes would meet at the host's name, and try for minutes to resolve it.
             local_addr=None if several else LOOPBACK,
             rdzv_configs={"timeout": 60, **({"rank": self._cluster.node_rank} if several else {})},

@@ -34,7 +34,7 @@ def test_two_machines_leave_the_dataset_of_one(texts: Path, tmp_path: Path) -> N
     machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), UNIT)
     assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
     assert sha256_of_tree(tmp_path / "machine-0") == whole
-    assert not (tmp_path / "machine-1").exists(), "only the chief writes"
+    assert not (tmp_path / "machine-1").exists(), "only rank 0 writes"
     manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
     assert manifest["duplicates"] > 100, "there are some, in other files than their first"
     kept = sum(manifest["records"].values())

@@ -75,7 +75,7 @@ class TextPreparation(Preparation[Survey]):
             return survey(share, self.settings, share.columns, replicas.check)
         # Only the beginning of the source matters, whoever has it.
         return (
-            survey(self.source, self.settings, self.source.columns, replicas.check) if replicas.is_chief else Survey()
+            survey(self.source, self.settings, self.source.columns, replicas.check) if replicas.is_rank_0 else Survey()
         )
 
     def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:

@@ -34,7 +34,7 @@ class Replicas:
         self._looked = 0.0
 
     @property
-    def is_chief(self) -> bool:
+    def is_rank_0(self) -> bool:
         return self.rank == 0
 
     def joined(self, peers: Peers) -> None:
@@ -100,7 +100,7 @@ def replicas_of(cluster: Cluster, timing: Timing | None = None) -> Iterator[Repl
         timing: how long to wait for what; for tests.
 
     Raises:
-        UserError: not all came in time, or the chief cannot be reached.
+        UserError: not all came in time, or rank 0 cannot be reached.
     """
     with noted() as signalled:
         replicas = Replicas(cluster, timing or Timing(), signalled)
