@@ -9,8 +9,8 @@ from typing import Any
 from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.data.preparation import Preparation, prepare
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.units.portions import unit_bytes
 from gpu_pipelines.data.units.replicas import replicas_of
+from gpu_pipelines.data.units.source_shards import unit_bytes
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.peers import Timing
