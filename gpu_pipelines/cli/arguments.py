@@ -20,7 +20,8 @@ from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.target import Compiled, Target, Values
+    from gpu_pipelines.targets.messages import Compiled, Values
+    from gpu_pipelines.targets.target import Target
 
 _TYPES = {
     "String": "text",
@@ -114,7 +115,7 @@ def checked_values(
         UserError: lists everything that is wrong with them.
     """
     from gpu_pipelines.dag import PIPELINES, load_request
-    from gpu_pipelines.targets.target import Values
+    from gpu_pipelines.targets.messages import Values
 
     known = parameters_of_pipeline(compiled.built) if compiled.built else parameters_of_spec(compiled.spec)
     fields = fields_of(compiled.name, known)

@@ -8,19 +8,18 @@ from __future__ import annotations
 import io
 import os
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
 import typer
 
+from gpu_pipelines.cli.target_options import Words, asked
 from gpu_pipelines.targets.options import accelerators, machine_types, regions, strategies
 
 _ASKED = "_GPU_PIPELINES_COMPLETE"
 #: Where bash breaks a word before it asks; what stands before is not to be said again.
 _BASH_BREAKS = ":=@"
-
-Words = Callable[[typer.Context, str], Iterable[str]]
 
 
 def is_asked() -> bool:
@@ -39,18 +38,6 @@ def answer(app: typer.Typer) -> None:
         app(prog_name="gpu-pipelines")
     for line in said.getvalue().splitlines():
         print(line.removeprefix(begun))
-
-
-def asked(words: Words) -> Any:
-    """What typer calls to complete a word."""
-
-    def complete(context: typer.Context, incomplete: str) -> list[str]:
-        # A shell has no place for an error.
-        with suppress(Exception):
-            return sorted(word for word in set(words(context, incomplete)) if word.startswith(incomplete))
-        return []
-
-    return complete
 
 
 def _join_words_of_bash() -> str:

@@ -10,7 +10,7 @@ from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.remote_check import Look
-    from gpu_pipelines.targets.target import Compiled, Values
+    from gpu_pipelines.targets.messages import Compiled, Values
 
 
 def require_usable_data(compiled: Compiled, values: Values) -> None:

@@ -19,7 +19,7 @@ _WIDTH = 22
 
 def vertex_options() -> type:
     """The options of a request for Vertex AI, of which the doctor has some."""
-    from gpu_pipelines.targets.vertex.vertex import VertexOptions
+    from gpu_pipelines.targets.vertex.options import VertexOptions
 
     return VertexOptions
 

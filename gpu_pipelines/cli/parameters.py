@@ -68,7 +68,7 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
         UserError: there is no such pipeline or file.
     """
     from gpu_pipelines.cli.arguments import compiled_in, parameters_of_pipeline, parameters_of_spec
-    from gpu_pipelines.targets.target import FILE_SUFFIXES
+    from gpu_pipelines.targets.messages import FILE_SUFFIXES
 
     if not pipeline.endswith(FILE_SUFFIXES):
         from gpu_pipelines.dag import load_pipeline

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gpu_pipelines.targets.local.log import Observer, StepRecord
-    from gpu_pipelines.targets.target import Outcome, Target
+    from gpu_pipelines.targets.messages import Outcome
+    from gpu_pipelines.targets.target import Target
     from gpu_pipelines.terminal import Table
 
 RUN_FAILED, INTERRUPTED = 1, 130
@@ -63,7 +64,7 @@ def run(
     """
     from gpu_pipelines.cli.arguments import checked_values, given_values
     from gpu_pipelines.cli.data_check import require_usable_data
-    from gpu_pipelines.targets.target import Request
+    from gpu_pipelines.targets.messages import Request
 
     here = not hasattr(target, "submit")
     if here and (as_json or follow):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ from gpu_pipelines.targets.options import Option, declared, flag_of
 if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
 
+Words = Callable[[typer.Context, str], Iterable[str]]
 #: The targets that commands take where none is named: where one works, and where a service is asked.
 HERE, THERE = "local", "vertex"
 
@@ -148,9 +150,19 @@ def option_parameter(name: str, option: Option, hint: Any, default: Any, prefix:
 
 
 def _completion(words: Any) -> Callable[[typer.Context, str], Sequence[str]]:
-    from gpu_pipelines.cli.completion import asked
-
     complete: Callable[[typer.Context, str], Sequence[str]] = asked(lambda context, begun: words(context.params))
+    return complete
+
+
+def asked(words: Words) -> Any:
+    """What typer calls to complete a word."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        # A shell has no place for an error.
+        with suppress(Exception):
+            return sorted(word for word in set(words(context, incomplete)) if word.startswith(incomplete))
+        return []
+
     return complete
 
 

@@ -24,7 +24,7 @@ def upload(
 
     With a name the pipeline is compiled for the accelerator first.
     """
-    from gpu_pipelines.targets.target import Request
+    from gpu_pipelines.targets.messages import Request
 
     done = target.publish(target.load(Request(pipeline, to_publish=True)), tag or [])
     if as_json:

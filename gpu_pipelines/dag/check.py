@@ -12,7 +12,7 @@ from gpu_pipelines.dag.advanced import ADVANCED, COMMON, advanced_defaults, by_s
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError, user_errors_end_the_step
 from gpu_pipelines.registry import model_name_for, open_registry
-from gpu_pipelines.targets.environment import STORAGE
+from gpu_pipelines.step_environment import STORAGE
 
 #: The outputs of the component that hold parameters, in their order.
 _STEPS = ("prepare", "train", "evaluate", "upload", "watch")

@@ -72,8 +72,11 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         arguments: all parameters.
         storage: where the run leaves its artifacts; empty for this machine.
     """
+    # Compiling a pipeline needs none of the packages of the steps; looking at data does.
+    from gpu_pipelines.data import source_check
+
     prepare = fields_from(PrepareSettings, arguments)
-    found = prepare.problems_here()
+    found = source_check.problems_here(prepare)
     found += fields_from(TrainingSettings, arguments).problems_here(prepare.task)
     found += fields_from(EvaluationSettings, arguments).problems_here()
     registry, near = arguments["registry"], storage if is_remote(storage) else ""

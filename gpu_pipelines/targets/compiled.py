@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.target import STEPS_IMAGE
 from gpu_pipelines.yaml_input import require_bounded
 
 #: A program writes larger files than people do.

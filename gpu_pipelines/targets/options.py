@@ -245,7 +245,7 @@ def variables(texts: Sequence[str] | None) -> dict[str, str]:
     Raises:
         UserError: a text is not of that form, or a name is none.
     """
-    from gpu_pipelines.targets.environment import problems_of_variables
+    from gpu_pipelines.step_environment import problems_of_variables
 
     found = pairs("--env", texts)
     if problems := problems_of_variables(found):

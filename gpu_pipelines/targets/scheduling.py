@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.targets.cron import Cron
-from gpu_pipelines.targets.target import Compiled, Done, Submission, Values
+from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
 
 if TYPE_CHECKING:
     from gpu_pipelines.terminal import Table

@@ -18,6 +18,7 @@ from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.splits.content_split import split_of
 from gpu_pipelines.errors import UserError
@@ -125,7 +126,7 @@ def test_a_test_source_of_other_classes_is_refused(tmp_path: Path, capsys: pytes
     with pytest.raises(UserError, match=r"test_source .*fixed has classes that .*photos has not: 'violet'"):
         prepare_data(settings, tmp_path / "out")
     shutil.rmtree(fixed)
-    assert "fixed does not exist" in settings.problems_here()[0]
+    assert "fixed does not exist" in problems_here(settings)[0]
 
 
 def test_a_test_source_must_be_where_the_steps_are_and_counts_for_the_cache(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
@@ -136,8 +137,8 @@ def test_a_pattern_takes_files_in_their_order_and_no_others(tmp_path: Path, buck
         assert [where for where, _, _ in read(f"{root}/**/9.jsonl")] == ["a/9.jsonl:1"]
         with pytest.raises(UserError, match="several formats: 1 × csv, 1 × jsonl"):
             find_source(settings_of(f"{root}/a/9.*"))
-        assert "No file matches" in settings_of(f"{root}/*.txt").problems_here()[0]
-        assert "does not exist" in settings_of(f"{root}/nowhere").problems_here()[0]
+        assert "No file matches" in problems_here(settings_of(f"{root}/*.txt"))[0]
+        assert "does not exist" in problems_here(settings_of(f"{root}/nowhere"))[0]
 
 
 def test_a_name_with_brackets_is_a_file_if_there_is_one(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.dag import load_pipeline
 from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.options import LOOKING, AcceleratorOptions, fixed, option
-from gpu_pipelines.targets.target import Compiled, Done, Outcome, Submission, Target
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission
+from gpu_pipelines.targets.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,14 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import text_of_file, with_image
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Request, Submission, Values
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, setting
-from gpu_pipelines.targets.target import Compiled, Done, Outcome, Request, Submission, Target, Values, require_no_flags
+from gpu_pipelines.targets.target import Target, require_no_flags
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
     from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
-    from gpu_pipelines.targets.target import Watch
+    from gpu_pipelines.targets.messages import Watch
 
 _GROUP = "Kubeflow Pipelines"
 _TALKING = TALKING - {"schedule update"}
@@ -120,7 +121,7 @@ class Kubeflow(KubeflowTarget, Target):
             service_account=self.settings.kubeflow_service_account,
             cache=request.cache,
         )
-        return Submission(sent, lambda: [self.as_sent("runs", sent.to_json())])
+        return Submission(sent, lambda: [self._as_sent("runs", sent.to_json())])
 
     def submit(self, submission: Submission) -> Done:
         """Submits a run."""
@@ -166,9 +167,9 @@ class Kubeflow(KubeflowTarget, Target):
         """The recurring runs."""
         from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
 
-        return KubeflowSchedules(self)
+        return KubeflowSchedules(self.settings, self._as_sent)
 
-    def as_sent(self, path: str, body: object) -> str:
+    def _as_sent(self, path: str, body: object) -> str:
         """What a request is, for a dry run."""
         url = f"{str(self.settings.kubeflow_host).rstrip('/')}/apis/v2beta1/{path}"
         return json.dumps({"method": "POST", "url": url, "body": body}, indent=2, ensure_ascii=False)

@@ -12,11 +12,10 @@ from typing import Any
 
 import yaml
 
-from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.kubeflow.connection import (
-    UnavailableError,
     connect,
     namespace_of,
     quietly,
@@ -24,7 +23,7 @@ from gpu_pipelines.targets.kubeflow.connection import (
 )
 from gpu_pipelines.targets.kubeflow.run_failure import base_name, reason_of
 from gpu_pipelines.targets.local.log import Observer, StepRecord
-from gpu_pipelines.targets.target import Outcome
+from gpu_pipelines.targets.messages import Outcome
 
 #: The experiment that runs are filed under if no other is given.
 DEFAULT_EXPERIMENT = "gpu-pipelines"

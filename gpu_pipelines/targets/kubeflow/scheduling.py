@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow import schedules
 from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT
 from gpu_pipelines.targets.kubeflow.uploads import find_version
+from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
 from gpu_pipelines.targets.scheduling import Schedules, Timing
-from gpu_pipelines.targets.target import Compiled, Done, Submission, Values
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.kubeflow.kubeflow import Kubeflow
+    from gpu_pipelines.project_settings import ProjectSettings
 
 
 class KubeflowSchedules(Schedules):
     """The recurring runs of a namespace.
 
     Args:
-        target: its options and settings.
+        settings: address, namespace, experiment.
+        as_sent: shows a request, from its path and its body.
 
     Raises:
         UserError: the address is not known.
     """
 
-    def __init__(self, target: Kubeflow) -> None:
-        self._target, self._settings = target, target.settings
+    def __init__(self, settings: ProjectSettings, as_sent: Callable[[str, object], str]) -> None:
+        self._settings, self._as_sent = settings, as_sent
         self._settings.require("kubeflow_host")
 
     def version(self, pipeline: str) -> Compiled:
@@ -66,7 +67,7 @@ class KubeflowSchedules(Schedules):
             service_account=self._settings.kubeflow_service_account,
         )
         schedules.cron_with_seconds(request.when)
-        return Submission(request, lambda: [self._target.as_sent("recurringruns", request.to_json())])
+        return Submission(request, lambda: [self._as_sent("recurringruns", request.to_json())])
 
     def send(self, submission: Submission) -> Any:
         """Creates a recurring run."""

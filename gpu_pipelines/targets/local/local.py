@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
+from gpu_pipelines.targets.messages import Compiled, Outcome, Request, Submission, Values
 from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
-from gpu_pipelines.targets.target import Compiled, Outcome, Request, Submission, Target, Values
+from gpu_pipelines.targets.target import Target
 from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.target import Watch
+    from gpu_pipelines.targets.messages import Watch
 
 #: What a file is compiled for where no accelerator is named.
 _DEFAULT = "cpu:2"

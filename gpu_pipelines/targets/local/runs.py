@@ -17,8 +17,8 @@ from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.local.log import Observer, StepRecord
+    from gpu_pipelines.targets.messages import Values
     from gpu_pipelines.targets.run_record import RunRecord
-    from gpu_pipelines.targets.target import Values
 
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import ERROR_FILE, UserError
+from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
-from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local.outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local.processes import no_process_left_behind
@@ -183,7 +184,10 @@ def run_locally(
         enable_caching=True,
         cache_root=str(own_cache),
     )
-    log = LocalLog(directory, observer)
+    error = directory / ".error.json"
+    log = LocalLog(directory, error, observer)
+    # Not a variable of the tasks: it would be part of the key under which their results are kept.
+    os.environ[ERROR_FILE] = str(error.absolute())
     try:
         with redirect_stdout(log), _logging_to(log), warnings.catch_warnings(), _no_process_left(log, stopping):
             # The image's name is no matter here: no container is started.
@@ -199,6 +203,7 @@ def run_locally(
             raise
         return LocalRun("failed", log.steps)
     finally:
+        del os.environ[ERROR_FILE]
         if not reuse:
             _merge(own_cache, cache)
 

@@ -83,7 +83,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
     from gpu_pipelines.component_interface.step import fields_from
     from gpu_pipelines.data.prepare import prepare_data
     from gpu_pipelines.data.settings import PrepareSettings
-    from gpu_pipelines.targets.environment import ACCELERATOR
+    from gpu_pipelines.step_environment import ACCELERATOR
     from gpu_pipelines.training.settings import TrainingSettings
     from gpu_pipelines.training.train import train_model
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.log import ExecutorLines, Observer, StepRecord
-from gpu_pipelines.targets.target import Outcome
-from gpu_pipelines.targets.vertex.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
+from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
 from gpu_pipelines.targets.vertex.launched_jobs import LaunchedJobs
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine

@@ -16,6 +16,7 @@ from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.data.sources.names import problems_of_place
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
 from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name, image_of
 from gpu_pipelines.targets.vertex.job_spec import (
@@ -23,7 +24,6 @@ from gpu_pipelines.targets.vertex.job_spec import (
     add_places,
     custom_job,
     environment_variables,
-    machine_spec,
     max_wait,
     no_reduction_server,
     reduction_pool,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_pipelines.targets.options import CONTAINER, MACHINES, accelerators, option, setting, words_of
 from gpu_pipelines.targets.vertex.job_request import JobRequest
-from gpu_pipelines.targets.vertex.vertex import VertexOptions
+from gpu_pipelines.targets.vertex.options import VertexOptions
 
 _JOB = ("job",)
 

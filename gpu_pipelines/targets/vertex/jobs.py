@@ -15,10 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
-from gpu_pipelines.network_errors import untrusted_certificate
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.target import Outcome, Watch
-from gpu_pipelines.targets.vertex.connection import (
+from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     answer_was_lost,
     connect,
@@ -28,6 +25,9 @@ from gpu_pipelines.targets.vertex.connection import (
     service_errors,
     tried_again,
 )
+from gpu_pipelines.network_errors import untrusted_certificate
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.messages import Outcome, Watch
 from gpu_pipelines.targets.vertex.console import custom_job_page
 from gpu_pipelines.targets.vertex.job_request import PreparedJob
 from gpu_pipelines.targets.vertex.logs import JobLogs

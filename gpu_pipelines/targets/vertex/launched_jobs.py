@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import step_components
-from gpu_pipelines.targets.vertex.connection import (
+from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     job_service,
     location_of,
     service_errors,
     tried_again,
 )
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import step_components
 from gpu_pipelines.targets.vertex.run_state import RunState
 
 _LABEL = "vertex-ai-pipelines-run-billing-id"

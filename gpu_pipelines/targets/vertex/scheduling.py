@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
 from gpu_pipelines.targets.cron import Cron, next_times, parse_cron, shown_time
+from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
 from gpu_pipelines.targets.scheduling import Schedules, Timing
-from gpu_pipelines.targets.target import Compiled, Done, Submission, Values
 from gpu_pipelines.targets.vertex import schedules
-from gpu_pipelines.targets.vertex.connection import endpoint_of, location_of
 from gpu_pipelines.targets.vertex.console import schedule_page
 from gpu_pipelines.targets.vertex.pipelines import pipeline_job
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.vertex.vertex import Vertex
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.vertex.options import VertexOptions
 
 
 class VertexSchedules(Schedules):
     """The schedules of a project in a region.
 
     Args:
-        target: its options and settings.
+        settings: project and region.
+        options: those of the commands.
+        version: finds an uploaded version by its address.
 
     Raises:
         UserError: project or region is not known.
     """
 
-    def __init__(self, target: Vertex) -> None:
-        self._target, self._settings = target, target.settings
+    def __init__(self, settings: ProjectSettings, options: VertexOptions, version: Callable[[str], Compiled]) -> None:
+        self._settings, self._options, self._version = settings, options, version
         self._settings.require("project", "region")
 
     def version(self, pipeline: str) -> Compiled:
         """An uploaded version: PACKAGE, PACKAGE/TAG, or its address."""
         self._settings.require("pipeline_root")
-        return self._target.version(pipeline)
+        return self._version(pipeline)
 
     def cron_of(self, found: Mapping[str, Any]) -> Cron:
         """When runs of a schedule fall due."""
@@ -49,7 +52,7 @@ class VertexSchedules(Schedules):
         """The version that a schedule runs, or another, and the values of its parameters."""
         job = found["createPipelineJobRequest"]["pipelineJob"]
         if pipeline:
-            compiled = self._target.version(pipeline)
+            compiled = self._version(pipeline)
         else:
             name = job["pipelineSpec"]["pipelineInfo"]["name"]
             compiled = Compiled(name, spec=job["pipelineSpec"])
@@ -65,7 +68,7 @@ class VertexSchedules(Schedules):
         found: Any = None,
     ) -> Submission:
         """A schedule as the REST API has it, or the fields that are to be changed."""
-        options, job = self._target.options, None
+        options, job = self._options, None
         if compiled and values:
             job = self._changed(found, compiled, values) if found else self._new(compiled, values, cache)
         queue = options.queue if found else bool(options.queue)
@@ -168,7 +171,7 @@ class VertexSchedules(Schedules):
     def resume(self, schedule: str) -> Done:
         """Lets it start runs again; with --catch-up also those that were due in between."""
         found = self.find(schedule)
-        schedules.resume(found["name"], self._settings, catch_up=self._target.options.catch_up)
+        schedules.resume(found["name"], self._settings, catch_up=self._options.catch_up)
         return _done("resumed", found)
 
     def delete(self, schedule: str) -> Done:
