@@ -1,10 +1,17 @@
-"""How a user's mistake is reported: what was wrong, which value, what to do; never a traceback."""
+"""How a user's mistake is reported: what was wrong, which value, what to do; never a traceback.
+
+People read it as text. Another process gets it as data: a step leaves it in the file that `ERROR_FILE` names.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar
 
 ERROR_PREFIX = "error: "
 INTERRUPTED_PREFIX = "interrupted: "
@@ -13,18 +20,27 @@ INTERRUPTED_PREFIX = "interrupted: "
 # the same command is run again: EX_TEMPFAIL of sysexits.h.
 INTERRUPTED = 75
 
-
-# In the message of a node about another that is gone with its machine or its network.
-NOT_HEARD_OF = "has not been heard of"
+#: Names the file in which a step leaves its error as data, for the process that has started it.
+ERROR_FILE = "GPU_PIPELINES_ERROR_FILE"
+# Causes that are read at most: what comes from another machine need not end.
+_MOST_CAUSES = 8
 
 
 class UserError(Exception):
     """Something the user can mend: a wrong value, missing data, a place that cannot be written.
 
+    A program that drives runs catches the subclasses: whether to change the request, to ask for access, to try the
+    same again. One that was raised from another has that as its cause.
+
     Args:
         problem: what is wrong, with the value that is.
         remedy: what to do about it; empty where the problem says it already.
+
+    Attributes:
+        kind: what the error is called where it is data.
     """
+
+    kind: ClassVar[str] = "user_error"
 
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem)
@@ -34,12 +50,84 @@ class UserError(Exception):
     def __str__(self) -> str:
         return f"{self.problem}\n  {self.remedy}" if self.remedy else self.problem
 
-    @classmethod
-    def of_all(cls, problems: Sequence[str]) -> UserError:
+    @staticmethod
+    def of_all(problems: Sequence[str]) -> InvalidRequestError:
         """One error that lists several problems, so that a second try does not meet the next of them."""
         if len(problems) == 1:
-            return cls(problems[0])
-        return cls(f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems))
+            return InvalidRequestError(problems[0])
+        return InvalidRequestError(
+            f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems)
+        )
+
+
+class InvalidRequestError(UserError):
+    """The request cannot be carried out as it is, whenever it is tried: change it."""
+
+    kind = "invalid_request"
+
+
+class NotFoundError(UserError):
+    """What the request names is not there: a model, a version, a run, a file."""
+
+    kind = "not_found"
+
+
+class AccessDeniedError(UserError):
+    """The account is not known to the service, or may not do this."""
+
+    kind = "access_denied"
+
+
+class QuotaExceededError(UserError):
+    """A quota is used up: ask for more of it, or take another region or accelerator."""
+
+    kind = "quota_exceeded"
+
+
+class UnavailableError(UserError):
+    """A service could not answer just now; the same may succeed later.
+
+    Args:
+        problem: what is wrong.
+        remedy: what to do about it.
+        status: what it answered; 0 if nobody answered.
+    """
+
+    kind = "unavailable"
+
+    def __init__(self, problem: str, remedy: str = "", status: int = 0) -> None:
+        super().__init__(problem, remedy)
+        self.status = status
+
+
+class NodeLostError(UserError):
+    """Another machine of the same step is gone, or its network is; the same step continues when it is run again."""
+
+    kind = "node_lost"
+
+
+class NodeFailedError(UserError):
+    """Another machine of the same step has failed; the cause is its error."""
+
+    kind = "node_failed"
+
+
+class ProcessFailedError(UserError):
+    """A process of a step has ended with an error that it did not explain."""
+
+    kind = "process_failed"
+
+
+class ProcessKilledError(ProcessFailedError):
+    """A process of a step was killed from outside, most often because the memory was full."""
+
+    kind = "process_killed"
+
+
+class ConnectionLostError(ProcessFailedError):
+    """A process of a step has ended because another one, which it computes with, was gone before."""
+
+    kind = "connection_lost"
 
 
 class Interrupted(Exception):  # noqa: N818 (it is no error)
@@ -49,9 +137,80 @@ class Interrupted(Exception):  # noqa: N818 (it is no error)
         message: who stopped it and what was saved, such as "node 1 was told to stop".
     """
 
+    kind: ClassVar[str] = "interrupted"
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+_OF_PROCESSES = (NodeLostError, ProcessKilledError, ProcessFailedError, ConnectionLostError, NodeFailedError)
+_BY_KIND: Mapping[str, type[UserError]] = {
+    each.kind: each
+    for each in (
+        *(UserError, InvalidRequestError, NotFoundError, AccessDeniedError, QuotaExceededError, UnavailableError),
+        *_OF_PROCESSES,
+    )
+}
+
+
+def as_data(error: UserError | Interrupted) -> dict[str, Any]:
+    """An error for another process: `kind`, `problem` and `remedy`, and the same of its `cause` where it has one."""
+    data: dict[str, Any] = {"kind": error.kind}
+    if isinstance(error, Interrupted):
+        data |= {"problem": error.message, "remedy": ""}
+    else:
+        data |= {"problem": error.problem, "remedy": error.remedy}
+    if isinstance(error.__cause__, (UserError, Interrupted)):
+        data["cause"] = as_data(error.__cause__)
+    return data
+
+
+def from_data(data: Any, most_causes: int = _MOST_CAUSES) -> UserError | Interrupted | None:
+    """The error that another process has described; None where it is no such description.
+
+    Args:
+        data: as `as_data` made it. A kind that is not known here, of another version, is a `UserError`.
+        most_causes: how many causes are read.
+    """
+    if not isinstance(data, dict) or not isinstance(data.get("problem"), str):
+        return None
+    if data.get("kind") == Interrupted.kind:
+        return Interrupted(data["problem"])
+    found = _BY_KIND.get(str(data.get("kind")), UserError)(data["problem"], str(data.get("remedy") or ""))
+    if most_causes:
+        found.__cause__ = from_data(data.get("cause"), most_causes - 1)
+    return found
+
+
+def leave_error(path: Path, error: UserError | Interrupted) -> None:
+    """Leaves an error in a file, whole or not at all."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(json.dumps(as_data(error)), encoding="utf-8")
+    scratch.replace(path)
+
+
+def left_error(path: Path) -> UserError | Interrupted | None:
+    """The error that a process has left in a file; None if there is none."""
+    try:
+        return from_data(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The error that another one comes from in the end."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def distance_from_cause(error: BaseException | None) -> int:
+    """How likely an error is the consequence of another process's: 0 for what a process says itself, else more."""
+    for distance, each in enumerate(_OF_PROCESSES, 1):
+        if type(error) is each:
+            return distance
+    return 0
 
 
 def nearest(value: str, valid: Iterable[str], also: Iterable[str] = (), otherwise: str | None = None) -> str:
@@ -83,16 +242,18 @@ def some_of(names: Iterable[str], most: int) -> str:
 def user_errors_end_the_step() -> Iterator[None]:
     """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1.
 
-    The message begins with `ERROR_PREFIX` at the start of a line; the local target looks for it in the step's log.
-    `Interrupted` becomes a line with `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`.
+    The message begins with `ERROR_PREFIX` at the start of a line. `Interrupted` becomes a line with
+    `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`. Both are left as data where `ERROR_FILE` names a file.
     """
     try:
         yield
     except UserError as error:
+        _leave_for_the_starter(error)
         sys.stdout.flush()
         print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
         sys.exit(1)
     except Interrupted as interruption:
+        _leave_for_the_starter(interruption)
         sys.stdout.flush()
         print(
             f"{INTERRUPTED_PREFIX}{interruption.message}; run the same command again to continue",
@@ -100,3 +261,10 @@ def user_errors_end_the_step() -> Iterator[None]:
             flush=True,
         )
         sys.exit(INTERRUPTED)
+
+
+def _leave_for_the_starter(error: UserError | Interrupted) -> None:
+    if place := os.environ.get(ERROR_FILE):
+        # Without it, whoever has started the step still has its log and its exit status.
+        with suppress(OSError):
+            leave_error(Path(place), error)

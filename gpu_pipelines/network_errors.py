@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
+from http import HTTPStatus
+
+from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError
 
 #: What to do about a certificate that this machine does not trust.
 TRUST_REMEDY = (
@@ -15,6 +18,34 @@ LOGIN_REMEDY = (
     "Sign in again: gcloud auth application-default login. GOOGLE_APPLICATION_CREDENTIALS, where it is set, names the "
     "credentials in their place."
 )
+
+
+#: Answers that say nothing of the request: too many of them, or a fault of the service or of the gateway before it.
+UNAVAILABLE = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+
+
+def error_of_status(status: int | None, problem: str, remedy: str = "") -> UserError:
+    """The error for what a service answered.
+
+    Args:
+        status: of HTTP; 0 or None where there is none.
+        problem: what went wrong, for the user.
+        remedy: what to do about it.
+    """
+    if status in UNAVAILABLE:
+        return UnavailableError(problem, remedy, int(status or 0))
+    if status == HTTPStatus.NOT_FOUND:
+        return NotFoundError(problem, remedy)
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return AccessDeniedError(problem, remedy)
+    return UserError(problem, remedy)
 
 
 def untrusted_certificate(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from kfp import dsl
 from kfp.dsl import HTML, Artifact, ClassificationMetrics, Dataset, Input, Metrics, Model, Output
 
-from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 
 
 @dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)

@@ -14,7 +14,7 @@ from gpu_pipelines.accelerators.placement import usable_regions, zones_of
 from gpu_pipelines.accelerators.request import CPU, PlanRequest
 from gpu_pipelines.accelerators.rules import FLEX_START_MAX_HOURS, Checked, check
 from gpu_pipelines.accelerators.substitutes import Comparison, compare
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import InvalidRequestError
 
 #: `Scheduling.Strategy` of google-cloud-aiplatform; a reservation is a STANDARD job with an affinity.
 SCHEDULING = {"standard": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START", "reservation": "STANDARD"}
@@ -47,7 +47,7 @@ class Problem:
         }
 
 
-class PlanError(UserError):
+class PlanError(InvalidRequestError):
     """A request that cannot be planned.
 
     Attributes:

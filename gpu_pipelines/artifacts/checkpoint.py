@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_file, sha256_of_tree, write_document
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import NotFoundError
 
 MARKER = "checkpoint.json"
 METRICS = "metrics.jsonl"
@@ -123,5 +123,5 @@ def read_configuration(directory: Path) -> dict[str, Any]:
         UserError: the directory holds no training run.
     """
     if not directory.is_dir():
-        raise UserError(f"There is no checkpoint directory {directory}.")
+        raise NotFoundError(f"There is no checkpoint directory {directory}.")
     return read_document(directory / CONFIGURATION, "checkpoint directory")

@@ -9,34 +9,44 @@ import io
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, untrusted_certificate
+from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError, some_of
+from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, UNAVAILABLE, error_of_status, untrusted_certificate
 
 #: Packages that bring a scheme, for whoever lacks one.
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
+# https://cloud.google.com/storage/docs/buckets#naming, without the length, which is left to the service.
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 #: Bytes that are asked for at once of a file that is read from its beginning to its end.
 _READ_AHEAD = 8 << 20
-#: Statuses that say nothing of the request: too many of them, or a fault of the service.
-_UNAVAILABLE = (408, 429, 500, 502, 503, 504)
 
 
-class StorageError(UserError):
-    """A storage does not answer, or not to this account; nothing is said of what it holds."""
-
-
-class NoSuchStorageError(StorageError):
+class NoSuchStorageError(UserError):
     """A URI of a storage that nothing installed reads."""
 
 
 def is_remote(uri: str) -> bool:
     """Whether a URI names a place in object storage rather than a path of this machine."""
     return "://" in uri
+
+
+def problems_of_place(name: str, uri: str) -> list[str]:
+    """What is wrong with a place in object storage: `gs://` and `s3://` alone name no bucket.
+
+    Args:
+        name: what messages call it.
+        uri: any URI or path; those of other schemes are not looked at.
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme not in ("gs", "gcs", "s3") or "://" not in uri or _BUCKET.fullmatch(rest.partition("/")[0]):
+        return []
+    return [f"{name} is {uri[:200]!r}, in which there is no bucket's name. Give {scheme}://BUCKET/FOLDER."]
 
 
 def connected(uri: str) -> tuple[Any, str]:
@@ -74,23 +84,25 @@ def as_user_errors(uri: str, done: str) -> Iterator[None]:
     except (FileNotFoundError, UserError):
         raise
     except Exception as error:  # Credentials, permissions, network: each client library has exceptions of its own.
-        why, remedy = _explained(error)
-        raise StorageError(f"{uri} cannot be {done}: {why}", remedy) from None
+        raise _explained(error, f"{uri} cannot be {done}") from None
 
 
-def _explained(error: Exception) -> tuple[str, str]:
+def _explained(error: Exception, what: str) -> UserError:
     """What an error of a storage means, and what to do about it; the libraries try again by themselves."""
     told = " ".join(f"{type(error).__name__}: {error}".split())
     if reason := untrusted_certificate(error):
-        return f"its certificate is not trusted ({reason}).", TRUST_REMEDY
+        return UserError(f"{what}: its certificate is not trusted ({reason}).", TRUST_REMEDY)
     status = _status_of(error)
-    if status in _UNAVAILABLE:
-        return f"the storage is not available ({told}), and was asked several times.", "Try again later."
+    if status in UNAVAILABLE:
+        again = f"{what}: the storage is not available ({told}), and was asked several times."
+        return UnavailableError(again, "Try again later.", status)
     if status == 401 or type(error).__module__.startswith("google.auth"):
-        return told, LOGIN_REMEDY
+        return AccessDeniedError(f"{what}: {told}", LOGIN_REMEDY)
     if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.startswith("aiohttp"):
-        return f"the storage cannot be reached ({told}), though it was tried several times.", "Look at your network."
-    return told, "Check the bucket's name and the account's permissions (gcloud auth application-default login)."
+        unreached = f"{what}: the storage cannot be reached ({told}), though it was tried several times."
+        return UnavailableError(unreached, "Look at your network.")
+    check = "Check the bucket's name and the account's permissions (gcloud auth application-default login)."
+    return error_of_status(status, f"{what}: {told}", check)
 
 
 def _status_of(error: Exception) -> int:
@@ -236,7 +248,7 @@ class RemoteFolder:
                 self._files.invalidate_cache()
                 found = self._files.find(self._path)
         except FileNotFoundError:
-            raise UserError(f"{self.uri} cannot be listed: there is no such bucket.", "Check its name.") from None
+            raise NotFoundError(f"{self.uri} cannot be listed: there is no such bucket.", "Check its name.") from None
         return sorted(path[len(self._path) + 1 :] for path in found)
 
     def state(self) -> str:

@@ -11,8 +11,8 @@ from gpu_pipelines.accelerators.cost import LEFT_OUT, estimate_cost, price_in
 from gpu_pipelines.accelerators.placement import usable_regions, zones_of
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, Problem, plan, plan_request
 from gpu_pipelines.accelerators.request import STRATEGIES, PlanRequest, find_gpu, shown
-from gpu_pipelines.cli.tables import Column, Table, wrapped
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.terminal import Column, Table, wrapped
 
 CHEAPEST = 5
 

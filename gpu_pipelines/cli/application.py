@@ -13,16 +13,17 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gpu_pipelines.cli.option_groups import FURTHER, group_of
-from gpu_pipelines.cli.tables import wrapped
 from gpu_pipelines.errors import ERROR_PREFIX
+from gpu_pipelines.terminal import wrapped
 
 WRONG_REQUEST, INTERRUPTED = 2, 130
 #: Lines of help are no longer than can be read well.
 _WIDEST_HELP = 110
 #: So many parameters are read at one glance.
 _MOST_WITHOUT_GROUPS = 12
-_ARGUMENTS = "Arguments"
+_ARGUMENTS, _FURTHER = "Arguments", "Options"
+#: The heading below which the options stand that say what is run; others declare theirs.
+_WHAT_IS_RUN = dict.fromkeys(("param", "params", "target", "accelerator", "dry_run", "task"), "What is run")
 
 #: What typer raises for a command line that it cannot read.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -72,10 +73,10 @@ class Command(TyperCommand):
         for parameter in parameters:
             record = parameter.get_help_record(ctx)
             if record is not None:
-                group = group_of(parameter) if len(parameters) > _MOST_WITHOUT_GROUPS else FURTHER
+                group = _group_of(parameter) if len(parameters) > _MOST_WITHOUT_GROUPS else _FURTHER
                 group = _ARGUMENTS if parameter.param_type_name == "argument" else group
                 sections.setdefault(group, []).append(record)
-        for name in sorted(sections, key=lambda name: (name != _ARGUMENTS, name == FURTHER)):
+        for name in sorted(sections, key=lambda name: (name != _ARGUMENTS, name == _FURTHER)):
             with formatter.section(name):
                 formatter.write_dl(sections[name])
 
@@ -106,6 +107,16 @@ class CommandGroup(TyperGroup):
             print(ctx.get_help(), file=sys.stderr)
             raise typer.Exit(WRONG_REQUEST)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer's; a command whose options take a look at what is installed gets them now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        whole = getattr(getattr(command, "callback", None), "whole", None)
+        if whole is not None:
+            alone = Application(add_completion=False)
+            alone.command(name)(whole())
+            command = typer.main.get_command(alone)
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         """As typer's, which would say nothing of a Ctrl-C."""
@@ -145,6 +156,12 @@ def told_usage_error(error: Any) -> str:
         problem = f"There is no option {option}." + (f" Did you mean {close[0]}?" if close else "")
     where = f"{error.ctx.command_path} -h lists what there is." if error.ctx else ""
     return f"{ERROR_PREFIX}{problem}" + (f"\n  {where}" if where else "")
+
+
+def _group_of(option: Any) -> str:
+    """The heading below which an option of a command stands."""
+    panel = getattr(option, "rich_help_panel", None)
+    return panel if isinstance(panel, str) else _WHAT_IS_RUN.get(option.name, _FURTHER)
 
 
 def _summary(command: Any) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -18,6 +18,10 @@ from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.messages import Compiled, Values
+    from gpu_pipelines.targets.target import Target
 
 _TYPES = {
     "String": "text",
@@ -91,19 +95,42 @@ def with_defaults_of_task(known: Mapping[str, Parameter], task: str) -> dict[str
     return {**known, "task": replace(known["task"], default=task), **changed}
 
 
-def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
-    """All parameters of a run: those given, and defaults for the rest.
+def checked_values(
+    compiled: Compiled,
+    target: Target,
+    assignments: Sequence[str],
+    file: Path | None,
+    before: Mapping[str, Any] | None = None,
+) -> Values:
+    """The parameters of a run, checked as far as that can be done where the command runs.
 
     Args:
-        pipeline: a KFP pipeline.
+        compiled: the pipeline.
+        target: where it will run.
         assignments: texts of the form `key=value`; they win over the file.
-        file: a YAML mapping of parameters.
+        file: a YAML file of parameters.
+        before: values that stand where no other is given, in place of the target's defaults.
 
     Raises:
-        UserError: lists every unknown parameter and every value of a wrong type.
+        UserError: lists everything that is wrong with them.
     """
-    known = parameters_of_pipeline(pipeline)
-    return all_arguments(known, assignments, file, fields=fields_of(pipeline.name, known))
+    from gpu_pipelines.dag import PIPELINES, load_request
+    from gpu_pipelines.targets.messages import Values
+
+    known = parameters_of_pipeline(compiled.built) if compiled.built else parameters_of_spec(compiled.spec)
+    fields = fields_of(compiled.name, known)
+    if before is None:
+        said = {**known, **fields}
+        before = {name: value for name, value in target.defaults().items() if value and name in said}
+    arguments = all_arguments(known, assignments, file, before, fields)
+    name = compiled.name.replace("-", "_")
+    if name in PIPELINES:
+        fixed = compiled_in(compiled.spec) if compiled.spec else {}
+        request, checked = load_request(name), {**fixed, **compiled.known, **arguments}
+        problems = request.problems(checked) or target.unreachable(request.places(checked))
+        if problems := problems or target.problems(compiled, checked):
+            raise UserError.of_all(problems)
+    return Values(arguments, as_taken(arguments, known, fields))
 
 
 def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parameter]:
@@ -175,7 +202,7 @@ def all_arguments(
     before: Mapping[str, Any] | None = None,
     fields: Mapping[str, Parameter] | None = None,
 ) -> dict[str, Any]:
-    """As `pipeline_arguments`, of parameters that are known by name. Defaults follow the task that is given.
+    """The values of all parameters of a run: those given, and defaults for the rest, which follow the task.
 
     Fields of `advanced` are given, and come back, by their own names; they may be given in `advanced` as well.
 

@@ -5,21 +5,21 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
 import typer
 
+from gpu_pipelines.cli.target_options import Words, asked
+from gpu_pipelines.targets.options import accelerators, machine_types, regions, strategies
+
 _ASKED = "_GPU_PIPELINES_COMPLETE"
 #: Where bash breaks a word before it asks; what stands before is not to be said again.
 _BASH_BREAKS = ":=@"
-
-Words = Callable[[typer.Context, str], Iterable[str]]
 
 
 def is_asked() -> bool:
@@ -33,21 +33,11 @@ def answer(app: typer.Typer) -> None:
     for path, callback in _commands(app):
         for name, info in _declarations(callback):
             if words := _WORDS_OF_COMMAND.get((path, name)) or _WORDS.get(name):
-                info.autocompletion = _asked(words)
+                info.autocompletion = asked(words)
     with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
         app(prog_name="gpu-pipelines")
     for line in said.getvalue().splitlines():
         print(line.removeprefix(begun))
-
-
-def _asked(words: Words) -> Any:
-    def complete(context: typer.Context, incomplete: str) -> list[str]:
-        # A shell has no place for an error.
-        with suppress(Exception):
-            return sorted(word for word in set(words(context, incomplete)) if word.startswith(incomplete))
-        return []
-
-    return complete
 
 
 def _join_words_of_bash() -> str:
@@ -87,9 +77,10 @@ def _declarations(callback: Any) -> Iterator[tuple[str, Any]]:
     hints = typing.get_type_hints(callback, include_extras=True)
     # The annotations are texts, and would be evaluated again, to declarations of their own, when typer looks at them.
     callback.__annotations__ = hints
-    for name in inspect.signature(callback).parameters:
-        for info in getattr(hints.get(name), "__metadata__", ()):
-            if hasattr(info, "autocompletion"):
+    for name, hint in hints.items():
+        for info in getattr(hint, "__metadata__", ()):
+            # What a target declares brings its own words.
+            if getattr(info, "autocompletion", True) is None:
                 yield name, info
 
 
@@ -103,37 +94,14 @@ def _pipelines(context: typer.Context, incomplete: str) -> Iterable[str]:
     return PIPELINES
 
 
-def _accelerators(context: typer.Context, incomplete: str) -> Iterable[str]:
-    from gpu_pipelines.accelerators.catalog import load_catalog
-
-    catalog = load_catalog()
-    specs = [f"{name}:{count}" for name in catalog.gpus for count in catalog.counts(name)]
-    here = str(context.params.get("target") or "local") == "local"
-    return [*specs, *(f"cpu:{count}" for count in (1, 2, 4, 8) if here)]
-
-
 def _gpus(context: typer.Context, incomplete: str) -> Iterable[str]:
     from gpu_pipelines.accelerators.catalog import load_catalog
 
     return load_catalog().gpus
 
 
-def _regions(context: typer.Context, incomplete: str) -> Iterable[str]:
-    from gpu_pipelines.accelerators.catalog import load_catalog
-
-    return load_catalog().regions
-
-
-def _machine_types(context: typer.Context, incomplete: str) -> Iterable[str]:
-    from gpu_pipelines.accelerators.catalog import load_catalog
-
-    return load_catalog().machine_types
-
-
-def _strategies(context: typer.Context, incomplete: str) -> Iterable[str]:
-    from gpu_pipelines.accelerators.request import STRATEGIES
-
-    return STRATEGIES
+def _of_options(words: Any) -> Words:
+    return lambda context, incomplete: words(context.params)
 
 
 def _tasks(context: typer.Context, incomplete: str) -> Iterable[str]:
@@ -203,22 +171,15 @@ def _numbers_of_versions(context: typer.Context, incomplete: str) -> Iterable[st
 #: By the name of a command's parameter; those of one command first.
 _WORDS: dict[str, Words] = {
     "pipeline": _pipelines,
-    "accelerator": _accelerators,
-    "specs": _accelerators,
-    "spec": _accelerators,
-    "measured_on": _accelerators,
-    "strategy": _strategies,
-    "region": _regions,
-    "machine_type": _machine_types,
-    "data_machine_type": _machine_types,
-    "target": _fixed("vertex", "kubeflow"),
+    **dict.fromkeys(("accelerator", "specs", "spec", "measured_on"), _of_options(accelerators)),
+    "strategy": _of_options(strategies),
+    "region": _of_options(regions),
+    "machine_type": _of_options(machine_types),
     "param": _parameters,
     "task": _tasks,
     "at_end": _fixed("stop", "delete", "keep"),
 }
 _WORDS_OF_COMMAND: dict[tuple[str, str], Words] = {
-    ("run", "target"): _fixed("local", "vertex", "kubeflow"),
-    ("compile", "target"): _fixed("local", "vertex", "kubeflow"),
     ("vm config", "output_format"): _fixed("gcloud", "terraform", "script"),
     ("accelerators show", "name"): _gpus,
     ("accelerators advise", "precision"): _fixed("auto", "bf16", "fp16", "fp32"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli import job_options as options
-from gpu_pipelines.cli.tables import wrapped
+from gpu_pipelines.cli.target_options import AsJson, with_fields
+from gpu_pipelines.terminal import wrapped
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.doctor_checks import Check
@@ -17,43 +17,32 @@ if TYPE_CHECKING:
 _WIDTH = 22
 
 
+def vertex_options() -> type:
+    """The options of a request for Vertex AI, of which the doctor has some."""
+    from gpu_pipelines.targets.vertex.options import VertexOptions
+
+    return VertexOptions
+
+
+@with_fields(vertex_options, "doctor")
 def doctor(
+    options: Any,
     accelerator: Annotated[
         str | None, typer.Option(metavar="SPEC", help="What is to be trained on, NAME:COUNT; its quota is looked at.")
     ] = None,
-    evaluation_accelerator: options.EvaluationAccelerator = None,
-    nodes: options.Nodes = 1,
-    strategy: options.Strategy = None,
-    project: options.Project = None,
-    region: options.Region = None,
-    pipeline_root: options.PipelineRoot = None,
-    image: options.Image = None,
-    repository: Annotated[
-        str | None, typer.Option(metavar="URL", help="https://LOCATION-kfp.pkg.dev/PROJECT/REPOSITORY.")
-    ] = None,
-    service_account: options.ServiceAccount = None,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no service.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check what training on Vertex AI needs; exits with 1 if something is missing."""
     from gpu_pipelines.accelerators.request import PlanRequest
-    from gpu_pipelines.project_settings import load_project_settings
     from gpu_pipelines.targets.vertex.doctor import examine
     from gpu_pipelines.targets.vertex.doctor_checks import MISSING
 
-    given = {
-        "project": project,
-        "region": region,
-        "pipeline_root": pipeline_root,
-        "image": image,
-        "repository": repository,
-        "service_account": service_account,
-    }
-    settings = load_project_settings(given)
+    settings = options.project_settings()
     request = None
     if accelerator is not None:
-        request = PlanRequest(accelerator, nodes, settings.region, strategy)
-    checks = examine(settings, request, evaluation_accelerator, offline=offline)
+        request = PlanRequest(accelerator, options.nodes, settings.region, options.strategy)
+    checks = examine(settings, request, options.evaluation_accelerator, offline=offline)
     found = list(checks) if as_json else _shown(checks)
     missing = [check for check in found if check.state == MISSING]
     if as_json:

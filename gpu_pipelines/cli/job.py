@@ -4,75 +4,43 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli import job_options as options
 from gpu_pipelines.cli.application import Application
-from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.cli.run import cancel as cancel_run_or_job
+from gpu_pipelines.cli.run import follow as follow_run_or_job
+from gpu_pipelines.cli.run import follow_run, ways_back
+from gpu_pipelines.cli.target_options import INTERVAL, AsJson, Interval, with_fields
+from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.vertex.job_flags import JobFlags
     from gpu_pipelines.targets.vertex.job_request import PreparedJob
-
-RUN_FAILED, INTERRUPTED = 1, 130
 
 app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
 
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")
 ]
-Accelerator = Annotated[str | None, typer.Option(metavar="SPEC", help="GPUs of each machine: NAME:COUNT, as h100:8.")]
-Config = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Begin with this config of gcloud ai custom-jobs create; flags win over it."),
-]
-Name = Annotated[str | None, typer.Option(help="Display name; made from image and accelerator if not given.")]
-Nodes = Annotated[int | None, typer.Option(help="Machines; 1 if not given.")]
-Image = Annotated[str | None, typer.Option(help="Image of the replicas.")]
-Command = Annotated[
-    str | None,
-    typer.Option(metavar="WORDS", help='Runs in place of the image\'s entrypoint, in quotes: "python -m trainer".'),
-]
-OutputDir = Annotated[
-    str | None, typer.Option(metavar="URI", help="gs://…, from which AIP_MODEL_DIR and its like are made.")
-]
-BootDiskGb = Annotated[int | None, typer.Option(metavar="GB", help="Boot disk of each machine; 200 if not given.")]
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Number or full name of the job, as job submit printed it.")]
+
+def job_flags() -> type:
+    """The options of a job."""
+    from gpu_pipelines.targets.vertex.job_flags import JobFlags
+
+    return JobFlags
 
 
 @app.command()
+@with_fields(job_flags, "job")
 def config(
+    options: Any,
     arguments: Arguments = None,
-    config: Config = None,
-    accelerator: Accelerator = None,
-    nodes: Nodes = None,
-    strategy: options.Strategy = None,
-    region: options.Region = None,
-    machine_type: options.MachineType = None,
-    reservation: options.Reservation = None,
-    hours: options.Hours = None,
-    max_wait: options.MaxWait = None,
-    image: Image = None,
-    command: Command = None,
-    env: options.Env = None,
-    output_dir: OutputDir = None,
-    name: Name = None,
-    project: options.Project = None,
-    service_account: options.ServiceAccount = None,
-    network: options.Network = None,
-    network_attachment: options.NetworkAttachment = None,
-    persistent_resource: options.PersistentResource = None,
-    encryption_key: options.EncryptionKey = None,
-    tensorboard: options.Tensorboard = None,
-    label: options.Label = None,
-    boot_disk_gb: BootDiskGb = None,
-    reduction_server: options.ReductionServer = False,
-    web_access: options.WebAccess = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; printed if not given.")
     ] = None,
@@ -81,7 +49,7 @@ def config(
     from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
     from gpu_pipelines.targets.vertex.job_config import config_text, submit_command
 
-    prepared, _ = _prepared(locals())
+    prepared, _ = _prepared(options, arguments)
     file = str(output or "config.yaml")
     text = config_text(prepared, file)
     _warn(prepared)
@@ -100,40 +68,17 @@ def config(
 
 
 @app.command()
+@with_fields(job_flags, "job")
 def submit(
+    options: Any,
     arguments: Arguments = None,
-    config: Config = None,
-    accelerator: Accelerator = None,
-    nodes: Nodes = None,
-    strategy: options.Strategy = None,
-    region: options.Region = None,
-    machine_type: options.MachineType = None,
-    reservation: options.Reservation = None,
-    hours: options.Hours = None,
-    max_wait: options.MaxWait = None,
-    image: Image = None,
-    command: Command = None,
-    env: options.Env = None,
-    output_dir: OutputDir = None,
-    name: Name = None,
-    project: options.Project = None,
-    service_account: options.ServiceAccount = None,
-    network: options.Network = None,
-    network_attachment: options.NetworkAttachment = None,
-    persistent_resource: options.PersistentResource = None,
-    encryption_key: options.EncryptionKey = None,
-    tensorboard: options.Tensorboard = None,
-    label: options.Label = None,
-    boot_disk_gb: BootDiskGb = None,
-    reduction_server: options.ReductionServer = False,
-    web_access: options.WebAccess = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request and send nothing.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Show states and log lines until the end.")] = False,
-    interval: options.Interval = options.INTERVAL,
-    as_json: options.AsJson = False,
+    interval: Interval = INTERVAL,
+    as_json: AsJson = False,
 ) -> None:
     """Submit a training job to Vertex AI. What it costs is shown before."""
-    prepared, settings = _prepared(locals())
+    prepared, settings = _prepared(options, arguments)
     _show_cost(prepared)
     _warn(prepared)
     if dry_run:
@@ -141,86 +86,25 @@ def submit(
         return
     from gpu_pipelines.targets.vertex.console import custom_job_page
     from gpu_pipelines.targets.vertex.jobs import submit_job
+    from gpu_pipelines.targets.vertex.vertex import Vertex
 
     submitted = submit_job(prepared, settings)
+    # The service names projects by their numbers, and logs are kept by their ids.
+    target = Vertex(settings=replace(settings, project=prepared.project, region=prepared.region))
     page = custom_job_page(submitted)
     if not as_json:
         print(f"submitted {prepared.name}: {submitted}")
         print(f"console: {page}")
-        print("\n".join(_ways_back(submitted)), flush=True)
+        print("\n".join(ways_back(target, submitted)), flush=True)
     elif not follow:
         _print_json({"name": submitted, "display_name": prepared.name, "console": page})
     if follow:
-        _follow(submitted, settings, interval, as_json)
+        follow_run(target, submitted.rpartition("/")[2], interval, as_json, submitted)
 
 
-@app.command("follow")
-def follow_submitted(
-    job: Job,
-    project: options.Project = None,
-    region: options.Region = None,
-    interval: options.Interval = options.INTERVAL,
-    as_json: options.AsJson = False,
-) -> None:
-    """Show the states of a job and its log lines, until its end. Ctrl-C leaves it running."""
-    name, settings = _named(job, project, region)
-    _follow(name, settings, interval, as_json)
-
-
-@app.command()
-def cancel(job: Job, project: options.Project = None, region: options.Region = None) -> None:
-    """Cancel a job."""
-    from gpu_pipelines.targets.vertex.console import custom_job_page
-    from gpu_pipelines.targets.vertex.jobs import cancel_job
-
-    name, settings = _named(job, project, region)
-    cancel_job(name, settings)
-    print(f"asked to cancel {name.rpartition('/')[2]}\nconsole: {custom_job_page(name)}")
-
-
-def _named(job: str, project: str | None, region: str | None) -> tuple[str, ProjectSettings]:
-    """The full name of a job, and the settings with its project and region."""
-    from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.vertex.jobs import full_job_name
-    from gpu_pipelines.targets.vertex.pipelines import settings_of
-
-    settings = settings_of(job, load_project_settings({"project": project, "region": region}))
-    return full_job_name(job, settings), settings
-
-
-def _follow(name: str, settings: ProjectSettings, every: float, as_json: bool) -> None:
-    """Shows how a job goes, with its state on stderr beside the lines if these are not wanted.
-
-    Raises:
-        typer.Exit: the job has failed, or Ctrl-C was pressed.
-    """
-    from gpu_pipelines.targets.vertex.console import custom_job_page
-    from gpu_pipelines.targets.vertex.jobs import follow_job
-
-    def tell(text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr if as_json else sys.stdout, flush=True)
-
-    def say(line: str) -> None:
-        if not as_json:
-            print(f"  {line}", flush=True)
-
-    try:
-        ended = follow_job(name, settings, every, tell, say)
-    except KeyboardInterrupt:
-        print(f"{name.rpartition('/')[2]} goes on without being followed", file=sys.stderr)
-        print("\n".join(_ways_back(name)), file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        _print_json({**ended.to_json(), "console": custom_job_page(name)})
-    if ended.state != "succeeded":
-        print(f"{ERROR_PREFIX}{name.rpartition('/')[2]} {ended.state}. {ended.error}".rstrip(), file=sys.stderr)
-        print(f"console: {custom_job_page(name)}", file=sys.stderr)
-        raise typer.Exit(RUN_FAILED)
-
-
-def _ways_back(name: str) -> list[str]:
-    """The commands that follow and cancel a job, as they can be copied."""
-    return [f"{command}: gpu-pipelines job {command} {name}" for command in ("follow", "cancel")]
+# They are commands of their own, for runs as well.
+app.command("follow", hidden=True)(follow_run_or_job)
+app.command("cancel", hidden=True)(cancel_run_or_job)
 
 
 def _as_sent(prepared: PreparedJob) -> dict[str, Any]:
@@ -238,37 +122,12 @@ def _show_cost(prepared: PreparedJob) -> None:
         print(line, file=sys.stderr)
 
 
-def _prepared(given: dict[str, Any]) -> tuple[PreparedJob, ProjectSettings]:
-    """The checked job of a command's parameters, by their names, and the project's settings."""
-    import shlex
+def _prepared(flags: JobFlags, arguments: list[str] | None) -> tuple[PreparedJob, ProjectSettings]:
+    """The checked job, and the project's settings."""
+    from gpu_pipelines.targets.vertex.job_file import prepare_job
 
-    from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.vertex.job_request import JobRequest, prepare_job
-
-    try:
-        command = shlex.split(given["command"] or "")
-    except ValueError as error:
-        raise UserError(f"--command {given['command'][:80]!r} cannot be split into words: {error}.") from None
-    same = ("name", "accelerator", "nodes", "machine_type", "strategy", "reservation", "hours", "boot_disk_gb")
-    flags = JobRequest(
-        **{name: given[name] for name in (*same, "reduction_server", "web_access", "image")},
-        max_wait_hours=given["max_wait"],
-        command=command,
-        arguments=given["arguments"] or [],
-        environment=options.variables(given["env"]),
-        output_directory=given["output_dir"],
-    )
-    of_jobs = (
-        "service_account",
-        "network",
-        "network_attachment",
-        "persistent_resource",
-        "encryption_key",
-        "tensorboard",
-    )
-    settings = load_project_settings({name: given[name] for name in ("project", "region", "image", *of_jobs)})
-    settings = options.with_labels(settings, given["label"])
-    return prepare_job(flags, settings, given["config"]), settings
+    settings = flags.project_settings()
+    return prepare_job(flags.request(arguments or []), settings, flags.config), settings
 
 
 def _warn(prepared: PreparedJob) -> None:

@@ -12,10 +12,9 @@ from gpu_pipelines.cli import accelerators, completion, job, models, schedule, v
 from gpu_pipelines.cli.application import WRONG_REQUEST, Application, UsageError, told_usage_error
 from gpu_pipelines.cli.compile import compile_pipelines
 from gpu_pipelines.cli.doctor import doctor
-from gpu_pipelines.cli.follow import cancel, follow
 from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.parameters import parameters
-from gpu_pipelines.cli.run import run
+from gpu_pipelines.cli.run import cancel, follow, run
 from gpu_pipelines.cli.serve import serve
 from gpu_pipelines.cli.upload import upload
 from gpu_pipelines.errors import ERROR_PREFIX, UserError

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli import job_options as options
 from gpu_pipelines.cli.application import Command
-from gpu_pipelines.cli.tables import width_of, wrapped
+from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.terminal import width_of, wrapped
 
 if TYPE_CHECKING:
     from gpu_pipelines.migration import Migration
@@ -46,7 +46,7 @@ def migrate(
     keep: Annotated[
         bool, typer.Option("--keep", help="Refuse GPUs that are gone (K80, P100) instead of replacing them.")
     ] = False,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Bring a job of AI Platform Training to Vertex AI: gpu-pipelines migrate FILE [GCLOUD FLAG…] [-- ARGUMENT…]
 

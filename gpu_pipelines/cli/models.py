@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_pipelines.cli.application import Application
-from gpu_pipelines.cli.tables import Column, Table, wrapped
+from gpu_pipelines.terminal import Column, Table, wrapped
 
 app = Application(help="Look at registered models and move their aliases.")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli import job_options as options
+from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _KINDS = {
 def parameters(
     pipeline: Annotated[str, typer.Argument(help="Name of a pipeline, or a compiled file.")],
     task: Annotated[str | None, typer.Option(help="Show the defaults of this task.")] = None,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the parameters of a pipeline: name, type, default and meaning of what run takes with -p.
 
@@ -68,7 +68,7 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
         UserError: there is no such pipeline or file.
     """
     from gpu_pipelines.cli.arguments import compiled_in, parameters_of_pipeline, parameters_of_spec
-    from gpu_pipelines.cli.vertex_request import FILE_SUFFIXES
+    from gpu_pipelines.targets.messages import FILE_SUFFIXES
 
     if not pipeline.endswith(FILE_SUFFIXES):
         from gpu_pipelines.dag import load_pipeline
@@ -145,7 +145,7 @@ def _documents(steps: Mapping[str, Mapping[str, Parameter]]) -> list[dict[str, A
 
 
 def _print(steps: Mapping[str, Mapping[str, Parameter]]) -> None:
-    from gpu_pipelines.cli.tables import width_of, wrapped
+    from gpu_pipelines.terminal import width_of, wrapped
 
     width = min(width_of(), 110)
     for step, of_step in steps.items():

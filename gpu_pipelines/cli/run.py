@@ -1,18 +1,47 @@
-"""`gpu-pipelines run`: the options of all targets, and which target takes which."""
+"""`gpu-pipelines run`, `follow` and `cancel`: a run on any target, and how it goes."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli import job_options as options
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.cli.target_options import (
+    HERE,
+    INTERVAL,
+    THERE,
+    AsJson,
+    Cache,
+    DryRun,
+    Interval,
+    Param,
+    Params,
+    of_targets,
+)
+from gpu_pipelines.errors import UserError
 
-TARGETS = ("local", "vertex", "kubeflow")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpu_pipelines.targets.local.log import Observer, StepRecord
+    from gpu_pipelines.targets.messages import Outcome
+    from gpu_pipelines.targets.target import Target
+    from gpu_pipelines.terminal import Table
+
+RUN_FAILED, INTERRUPTED = 1, 130
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="What run or job submit printed, or the full name of a job on Vertex AI.")
+]
+#: What a line begins with that says whether a gate was passed, and its colour.
+_SIGNS = {"✓": "green", "✗": "red"}
 
 
+@of_targets("run", default=HERE)
 def run(
     pipeline: Annotated[
         str,
@@ -20,167 +49,170 @@ def run(
             help="train_evaluate_upload or scheduled_retraining; in the cloud also a compiled file; vertex: an address."
         ),
     ],
-    param: options.Param = None,
-    params: options.Params = None,
-    target: Annotated[str, typer.Option(help="Where to run: local, vertex or kubeflow.")] = "local",
-    accelerator: Annotated[
-        str,
-        typer.Option(metavar="SPEC", help="What to train on: l4:4, say; local: cpu:N, or all GPUs that are here."),
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the request; run nothing.")] = False,
-    reuse: Annotated[bool, typer.Option("--reuse", help="local: skip steps whose inputs have not changed.")] = False,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="local: continue the newest run with these parameters that was interrupted."),
-    ] = False,
-    trial: Annotated[
-        bool,
-        typer.Option("--trial", help="local: train a few dozen steps, and project time and cost on each accelerator."),
-    ] = False,
-    runs: Annotated[Path, typer.Option(metavar="DIR", help="local: gets a directory for each run.")] = options.RUNS,
-    evaluation_accelerator: options.EvaluationAccelerator = None,
-    nodes: options.Nodes = 1,
-    strategy: options.Strategy = None,
-    machine_type: options.MachineType = None,
-    reservation: options.Reservation = None,
-    hours: options.Hours = None,
-    max_wait: options.MaxWait = None,
-    boot_disk_gb: options.BootDiskGb = options.BOOT_DISK_GB,
-    reduction_server: options.ReductionServer = False,
-    web_access: options.WebAccess = False,
-    env: options.Env = None,
-    data_nodes: options.DataNodes = 1,
-    data_machine_type: options.DataMachineType = None,
-    project: options.Project = None,
-    region: options.Region = None,
-    pipeline_root: options.PipelineRoot = None,
-    image: options.Image = None,
-    service_account: options.ServiceAccount = None,
-    network: options.Network = None,
-    network_attachment: options.NetworkAttachment = None,
-    persistent_resource: options.PersistentResource = None,
-    failure_policy: options.FailurePolicy = None,
-    encryption_key: options.EncryptionKey = None,
-    tensorboard: options.Tensorboard = None,
-    label: options.Label = None,
-    kubeflow_host: options.KubeflowHost = None,
-    kubeflow_namespace: options.KubeflowNamespace = None,
-    experiment: options.Experiment = None,
-    cache: options.Cache = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Show the run in the cloud until its end.")] = False,
-    interval: options.Interval = options.INTERVAL,
-    as_json: options.AsJson = False,
+    target: Any,
+    param: Param = None,
+    params: Params = None,
+    dry_run: DryRun = False,
+    cache: Cache = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Show a run in the cloud until its end.")] = False,
+    interval: Interval = INTERVAL,
+    as_json: AsJson = False,
 ) -> None:
     """Run a pipeline: on this machine, on Vertex AI with --target vertex, or in GKE with --target kubeflow.
 
-    Options without a target before their text are for the cloud.
+    An option that a single target has begins with its name.
     """
-    for_here: dict[str, Any] = {"reuse": reuse, "resume": resume, "trial": trial}
-    for_vertex: dict[str, Any] = {
-        "evaluation_accelerator": evaluation_accelerator,
-        "nodes": nodes != 1,
-        "strategy": strategy,
-        "machine_type": machine_type,
-        "reservation": reservation,
-        "hours": hours,
-        "max_wait": max_wait,
-        "boot_disk_gb": boot_disk_gb != options.BOOT_DISK_GB,
-        "reduction_server": reduction_server,
-        "web_access": web_access,
-        "env": env,
-        "data_nodes": data_nodes != 1,
-        "data_machine_type": data_machine_type,
-        "project": project,
-        "region": region,
-        "pipeline_root": pipeline_root,
-        "image": image,
-        "service_account": service_account,
-        "network": network,
-        "network_attachment": network_attachment,
-        "persistent_resource": persistent_resource,
-        "failure_policy": failure_policy,
-        "encryption_key": encryption_key,
-        "tensorboard": tensorboard,
-        "label": label,
-        "cache": cache is not None,
-        "follow": follow,
-        "json": as_json,
-    }
-    for_kubeflow = {
-        "kubeflow_host": kubeflow_host,
-        "kubeflow_namespace": kubeflow_namespace,
-        "experiment": experiment,
-    }
-    if target == "local":
-        _refuse({**for_vertex, **for_kubeflow}, "local", "Add --target vertex or kubeflow, or leave it out.")
-        from gpu_pipelines.cli.run_here import run_here
+    from gpu_pipelines.cli.arguments import checked_values, given_values
+    from gpu_pipelines.cli.data_check import require_usable_data
+    from gpu_pipelines.targets.messages import Request
 
-        run_here(
-            pipeline, param or [], params, accelerator, runs, reuse=reuse, resume=resume, dry_run=dry_run, trial=trial
-        )
-        return
-    if target not in TARGETS:
-        raise UserError(f"There is no target {target[:60]!r}.", nearest(target, TARGETS))
-    _refuse(for_here if target == "kubeflow" else {**for_here, **for_kubeflow}, target, "Leave it out.")
-    from gpu_pipelines.cli.vertex_request import JobFlags
-    from gpu_pipelines.project_settings import load_project_settings
-
-    flags = JobFlags(
-        accelerator=accelerator,
-        nodes=nodes,
-        strategy=strategy,
-        machine_type=machine_type,
-        reservation=reservation,
-        hours=hours,
-        max_wait=max_wait,
-        boot_disk_gb=boot_disk_gb,
-        reduction_server=reduction_server,
-        web_access=web_access,
-        env=env,
-        data_nodes=data_nodes,
-        data_machine_type=data_machine_type,
-        tensorboard=tensorboard,
-        network_attachment=network_attachment,
-        persistent_resource=persistent_resource,
-        evaluation_accelerator=evaluation_accelerator,
-    )
-    given = {
-        "project": project,
-        "region": region,
-        "pipeline_root": pipeline_root,
-        "image": image,
-        "service_account": service_account,
-        "network": network,
-        "network_attachment": network_attachment,
-        "persistent_resource": persistent_resource,
-        "failure_policy": failure_policy,
-        "encryption_key": encryption_key,
-        "tensorboard": tensorboard,
-        "kubeflow_host": kubeflow_host,
-        "kubeflow_namespace": kubeflow_namespace,
-        "kubeflow_experiment": experiment,
-    }
-    settings = options.with_labels(load_project_settings(given), label)
-    if target == "kubeflow":
-        _refuse({"label": label}, target, "Leave it out.")
-        from gpu_pipelines.cli.run_on_kubeflow import run_on_kubeflow as run_there
+    here = not hasattr(target, "submit")
+    if here and (as_json or follow):
+        flags = [flag for flag, is_given in (("--follow", follow), ("--json", as_json)) if is_given]
+        raise UserError(f"The target {target.name} has no {', '.join(flags)}.", "Its runs are shown until their end.")
+    request = Request(pipeline, given_values(param or [], params), cache)
+    compiled = target.load(request)
+    values = checked_values(compiled, target, param or [], params)
+    if not here:
+        require_usable_data(compiled, values)
+    compiled = target.fitted(compiled, request, values)
+    submission = target.submission(compiled, request, values)
+    for line in compiled.told:
+        print(line, file=sys.stderr)
+    if dry_run:
+        show(submission.shown())
+    elif here:
+        # Bound to stdout as it is now: while the pipeline runs, stdout is read by the target.
+        watch = Watch(as_json=False)
+        _end(target.execute(submission, watch), watch)
     else:
-        from gpu_pipelines.cli.run_on_vertex import run_on_vertex as run_there
-    run_there(
-        pipeline,
-        flags,
-        settings,
-        param or [],
-        params,
-        cache=cache,
-        dry_run=dry_run,
-        follow=follow,
-        every=interval,
-        as_json=as_json,
-    )
+        done = target.submit(submission)
+        if as_json and not follow:
+            print(json.dumps(done.document, indent=2))
+        elif not as_json:
+            show([*done.lines, *ways_back(target, done.name)])
+        if follow:
+            follow_run(target, done.name, interval, as_json)
 
 
-def _refuse(flags: dict[str, Any], target: str, remedy: str) -> None:
-    given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value]
-    if given:
-        raise UserError(f"The target {target} has no {', '.join(given)}.", remedy)
+@of_targets("follow", can="follow", default=THERE)
+def follow(run: Run, target: Any, interval: Interval = INTERVAL, as_json: AsJson = False) -> None:
+    """Show how a run or a job goes, with its log lines where there are any, until its end. Ctrl-C leaves it running."""
+    follow_run(target, run, interval, as_json)
+
+
+@of_targets("cancel", can="cancel", default=THERE)
+def cancel(run: Run, target: Any) -> None:
+    """Cancel a run with the jobs of its steps, or a job."""
+    print(target.cancel(run))
+
+
+def follow_run(target: Any, run: str, every: float, as_json: bool, full_name: str = "") -> None:
+    """Waits for the end of a run and shows how it goes.
+
+    Args:
+        target: where it is.
+        run: its name, as the target has it.
+        every: seconds between two looks.
+        as_json: print one JSON document at the end, and nothing else.
+        full_name: by which it is told how to come back; left out, the name.
+
+    Raises:
+        UserError: there is no such run, or the service cannot be reached.
+        typer.Exit: the run has failed, or Ctrl-C was pressed.
+    """
+    watch = Watch(as_json)
+    try:
+        outcome = target.follow(run, watch, every)
+    except KeyboardInterrupt:
+        back = ways_back(target, full_name or run)
+        told = [f"{run.rpartition('/')[2]} goes on without being followed", *back]
+        print("\n".join(told), file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    _end(outcome, watch)
+
+
+def ways_back(target: Target, run: str) -> list[str]:
+    """The commands that follow and cancel a run, as they can be copied."""
+    from gpu_pipelines.targets.options import declared, flag_of
+
+    named = f" --target {target.name}" if target.name != THERE else ""
+    # The full name of a job says where it is.
+    for name, each in declared(target.Options).items() if "/" not in run else ():
+        if "follow" in each.commands and target.settings.origins.get(each.setting, "").startswith("--"):
+            named += f" {flag_of(name)} {getattr(target.settings, each.setting)}"
+    return [f"{command}: gpu-pipelines {command} {run}{named}" for command in ("follow", "cancel")]
+
+
+def _end(outcome: Outcome, watch: Watch) -> None:
+    """Tells the end of a run, and ends the command with its exit status."""
+    if watch.as_json:
+        print(json.dumps(outcome.document, indent=2, ensure_ascii=False))
+    if outcome.state == "succeeded":
+        if not watch.as_json:
+            show(outcome.lines, watch.console)
+        return
+    print("\n".join(map(str, outcome.lines)), file=sys.stderr)
+    raise typer.Exit(INTERRUPTED if outcome.state == "interrupted" else RUN_FAILED)
+
+
+def show(lines: Sequence[str | Table], console: Console | None = None) -> None:
+    """Prints lines and tables."""
+    from gpu_pipelines.terminal import console_on
+
+    console = console or console_on()
+    for line in lines:
+        if not isinstance(line, str):
+            line.print(console)
+            continue
+        sign = line[:1] if line[:1] in _SIGNS else ""
+        if sign:
+            console.print(sign, style=_SIGNS[sign], end="")
+        # Not wrapped at the console's width, so that a path can be copied.
+        console.print(line[len(sign) :], highlight=False, markup=False, soft_wrap=True)
+    sys.stdout.flush()
+
+
+class Watch:
+    """Shows how something goes while it is waited for; see `gpu_pipelines.targets.target.Watch`.
+
+    Args:
+        as_json: whether stdout is for one JSON document alone.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        from gpu_pipelines.terminal import console_on
+
+        self.as_json, self.console = as_json, console_on(sys.stdout)
+
+    def steps(self) -> AbstractContextManager[Observer]:
+        """Shows steps live on a terminal, and in plain lines elsewhere."""
+        from gpu_pipelines.cli.progress import progress_on
+
+        return nullcontext(_Silent()) if self.as_json else progress_on(self.console)
+
+    def tell(self, text: str) -> None:
+        """Says what has happened; beside a document on stderr."""
+        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def say(self, line: str) -> None:
+        """Says a line of a log."""
+        if not self.as_json:
+            print(f"  {line}", flush=True)
+
+    def warn(self, text: str) -> None:
+        """Warns on stderr."""
+        print(f"warning: {text}", file=sys.stderr)
+
+
+class _Silent:
+    """An observer for whoever wants the end alone."""
+
+    def step_began(self, step: str) -> None:
+        return None
+
+    def step_said(self, step: str, line: str) -> None:
+        return None
+
+    def step_ended(self, step: StepRecord) -> None:
+        return None

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import as_number
-from gpu_pipelines.targets.environment import RUN, STORAGE
+from gpu_pipelines.step_environment import RUN, STORAGE
 
 Settings = TypeVar("Settings")
 

@@ -10,7 +10,8 @@ PIPELINES = ("train_evaluate_upload", "scheduled_retraining")
 
 
 def load_request(name: str) -> ModuleType:
-    """What can be wrong with a request for a pipeline, and the settings of its steps; needs no compiler of KFP.
+    """The request for a pipeline, which needs no compiler of KFP: what can be wrong with its parameters (`problems`,
+    `problems_of_access`), the `places` that they name, and the `SETTINGS` of its steps.
 
     Raises:
         UserError: there is no pipeline of that name.
@@ -20,7 +21,7 @@ def load_request(name: str) -> ModuleType:
 
 
 def load_pipeline(name: str) -> ModuleType:
-    """The module of a pipeline: `build`, `problems`, `problems_here` / `_on_vertex` / `_on_kubeflow`, `state_here`.
+    """The module of a pipeline, with `build`.
 
     Raises:
         UserError: there is no pipeline of that name.

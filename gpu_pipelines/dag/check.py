@@ -12,7 +12,7 @@ from gpu_pipelines.dag.advanced import ADVANCED, COMMON, advanced_defaults, by_s
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError, user_errors_end_the_step
 from gpu_pipelines.registry import model_name_for, open_registry
-from gpu_pipelines.targets.environment import STORAGE
+from gpu_pipelines.step_environment import STORAGE
 
 #: The outputs of the component that hold parameters, in their order.
 _STEPS = ("prepare", "train", "evaluate", "upload", "watch")
@@ -60,11 +60,12 @@ def check(arguments: Mapping[str, Any]) -> Checked:
     defaults = advanced_defaults(request.SETTINGS)
     given, problems = read_advanced(arguments[ADVANCED] or {}, defaults)
     values = {**defaults, **{name: arguments[name] for name in COMMON}, **given, "processes": arguments["processes"]}
+    values["data_nodes"] = arguments["data_nodes"]
     if arguments["place"] == _TOLD:
         values["notify"] = arguments["notify"]
     storage = os.environ.get(STORAGE) or arguments["storage"]
     problems += request.problems(values)
-    if problems := problems or request.problems_here(values, storage, arguments["data_nodes"]):
+    if problems := problems or request.problems_of_access(values, storage):
         raise UserError.of_all(problems)
     _show_champion(values, storage)
     fingerprint = source_fingerprint(values["source"], values["billing_project"])

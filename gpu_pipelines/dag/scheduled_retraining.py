@@ -8,7 +8,10 @@ from typing import Any
 
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag import train_evaluate_upload as one_training
+from gpu_pipelines.dag.train_evaluate_upload import places, problems_of_access
 from gpu_pipelines.data.watch import WatchSettings
+
+__all__ = ["SETTINGS", "places", "problems", "problems_of_access"]
 
 #: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
 SETTINGS = {**one_training.SETTINGS, "watch": WatchSettings}
@@ -33,18 +36,3 @@ def _problems_of_addresses(addresses: Sequence[str]) -> list[str]:
         )
     wrong = [address for address in addresses if not _ADDRESS.fullmatch(address)]
     return [*found, *(f"notify has {address[:80]!r}, which is no e-mail address." for address in wrong)]
-
-
-def problems_here(arguments: Mapping[str, Any], storage: str = "", data_nodes: int = 1) -> list[str]:
-    """What is wrong with the parameters of a run whose steps run where this is asked; see `train_evaluate_upload`."""
-    return one_training.problems_here(arguments, storage, data_nodes)
-
-
-def problems_on_vertex(arguments: Mapping[str, Any], data_nodes: int = 1) -> list[str]:
-    """What is wrong with the parameters of a run on Vertex AI; see `train_evaluate_upload`."""
-    return one_training.problems_on_vertex(arguments, data_nodes)
-
-
-def problems_on_kubeflow(arguments: Mapping[str, Any], mounted: str) -> list[str]:
-    """What is wrong with the parameters of a run on Kubeflow; see `train_evaluate_upload`."""
-    return one_training.problems_on_kubeflow(arguments, mounted)

@@ -18,7 +18,7 @@ from gpu_pipelines.components.model_upload.component import upload_model
 from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.dag.advanced import ADVANCED, COMMON, FILLED_IN, is_of
 from gpu_pipelines.dag.parameters import Parameter, inputs_from, parameters_of
-from gpu_pipelines.targets.target import Target
+from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.tasks.tasks import TASKS
 
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
@@ -27,7 +27,7 @@ CHECKPOINT_URI = f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/checkpoints/{dsl.PIPELINE_JOB
 STEPS = {"prepare": prepare_data, "train": train_model, "evaluate": evaluate_checkpoints, "upload": upload_model}
 
 
-def pipeline_parameters(target: Target, steps: Mapping[str, Any], task: str = "") -> dict[str, Parameter]:
+def pipeline_parameters(target: Placement, steps: Mapping[str, Any], task: str = "") -> dict[str, Parameter]:
     """The parameters of a pipeline: the common ones of its steps, the target's own, and `advanced` with all others.
 
     Args:
@@ -77,7 +77,12 @@ class Steps:
     """
 
     def __init__(
-        self, target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
+        self,
+        target: Placement,
+        plan: AcceleratorPlan | None,
+        evaluation: AcceleratorPlan | None = None,
+        *,
+        task: str = "",
     ) -> None:
         self._pipeline_job, self._encryption_key = target.pipeline_job, target.encryption_key
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI

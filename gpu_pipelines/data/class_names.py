@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import ANOTHER_ENCODING, Problem
-
-if TYPE_CHECKING:
-    from gpu_pipelines.data.settings import PrepareSettings
-
-#: Labels that stand for a missing one. Source: `STR_NA_VALUES` of pandas/_libs/parsers.pyx, pandas 2.3.
-MISSING_LABELS = (
-    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
-    "NaN", "None", "n/a", "nan", "null",
-)  # fmt: skip
 
 
 def class_in(value: Any, settings: PrepareSettings) -> str | Problem:

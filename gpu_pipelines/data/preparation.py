@@ -1,15 +1,15 @@
-"""How a dataset is prepared whatever its rows are: in portions and units, on one machine or several.
+"""How a dataset is prepared whatever its rows are: in shards and units, on one machine or several.
 
 0. Look: what the names of files and the first rows tell is checked before anything else is read.
-1. Survey: every machine reads its portions once and finds which classes there are and the like.
-2. Plan: the chief decides by that what the rows become (classes, pixels, tokenizer).
+1. Survey: every machine reads its shards once and finds which classes there are and the like.
+2. Plan: rank 0 decides by that what the rows become (classes, pixels, tokenizer).
 3. Index and judgement, where they are needed: several machines, a stratified split, near-duplicates, a test source,
-   label conflicts that are rejected. Every machine hashes the records of its portions; the chief finds the duplicates
+   label conflicts that are rejected. Every machine hashes the records of its shards; rank 0 finds the duplicates
    among all of them, and the split of each record.
-4. Every machine prepares its portions in units, each a small dataset of its own.
-5. The chief joins the units.
+4. Every machine prepares its shards in units, each a small dataset of its own.
+5. Rank 0 joins the units.
 
-What is done in a step is a part of the unfinished work. Which portions there are and where units end depends on the
+What is done in a step is a part of the unfinished work. Which shards there are and where units end depends on the
 source and the settings alone, so that neither an interruption nor the number of machines changes a byte of the dataset.
 """
 
@@ -30,10 +30,10 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.splits.judging import judge
 from gpu_pipelines.data.splits.record_index import Entry, index_name, write_index
-from gpu_pipelines.data.splits.verdicts import AsTheyCome, Judged, Verdicts, judged_name
+from gpu_pipelines.data.splits.split_assignments import AsTheyCome, Judged, SplitAssignments, judged_name
 from gpu_pipelines.data.units.joining import join_units
-from gpu_pipelines.data.units.portions import Portion, joined, portions_of, share_of
 from gpu_pipelines.data.units.replicas import Replicas
+from gpu_pipelines.data.units.source_shards import SourceShard, joined, share_of, source_shards_of
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.data.units.units import Sizes, Units, UnitWriters
 
@@ -66,7 +66,7 @@ class Preparation(ABC, Generic[Survey]):
 
     @abstractmethod
     def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
-        """Writes what this machine has found for the chief."""
+        """Writes what this machine has found for rank 0."""
 
     @abstractmethod
     def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
@@ -77,8 +77,8 @@ class Preparation(ABC, Generic[Survey]):
         """Decides what the rows become; what is returned and written is all that the next steps know of it."""
 
     @abstractmethod
-    def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
-        """What is known of the usable records of a portion before they are prepared."""
+    def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
+        """What is known of the usable records of a shard before they are prepared."""
 
     @abstractmethod
     def records(self, source: Source, meter: Meter) -> Iterator[Any]:
@@ -94,7 +94,12 @@ class Preparation(ABC, Generic[Survey]):
 
     @abstractmethod
     def write(
-        self, plan: Mapping[str, Any], folder: Path, units: Units[Any], writers: UnitWriters, verdicts: Verdicts
+        self,
+        plan: Mapping[str, Any],
+        folder: Path,
+        units: Units[Any],
+        writers: UnitWriters,
+        assignments: SplitAssignments,
     ) -> Iterator[None]:
         """Prepares units; gives way after each group of records."""
 
@@ -122,7 +127,7 @@ def prepare(
         unit_weight: bytes or characters after which a unit ends.
 
     Returns:
-        The manifest of the dataset; None on a machine that is not the chief.
+        The manifest of the dataset; None on a machine that is not rank 0.
 
     Raises:
         UserError: the source is of no use, or another machine failed.
@@ -131,45 +136,45 @@ def prepare(
     settings = preparation.settings
     files = FilesOfSources(preparation.source, preparation.test_source)
     files.say()
-    portions = portions_of(preparation.source, unit_weight, preparation.test_source)
-    own = share_of(portions, replicas.rank, replicas.nodes)
+    shards = source_shards_of(preparation.source, unit_weight, preparation.test_source)
+    own = share_of(shards, replicas.rank, replicas.nodes)
     plan = _planned(preparation, own, work, replicas)
-    verdicts: Verdicts
+    assignments: SplitAssignments
     if replicas.nodes > 1 or settings.needs_judgement:
-        _judge(preparation, portions, own, work, replicas)
-        verdicts = Judged(work, plan["labels"], settings.source)
+        _judge(preparation, shards, own, work, replicas)
+        assignments = Judged(work, plan["labels"], settings.source)
     else:
-        verdicts = AsTheyCome(settings, plan["labels"], scratch)
+        assignments = AsTheyCome(settings, plan["labels"], scratch)
     meter = Meter(joined(preparation.source, own))
-    units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, verdicts, meter)
+    units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, assignments, meter)
     form = {**preparation.form(plan), **{name: plan[name] for name in (SOURCE_FINGERPRINT, TEST_SOURCE)}}
     writers = UnitWriters(work, form)
-    for _ in preparation.write(plan, work.path(PLAN), units, writers, verdicts):
+    for _ in preparation.write(plan, work.path(PLAN), units, writers, assignments):
         replicas.check()
     if units.passed_over:
         print(f"{units.passed_over:,} units of work were done before and are taken as they are", flush=True)
     replicas.reach("written")
-    if not replicas.is_chief:
+    if not replicas.is_rank_0:
         return None
     work.look()
-    return join_units(work, portions, directory, settings, preparation.tokenizer(work.path(PLAN)), files)
+    return join_units(work, shards, directory, settings, preparation.tokenizer(work.path(PLAN)), files)
 
 
 def _planned(
-    preparation: Preparation[Any], own: Sequence[Portion], work: UnfinishedWork, replicas: Replicas
+    preparation: Preparation[Any], own: Sequence[SourceShard], work: UnfinishedWork, replicas: Replicas
 ) -> Mapping[str, Any]:
     if work.find(PLAN) is None:
         # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprints = _fingerprints(preparation.settings) if replicas.is_chief else {}
-        share = joined(preparation.source, [portion for portion in own if not portion.is_test])
+        fingerprints = _fingerprints(preparation.settings) if replicas.is_rank_0 else {}
+        share = joined(preparation.source, [shard for shard in own if not shard.is_test])
         found = _surveyed(preparation, "survey", lambda: preparation.survey(share, replicas), work, replicas)
         of_test = None
         if preparation.test_source is not None:
-            tested = joined(preparation.test_source, [portion for portion in own if portion.is_test])
+            tested = joined(preparation.test_source, [shard for shard in own if shard.is_test])
             look = partial(preparation.survey_of_test, tested, replicas)
             of_test = _surveyed(preparation, "survey-of-test", look, work, replicas)
         replicas.reach("surveyed")
-        if replicas.is_chief:
+        if replicas.is_rank_0:
             work.look()
             folder = work.begin(PLAN)
             work.commit(PLAN, {**preparation.plan(found(), of_test and of_test(), folder), **fingerprints})
@@ -204,20 +209,20 @@ def _fingerprints(settings: PrepareSettings) -> dict[str, Any]:
 
 def _judge(
     preparation: Preparation[Any],
-    portions: list[Portion],
-    own: list[Portion],
+    shards: list[SourceShard],
+    own: list[SourceShard],
     work: UnfinishedWork,
     replicas: Replicas,
 ) -> None:
-    for portion in own:
-        name = index_name(portion.number)
+    for shard in own:
+        name = index_name(shard.number)
         if work.find(name) is None:
             folder = work.begin(name)
-            work.commit(name, {"records": write_index(folder, preparation.entries(portion, replicas))})
+            work.commit(name, {"records": write_index(folder, preparation.entries(shard, replicas))})
     replicas.reach("indexed")
-    if replicas.is_chief:
+    if replicas.is_rank_0:
         work.look()
-        if any(work.find(judged_name(portion.number)) is None for portion in portions):
-            judge(work, portions, preparation.settings, replicas.check)
+        if any(work.find(judged_name(shard.number)) is None for shard in shards):
+            judge(work, shards, preparation.settings, replicas.check)
     replicas.reach("judged")
     work.look()

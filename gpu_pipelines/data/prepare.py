@@ -9,8 +9,8 @@ from typing import Any
 from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.data.preparation import Preparation, prepare
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.units.portions import unit_bytes
 from gpu_pipelines.data.units.replicas import replicas_of
+from gpu_pipelines.data.units.source_shards import unit_bytes
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.peers import Timing
@@ -58,7 +58,7 @@ def prepare_together(
         timing: how long to wait for other machines; for tests.
 
     Returns:
-        The manifest of the dataset written; None on a machine that is not the chief.
+        The manifest of the dataset written; None on a machine that is not rank 0.
 
     Raises:
         UserError: a setting is wrong, the source has no usable rows, a split or class would be empty, or another

@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.artifacts.remote_files import StorageError, folders_in, is_remote
+from gpu_pipelines.artifacts.remote_files import NoSuchStorageError, folders_in, is_remote
 from gpu_pipelines.data.sources.listing import is_pattern
 from gpu_pipelines.data.sources.names import is_bigquery, is_hub_id
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import AccessDeniedError, UnavailableError, UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -68,7 +68,7 @@ def _look(settings: PrepareSettings, look: Look) -> None:
 
         if not _has_class_folders(settings):
             require_usable_source(find_source(settings), settings)
-    except StorageError as error:
+    except (AccessDeniedError, NoSuchStorageError, UnavailableError) as error:
         look.unseen.append(f"{error.problem} {error.remedy}".strip())
     except UserError as error:
         look.problems.append(f"{error.problem} {error.remedy}".strip())

@@ -7,24 +7,17 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.data.class_names import MISSING_LABELS
+from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.data.sources.files import FORMATS, FORMATS_OF_TASK, Dialect
-from gpu_pipelines.data.sources.listing import class_folders, has_files
 from gpu_pipelines.data.sources.names import (
     SAMPLE,
     TABLE_SCHEME,
     is_bigquery,
     is_hub_id,
     problems_of_name,
-    problems_of_place,
 )
-from gpu_pipelines.data.sources.source_files import find_source
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.tasks import task_problems
 
@@ -44,6 +37,11 @@ MAX_VOCABULARY_SIZE = 1_000_000
 MAX_SEQUENCE_LENGTH = 131_072
 MAX_SHARD_MEGABYTES = 1024
 UNLIMITED = "unlimited"
+#: Labels that stand for a missing one. Source: `STR_NA_VALUES` of pandas/_libs/parsers.pyx, pandas 2.3.
+MISSING_LABELS = (
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
+    "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
 #: What becomes of records whose content is in several classes.
 LABEL_CONFLICTS = ("keep", "reject")
 #: What a tab is called, because forms and shells have their own ideas of the character.
@@ -242,51 +240,12 @@ class PrepareSettings:
             )
         return found
 
-    def problems_here(self) -> list[str]:
-        """What is wrong with the sources as seen from this machine: names, columns, the classes of what is small."""
-        found = self._problems_of_source_here()
-        if self.test_source:
-            found += self.of_test_source()._problems_of_source_here()
-        return found
-
-    def _problems_of_source_here(self) -> list[str]:
-        if not self.source or self.source.startswith(SAMPLE):
-            return []
-        try:
-            if is_bigquery(self.source):
-                from gpu_pipelines.data.sources.bigquery_source import require_readable
-
-                require_readable(self)
-                return []
-            if is_hub_id(self.source):
-                from gpu_pipelines.data.sources.hub_source import require_datasets
-
-                require_datasets()
-                return []
-            # All files of a folder by class can take a minute to list; its sub-folders do not.
-            if not self._has_classes_in_folders():
-                from gpu_pipelines.data.source_check import require_usable_source
-
-                require_usable_source(find_source(self), self)
-        except UserError as error:
-            return [f"{error.problem} {error.remedy}".strip()]
-        return []
-
     def rows_per_shard(self, features: Mapping[str, Feature]) -> int | None:
         """Rows of a shard of the size that was asked for; None where that is left open."""
         # Compiling a pipeline needs this file, but none of the packages of the steps.
         from gpu_pipelines.artifacts.dataset import rows_of_shard
 
         return rows_of_shard(features, self.shard_megabytes << 20) if self.shard_megabytes else None
-
-    def _has_classes_in_folders(self) -> bool:
-        if self.task != "image_classification" or self.source_format != "auto" or is_remote(self.source):
-            return False
-        try:
-            path = Path(self.source).expanduser()
-            return path.is_dir() and len(list(islice(filter(has_files, class_folders(path)), 2))) == 2
-        except (OSError, RuntimeError, ValueError):
-            return False
 
 
 def limit_of(max_rejected: str) -> tuple[float, float]:

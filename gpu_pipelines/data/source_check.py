@@ -4,23 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.data.class_names import class_in
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.files import TABLES, Source
-from gpu_pipelines.data.sources.listing import is_pattern, shown_path
+from gpu_pipelines.data.sources.hub_source import require_datasets
+from gpu_pipelines.data.sources.listing import class_folders, has_files, is_pattern, shown_path
+from gpu_pipelines.data.sources.names import SAMPLE, is_bigquery, is_hub_id
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
+from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.data.sources.tables import nested_columns
 from gpu_pipelines.data.task_columns import columns_looked_for, columns_of_task
 from gpu_pipelines.data.usable import require_labels
 from gpu_pipelines.errors import UserError
 
-if TYPE_CHECKING:
-    from gpu_pipelines.data.settings import PrepareSettings
-
 #: Tables of at most so many bytes and rows are looked through for their classes.
 _BYTES_LOOKED_THROUGH, _ROWS_LOOKED_THROUGH = 16 << 20, 10_000
+
+
+def problems_here(settings: PrepareSettings) -> list[str]:
+    """What is wrong with the sources as seen from this machine: names, columns, the classes of what is small."""
+    found = _problems_of_source_here(settings)
+    if settings.test_source:
+        found += _problems_of_source_here(settings.of_test_source())
+    return found
+
+
+def _problems_of_source_here(settings: PrepareSettings) -> list[str]:
+    if not settings.source or settings.source.startswith(SAMPLE):
+        return []
+    try:
+        if is_bigquery(settings.source):
+            from gpu_pipelines.data.sources.bigquery_source import require_readable
+
+            require_readable(settings)
+        elif is_hub_id(settings.source):
+            require_datasets()
+        # All files of a folder by class can take a minute to list; its sub-folders do not.
+        elif not _has_classes_in_folders(settings):
+            require_usable_source(find_source(settings), settings)
+    except UserError as error:
+        return [f"{error.problem} {error.remedy}".strip()]
+    return []
+
+
+def _has_classes_in_folders(settings: PrepareSettings) -> bool:
+    if settings.task != "image_classification" or settings.source_format != "auto" or is_remote(settings.source):
+        return False
+    try:
+        path = Path(settings.source).expanduser()
+        return path.is_dir() and len(list(islice(filter(has_files, class_folders(path)), 2))) == 2
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def require_usable_source(source: Source, settings: PrepareSettings) -> None:

@@ -16,7 +16,7 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.targets.environment import UNFINISHED_WORK
+from gpu_pipelines.step_environment import UNFINISHED_WORK
 
 #: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
 _FOLDERS_OF_AN_ATTEMPT = 2
@@ -37,7 +37,7 @@ def run(arguments: Mapping[str, Any]) -> None:
             with output_files(arguments["dataset"], MANIFEST) as directory:
                 manifest = prepare_together(settings, directory, work, cluster)
                 if manifest is None:
-                    # Only the chief writes outputs; KFP's executor would write its own after this function returned.
+                    # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
                     sys.exit(0)
                 write_report(directory, Path(arguments["report"].path))
             work.remove()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
-
-if TYPE_CHECKING:
-    from gpu_pipelines.data.settings import PrepareSettings
 
 
 def columns_looked_for(settings: PrepareSettings) -> list[tuple[str, ...]]:

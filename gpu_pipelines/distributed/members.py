@@ -38,8 +38,8 @@ _CHIEFS = ("chief", "master")
 _TORCHRUN_NAMES = {
     "nodes": ("PET_NNODES", "NNODES"),
     "node_rank": ("PET_NODE_RANK", "NODE_RANK", "GROUP_RANK"),
-    "chief_address": ("PET_MASTER_ADDR", "MASTER_ADDR"),
-    "chief_port": ("PET_MASTER_PORT", "MASTER_PORT"),
+    "rank_0_address": ("PET_MASTER_ADDR", "MASTER_ADDR"),
+    "rank_0_port": ("PET_MASTER_PORT", "MASTER_PORT"),
 }
 
 
@@ -49,29 +49,29 @@ class Cluster:
 
     Attributes:
         nodes: number of machines.
-        node_rank: which of them this is, from 0; 0 is the chief, who alone writes files.
-        addresses: `host:port` of each node, by rank; empty where only the chief's is known.
-        chief_address: host name or address of the chief.
-        chief_port: port on which the chief can be reached by the others.
+        node_rank: which of them this is, from 0; rank 0 alone writes files.
+        addresses: `host:port` of each node, by rank; empty where only rank 0's is known.
+        rank_0_address: host name or address of rank 0.
+        rank_0_port: port on which rank 0 can be reached by the others.
         join_seconds: how long a node waits for the others at the start.
     """
 
     nodes: int = 1
     node_rank: int = 0
     addresses: tuple[str, ...] = ()
-    chief_address: str = "localhost"
-    chief_port: int = DEFAULT_PORT
+    rank_0_address: str = "localhost"
+    rank_0_port: int = DEFAULT_PORT
     join_seconds: float = DEFAULT_JOIN_SECONDS
 
     @property
-    def is_chief(self) -> bool:
+    def is_rank_0(self) -> bool:
         return self.node_rank == 0
 
     def name_of(self, rank: int) -> str:
         """A node as messages call it, such as "node 1 (10.0.0.2)"."""
         if self.addresses:
             return f"node {rank} ({split_address(self.addresses[rank])[0]})"
-        return f"node {rank} ({self.chief_address})" if rank == 0 else f"node {rank}"
+        return f"node {rank} ({self.rank_0_address})" if rank == 0 else f"node {rank}"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Cluster:
@@ -173,7 +173,7 @@ def _from_torchrun(environment: Mapping[str, str], join_seconds: float) -> Clust
         if rank_text not in ("", "0"):
             raise UserError(f"{rank_name} is {rank_text!r}, but NNODES is not set.", "Set NNODES.")
         return Cluster(join_seconds=join_seconds) if nodes_text else None
-    address_name, address = given["chief_address"]
+    address_name, address = given["rank_0_address"]
     for missing, value in ((rank_name, rank_text), (address_name, address)):
         if not value:
             raise UserError(
@@ -182,7 +182,7 @@ def _from_torchrun(environment: Mapping[str, str], join_seconds: float) -> Clust
     rank = _whole(rank_name, rank_text, 0)
     if rank >= nodes:
         raise UserError(f"{rank_name} is {rank}, but there are {nodes} nodes.", f"Ranks go from 0 to {nodes - 1}.")
-    port_name, port_text = given["chief_port"]
+    port_name, port_text = given["rank_0_port"]
     port = _whole(port_name, port_text, 1) if port_text else DEFAULT_PORT
     return Cluster(nodes, rank, (), address, port, join_seconds)
 

@@ -1,6 +1,6 @@
 """What the nodes of a step tell each other: that they are there, that they are alive, and how they ended.
 
-All of it goes through one `TCPStore` on the chief, at the address where torchrun's rendezvous and the process groups of
+All of it goes through one `TCPStore` on rank 0, at the address where torchrun's rendezvous and the process groups of
 the workers meet as well, so that one port between the nodes is enough.
 """
 
@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import NodeLostError, UserError, as_data, distance_from_cause, from_data
 
 RUNNING, STOPPING, INTERRUPTED, FAILED, DONE = "running", "stopping", "interrupted", "failed", "done"
 _FINAL = (INTERRUPTED, FAILED, DONE)
@@ -50,15 +50,40 @@ class NodeState:
 
     Attributes:
         state: running, stopping (told to stop, its workers are saving), interrupted, failed or done.
-        message: why it failed, or who told it to stop.
-        severity: of a failure, to tell causes from consequences: the lower, the nearer to the cause.
+        message: what it says: how far it is, or who told it to stop.
+        signalled: whether it was told to stop by a signal to itself.
+        failure: why it failed, as `as_data` describes it.
         at: when it failed, in seconds since the epoch by that node's clock.
     """
 
     state: str = RUNNING
     message: str = ""
-    severity: int = 0
+    signalled: bool = False
+    failure: dict[str, Any] | None = None
     at: float = 0.0
+
+    @property
+    def error(self) -> UserError | None:
+        """Why it failed; None if it has not."""
+        if self.state != FAILED:
+            return None
+        found = from_data(self.failure)
+        return found if isinstance(found, UserError) else UserError(self.message)
+
+    @property
+    def distance(self) -> int:
+        """How likely its failure is the consequence of another one's: the lower, the nearer to the cause."""
+        return distance_from_cause(self.error)
+
+
+def failed(error: UserError, at: float | None = None) -> NodeState:
+    """The state of a node that has failed.
+
+    Args:
+        error: why.
+        at: when, in seconds since the epoch; left out, now.
+    """
+    return NodeState(FAILED, failure=as_data(error), at=time.time() if at is None else at)
 
 
 class Peers:
@@ -84,6 +109,10 @@ class Peers:
         """A node as messages call it."""
         return f"node {rank} ({self._addresses[rank]})"
 
+    def lost(self, rank: int, seconds: float, why: str, remedy: str = "") -> NodeLostError:
+        """The error about a node that is silent."""
+        return NodeLostError(f"{self.name_of(rank)} has not been heard of for {seconds:.0f} s. {why}", remedy)
+
     @property
     def states(self) -> dict[int, NodeState]:
         """The state of every other node, as last heard."""
@@ -100,9 +129,9 @@ class Peers:
         """The nodes that have not ended and not been heard of for `seconds`, and for how long each has not."""
         now = time.monotonic()
         if self._cut or now - self._exchanged > seconds:
-            # The store is gone or does not answer: it is the chief's. Of the others, nothing can be known.
-            chief_ended = self._states[0].state in _FINAL
-            return {} if chief_ended or self.cluster.is_chief else {0: now - self._exchanged}
+            # The store is gone or does not answer: it is rank 0's. Of the others, nothing can be known.
+            rank_0_ended = self._states[0].state in _FINAL
+            return {} if rank_0_ended or self.cluster.is_rank_0 else {0: now - self._exchanged}
         since = {rank: self._exchanged - self._changed[rank] for rank in self.states}
         return {
             rank: silence
@@ -114,15 +143,15 @@ class Peers:
     def have_ended(self) -> bool:
         """Whether every other node has ended, in whatever way."""
         if self._cut and self._states[0].state in _FINAL:
-            return True  # the chief leaves last
+            return True  # rank 0 leaves last
         gone = self.silent(self._timing.settle)
         return all(state.state in _FINAL or rank in gone for rank, state in self.states.items()) or 0 in gone
 
     def leave(self) -> None:
-        """Ends the exchange. The chief, whose store it is, waits until the others have read how the nodes ended."""
+        """Ends the exchange. Rank 0, whose store it is, waits until the others have read how the nodes ended."""
         with suppress(RuntimeError):
             if not self._cut and time.monotonic() - self._exchanged < self._timing.settle:
-                if self.cluster.is_chief:
+                if self.cluster.is_rank_0:
                     self._store.set("closed", "1")
                     self._wait_for_readers()
                 else:
@@ -181,18 +210,18 @@ def join(cluster: Cluster, processes: int, timing: Timing, check: Callable[[], N
         check: is called again and again while waiting; ends it by raising.
 
     Raises:
-        UserError: not all came in time, the chief cannot be reached, or the nodes are not alike.
+        UserError: not all came in time, rank 0 cannot be reached, or the nodes are not alike.
     """
     deadline = time.monotonic() + cluster.join_seconds
     waiting = _Waiting(deadline, cluster.join_seconds, check)
     while True:
-        store = _chief_store(cluster, waiting) if cluster.is_chief else _connected_store(cluster, waiting)
+        store = _own_store(cluster, waiting) if cluster.is_rank_0 else _connected_store(cluster, waiting)
         if not _is_first(cluster, store, waiting):
             continue
         try:
             return Peers(cluster, store, _meet(cluster, processes, store, waiting), timing)
         except RuntimeError:
-            pass  # the chief has gone while this node waited; it, or a new one, may come back
+            pass  # rank 0 has gone while this node waited; it, or a new one, may come back
         except BaseException:
             # So that this node, started again, can join those that still wait.
             with suppress(RuntimeError):
@@ -225,16 +254,16 @@ class _Waiting:
         time.sleep(0.1)
 
 
-def _chief_store(cluster: Cluster, waiting: _Waiting) -> Any:
+def _own_store(cluster: Cluster, waiting: _Waiting) -> Any:
     from torch.distributed import PrefixStore, TCPStore
 
-    host, port = cluster.chief_address, cluster.chief_port
+    host, port = cluster.rank_0_address, cluster.rank_0_port
     while True:
         try:
             socket.getaddrinfo(host, port)
             break
         except OSError:
-            waiting.for_(f"the name {host} to resolve on the chief itself", "Check MASTER_ADDR.")
+            waiting.for_(f"the name {host} to resolve on rank 0 itself", "Check MASTER_ADDR.")
     try:
         # multi_tenant: torchrun's rendezvous in this process will use the same server.
         store = TCPStore(
@@ -243,7 +272,7 @@ def _chief_store(cluster: Cluster, waiting: _Waiting) -> Any:
     except RuntimeError as error:
         reason = "it is taken" if "EADDRINUSE" in str(error) else str(error).splitlines()[0]
         raise UserError(
-            f"The chief cannot listen on port {port}: {reason}.", "Set MASTER_PORT to a free one on all nodes."
+            f"Rank 0 cannot listen on port {port}: {reason}.", "Set MASTER_PORT to a free one on all nodes."
         ) from None
     return PrefixStore("gpu-pipelines", store)
 
@@ -251,8 +280,8 @@ def _chief_store(cluster: Cluster, waiting: _Waiting) -> Any:
 def _connected_store(cluster: Cluster, waiting: _Waiting) -> Any:
     from torch.distributed import PrefixStore, TCPStore
 
-    host, port = cluster.chief_address, cluster.chief_port
-    hint = "Check that the chief runs, its name resolves on this node, and no firewall keeps the port."
+    host, port = cluster.rank_0_address, cluster.rank_0_port
+    hint = "Check that rank 0 runs, its name resolves on this node, and no firewall keeps the port."
     while True:
         try:
             # TCPStore prints C++ stack traces while it tries; a plain connection does not.
@@ -260,7 +289,7 @@ def _connected_store(cluster: Cluster, waiting: _Waiting) -> Any:
             store = TCPStore(host, port, None, False, timedelta(seconds=30), wait_for_workers=False)
             return PrefixStore("gpu-pipelines", store)
         except (OSError, RuntimeError):
-            waiting.for_(f"the chief at {host}:{port}", hint)
+            waiting.for_(f"rank 0 at {host}:{port}", hint)
 
 
 def _is_first(cluster: Cluster, store: Any, waiting: _Waiting) -> bool:
@@ -288,7 +317,7 @@ def _meet(cluster: Cluster, processes: int, store: Any, waiting: _Waiting) -> li
     keys = [f"node/{other}" for other in range(cluster.nodes)]
     while missing := [other for other, key in enumerate(keys) if not store.check([key])]:
         names = ", ".join(cluster.name_of(other) for other in missing)
-        hint = f"Check that they were started and reach {cluster.chief_address}:{cluster.chief_port}."
+        hint = f"Check that they were started and reach {cluster.rank_0_address}:{cluster.rank_0_port}."
         waiting.for_(names, hint)
     nodes = [json.loads(store.get(key)) for key in keys]
     for what in ("nodes", "processes"):
@@ -302,17 +331,17 @@ def _meet(cluster: Cluster, processes: int, store: Any, waiting: _Waiting) -> li
 
 
 def address_towards(cluster: Cluster) -> str:
-    """This node's own address on the way to the other nodes; the chief's name if it cannot be found out."""
-    target = cluster.chief_address
-    if cluster.is_chief and cluster.nodes > 1 and cluster.addresses:
+    """This node's own address on the way to the other nodes; rank 0's name if it cannot be found out."""
+    target = cluster.rank_0_address
+    if cluster.is_rank_0 and cluster.nodes > 1 and cluster.addresses:
         target = cluster.addresses[1].rpartition(":")[0].strip("[]")
     with suppress(OSError, IndexError):
-        family, kind, _, _, place = socket.getaddrinfo(target, cluster.chief_port, type=socket.SOCK_DGRAM)[0]
+        family, kind, _, _, place = socket.getaddrinfo(target, cluster.rank_0_port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             # Connecting a UDP socket sends nothing; it only looks up the route.
             probe.connect(place)
             return str(probe.getsockname()[0])
-    return cluster.chief_address
+    return cluster.rank_0_address
 
 
 def interface_of(address: str) -> str | None:

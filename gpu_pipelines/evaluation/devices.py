@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.targets.environment import ACCELERATOR, REHEARSE
+from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
 
 CPU_PROCESSES = 2
 

@@ -22,7 +22,7 @@ from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
-from gpu_pipelines.errors import UserError, nearest, some_of
+from gpu_pipelines.errors import NotFoundError, UserError, nearest, some_of
 from gpu_pipelines.evaluation.bootstrap import Interval, without_interval
 from gpu_pipelines.evaluation.candidates import Candidate
 from gpu_pipelines.evaluation.scores import Scores
@@ -77,7 +77,7 @@ class FunctionScorer:
 
     def __init__(self, settings: EvaluationSettings, dataset: Dataset, directory: Path) -> None:
         if not directory.is_dir():
-            raise UserError(f"There is no checkpoint directory {directory}.")
+            raise NotFoundError(f"There is no checkpoint directory {directory}.")
         self._name = settings.scoring_function
         self._dataset = dataset
         self.candidates = _candidates(directory)
@@ -187,7 +187,7 @@ def _load(settings: EvaluationSettings) -> tuple[ModuleType, ScoringFunction]:
     place, _, name = settings.scoring_function.rpartition(":")
     file = settings.scoring_file
     if file is not None and not file.is_file():
-        raise UserError(f"There is no file {file} with the scoring function {name}.")
+        raise NotFoundError(f"There is no file {file} with the scoring function {name}.")
     try:
         module = _module_of(file) if file is not None else import_module(place)
     except (Exception, SystemExit) as error:

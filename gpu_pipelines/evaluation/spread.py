@@ -7,20 +7,18 @@ end it helps with one that another process has begun.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.distributed.processes import cores, killed_is_said, process_pool
+from gpu_pipelines.errors import ProcessFailedError, UserError
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 
@@ -159,15 +157,12 @@ class Spread:
 
     def _start_others(self) -> None:
         if self._devices[0] == "cpu":
-            threads = max(1, _cores() // len(self._devices))
+            threads = max(1, cores() // len(self._devices))
             torch.set_num_threads(threads)
         else:
             threads = torch.get_num_threads()
-        # Forked, a process would inherit locks that the threads of this one hold, and could not use CUDA.
-        context = multiprocessing.get_context("spawn")
         for device in self._devices[1:]:
-            arguments = (self._settings, device, threads)
-            pool = ProcessPoolExecutor(1, mp_context=context, initializer=_start, initargs=arguments)
+            pool = process_pool(1, _start, (self._settings, device, threads))
             self._ready.append(pool.submit(_warm))
             self._pools.append(pool)
 
@@ -177,27 +172,28 @@ class Spread:
         return thread
 
     def _wait_for(self, number: int, job: _Job) -> None:
-        """Gives pieces to one process, one after the other."""
-        last = None
+        """Gives pieces to one process, one after the other, and notes how that fails."""
+        device = self._devices[number + 1]
         try:
-            # A process that is not ready when all is done is not waited for.
-            while not wait([self._ready[number]], timeout=0.05).done:
-                if not job.pieces.left:
-                    return
-            self._ready[number].result()
-            while (piece := job.pieces.take(last)) is not None:
-                last = piece.source
-                work = self._pools[number].submit(_predict, job.sources[last], job.split, piece.start, piece.stop)
-                job.add(piece, work.result())
+            with killed_is_said(f"The process that evaluates on {device}"):
+                self._give_pieces(number, job)
         except UserError as error:
             job.fail(error)
-        except BrokenProcessPool:
-            what = f"The process that evaluates on {self._devices[number + 1]} was killed"
-            job.fail(UserError(f"{what}, most probably because the memory of the machine is full."))
         except Exception as error:  # whatever the model raises there: out of memory, a broken GPU
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            device = self._devices[number + 1]
-            job.fail(UserError(f"The evaluation on {device} failed: {type(error).__name__}: {first}"))
+            job.fail(ProcessFailedError(f"The evaluation on {device} failed: {type(error).__name__}: {first}"))
+
+    def _give_pieces(self, number: int, job: _Job) -> None:
+        last = None
+        # A process that is not ready when all is done is not waited for.
+        while not wait([self._ready[number]], timeout=0.05).done:
+            if not job.pieces.left:
+                return
+        self._ready[number].result()
+        while (piece := job.pieces.take(last)) is not None:
+            last = piece.source
+            work = self._pools[number].submit(_predict, job.sources[last], job.split, piece.start, piece.stop)
+            job.add(piece, work.result())
 
 
 class _Job:
@@ -229,10 +225,6 @@ class _Job:
             parts = {source: self._found.pop(source) for source in whole}
         for source, found in parts.items():
             done(source, np.concatenate([found[start] for start in sorted(found)]))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # Of a process that another one has started.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_pipelines.errors import UserError, nearest, some_of
+from gpu_pipelines.errors import NotFoundError, UserError, nearest, some_of
 from gpu_pipelines.registry.registered import Registry
 
 MOST_NAMED = 10
@@ -26,7 +26,7 @@ def missing_version(registry: Registry, name: str, reference: str, where: str) -
     has = f"It has the aliases {', '.join(there)} and" if there else "It has no aliases, and"
     known = f"{has} the version{'s' * (len(numbers) > 1)} {', '.join(numbers[-MOST_NAMED:])}."
     guess = nearest(reference, aliases, otherwise="")
-    return UserError(
+    return NotFoundError(
         f"The model {name!r} in {where} has no version or alias {reference!r}.", f"{guess} {known}".strip()
     )
 
@@ -40,7 +40,8 @@ def missing_model(registry: Registry, name: str, where: str) -> UserError:
         where: the registry, for people.
     """
     names = registry.names()
+    problem = f"There is no model {name!r} in {where}."
     if not names:
-        return UserError(f"There is no model {name!r} in {where}.", "No model is there. Is it the right registry?")
+        return NotFoundError(problem, "No model is there. Is it the right registry?")
     guess = nearest(name, names, otherwise="")
-    return UserError(f"There is no model {name!r} in {where}.", f"{guess} It has {some_of(names, MOST_NAMED)}.".strip())
+    return NotFoundError(problem, f"{guess} It has {some_of(names, MOST_NAMED)}.".strip())

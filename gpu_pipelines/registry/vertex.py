@@ -18,6 +18,7 @@ from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, md5_of_file
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import location_of, model_service, service_errors, tried_again
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
@@ -26,7 +27,6 @@ from gpu_pipelines.registry.vertex_evaluation import model_evaluation, summary_o
 from gpu_pipelines.registry.vertex_operations import wait_for
 from gpu_pipelines.registry.vertex_permissions import require_may_upload
 from gpu_pipelines.registry.vertex_step import step_image
-from gpu_pipelines.targets.vertex.connection import location_of, model_service, service_errors, tried_again
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
 _OF_THE_JOB = {"project": "CLOUD_ML_PROJECT_ID", "region": "CLOUD_ML_REGION"}

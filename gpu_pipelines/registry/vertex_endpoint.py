@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.registry.registered import RegisteredVersion
-from gpu_pipelines.registry.vertex_endpoint_test import EndpointTest
-from gpu_pipelines.registry.vertex_operations import wait_for
-from gpu_pipelines.targets.vertex.connection import (
+from gpu_pipelines.google_cloud.connection import (
     endpoint_service,
     location_of,
     service_errors,
     tried_again,
 )
-from gpu_pipelines.targets.vertex.job_spec import machine_spec
+from gpu_pipelines.google_cloud.machine_spec import machine_spec
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.registry.registered import RegisteredVersion
+from gpu_pipelines.registry.vertex_endpoint_test import EndpointTest
+from gpu_pipelines.registry.vertex_operations import wait_for
 
 _MANAGED_BY = {"managed-by": "gpu-pipelines"}
 #: The smallest machine with room for PyTorch that the service takes for predictions.

@@ -9,11 +9,11 @@ from typing import Any
 
 from gpu_pipelines.artifacts.examples import EXAMPLES, Examples
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import model_service, prediction_service, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry.endpoint_forms import form_of, judged
 from gpu_pipelines.registry.registered import RegisteredVersion
 from gpu_pipelines.registry.serving_container import ServingContainer
-from gpu_pipelines.targets.vertex.connection import model_service, prediction_service, service_errors, tried_again
 
 #: How unlikely it may be that a test misses the new model, which gets a share of the requests only.
 _MISSED = 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gpu_pipelines.targets.vertex.connection import tried_again
+from gpu_pipelines.google_cloud.connection import tried_again
 
 
 def wait_for(client: Any, operation: Any, poll_seconds: float, most_seconds: float) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.vertex.connection import ENDPOINT_VARIABLE, credentials
-from gpu_pipelines.targets.vertex.rest import Answer, Rest, UnreachableError
+from gpu_pipelines.google_cloud.connection import ENDPOINT_VARIABLE, credentials
+from gpu_pipelines.google_cloud.rest import Answer, Rest, UnreachableError
 
 #: Each with what it is for. Source: https://cloud.google.com/vertex-ai/docs/general/iam-permissions.
 _OF_MODELS = {

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import pipeline_service, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.connection import pipeline_service, service_errors, tried_again
 
 #: The step that uploads: the one whose image matters. Its component has this name, or one that ends with a number.
 _UPLOADS = re.compile(r"comp-upload-model(-\d+)?")

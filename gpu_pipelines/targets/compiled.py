@@ -9,6 +9,9 @@ from typing import Any
 
 import yaml
 
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.yaml_input import require_bounded
 
 #: A program writes larger files than people do.
@@ -30,6 +33,39 @@ def compiled(source: Any) -> str:
         path = Path(folder) / "compiled.yaml"
         compiler.Compiler().compile(source, str(path))
         return path.read_text(encoding="utf-8")
+
+
+def with_image(text: str, settings: ProjectSettings, origin: str) -> str:
+    """A compiled file with the settings' image in the place of the one that files are published with.
+
+    Args:
+        text: content of the file.
+        settings: the image; asked for only where the file needs it.
+        origin: what the file is called, for messages.
+
+    Raises:
+        UserError: the file needs an image and none is known, or it has one of its own and another was given.
+    """
+    if STEPS_IMAGE in text:
+        settings.require("image")
+        return text.replace(STEPS_IMAGE, str(settings.image))
+    if settings.origins.get("image") == "--image":
+        raise UserError(
+            f"{origin} was compiled with an image of its own.", "Leave --image out, or compile it again with it."
+        )
+    return text
+
+
+def text_of_file(name: str) -> str:
+    """The text of a compiled file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The file {name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def documents_of(text: str) -> list[Any]:

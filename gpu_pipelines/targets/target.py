@@ -1,63 +1,212 @@
-"""What a pipeline builder knows of the place where its pipeline will run."""
+"""The port of targets: what a command needs to know of the place where a pipeline runs, and how such places are found.
+
+A target is a class that an installed package names in its entry points, in the group `gpu_pipelines.targets`. What it
+cannot do it does not have: `execute` in the place of `submit` where a run is waited for, no `publish` where there is no
+store of pipelines, `schedules` that are None where there is no clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpu_pipelines import __version__
-from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.dag.places import DATA, FILE, REGISTRY, Place, lost_registry
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.messages import Compiled, Request, Submission, Values
+from gpu_pipelines.targets.options import declared, flag_of, given
 
 if TYPE_CHECKING:
-    from gpu_pipelines.dag.parameters import Parameter
+    from gpu_pipelines.targets.scheduling import Schedules
 
-# The image that all steps run in where they run in containers.
-STEPS_IMAGE = f"gpu-pipelines/steps:{__version__}"
-#: The step that prepares the data, which continues what an earlier run left unfinished.
-PREPARES = "prepare-data"
-#: The step that trains.
-TRAINS = "train-model"
-#: The step that scores the checkpoints, each GPU with a whole model.
-EVALUATES = "evaluate-checkpoints"
-#: The step whose output `model` is the version in the registry.
-UPLOADS = "upload-model"
-#: The steps whose results a service may keep: a new version of a model is what the others are run for.
-CACHED_STEPS = (PREPARES,)
-#: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.
-LOOKING_STEPS = ("check-request", "check-for-new-data")
+#: Where the entry points of targets stand.
+GROUP = "gpu_pipelines.targets"
 
 
-class Target(Protocol):
-    """Places the steps of a pipeline.
+class Target(ABC):
+    """A place where pipelines run.
+
+    A target is also a `gpu_pipelines.dag.placement.Placement`: it places the steps of a pipeline that is built for it.
+
+    Args:
+        options: those of its commands; left out, the defaults.
+        settings: those of the project.
 
     Attributes:
-        checkpoint_uri: where checkpoints go; None for a place of each run's own.
-        registry: the model registry that a pipeline takes if it is told no other.
-        pipeline_job: KFP's placeholder for the name of a run, by which it is found again.
-        encryption_key: Cloud KMS key of what a run leaves in Vertex AI, or KFP's placeholder for it; empty for none.
-        notification: KFP component that tells its `recipients` how a run ended, for an exit handler; None where
-            whoever starts a run sees that.
-        parameters: those that pipelines have there besides the parameters of their steps, by name.
-        note: what to know of the image of the steps; empty where they run in none.
-        for_check: inputs of `check_request` that say where the pipeline runs.
+        name: what it is called on the command line.
+        title: what it is called in sentences.
+        Options: a frozen dataclass whose fields are the options of its commands; see `gpu_pipelines.targets.options`.
+        schedules: what it does by the clock; None for nothing.
     """
 
-    checkpoint_uri: str | None
-    registry: str
-    pipeline_job: str
-    encryption_key: str
-    parameters: Mapping[str, Parameter]
-    note: str
-    for_check: Mapping[str, Any]
+    name: ClassVar[str]
+    title: ClassVar[str]
+    Options: ClassVar[type]
+    #: Who reads, in "is not where … can read it"; and where to copy data and other files to, and other registries.
+    readers: ClassVar[str] = ""
+    place_for_data: str = "a bucket and give gs://BUCKET/FOLDER"
+    place_for_files: str = "a bucket"
+    other_registries: str = "registry=vertex:// for Vertex AI Model Registry"
+
+    def __init__(self, options: Any = None, settings: ProjectSettings | None = None) -> None:
+        self.options = self.Options() if options is None else options
+        self.settings = settings or ProjectSettings()
 
     @property
-    def notification(self) -> Any | None: ...
+    def schedules(self) -> Schedules | None:
+        return None
 
-    def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
-        """The component to use in the pipeline instead of `component`.
+    def can_read(self, uri: str) -> bool:
+        """Whether the steps can read what is there: names of sources, buckets, and what is mounted."""
+        from gpu_pipelines.data.sources.names import READ_ANYWHERE
+
+        return uri.startswith(READ_ANYWHERE)
+
+    def can_write(self, path: str) -> bool:
+        """Whether what the steps write into a directory outlives them."""
+        return False
+
+    def unreachable(self, places: Sequence[Place]) -> list[str]:
+        """What is wrong with the places of a run: those that its steps would not find, or that would be lost."""
+        from gpu_pipelines.registry import is_local
+
+        found = []
+        for place in places:
+            name, uri = place.parameter, place.uri
+            if place.kind == REGISTRY:
+                if is_local(uri) and not self.can_write(uri):
+                    found.append(lost_registry(uri, self.other_registries))
+            elif self.can_read(uri):
+                continue
+            elif place.kind == DATA:
+                found.append(
+                    f"The {name} {uri} is not where {self.readers} can read it. Copy it into {self.place_for_data}."
+                )
+            elif place.kind == FILE:
+                found.append(
+                    f"{name} is in {uri}, a file of this machine. Copy it into {self.place_for_files}, or add it to "
+                    "the image and give package.module:function."
+                )
+            elif uri.startswith((".", "/", "~")):
+                found.append(f"{name} is {uri}, a directory of this machine. Copy it into {self.place_for_files}.")
+        return found
+
+    def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
+        """What else is wrong with a run of a pipeline of this project there.
 
         Args:
-            component: a KFP component.
-            plan: the accelerators it runs on; None for a step that needs none, and for those that the target has.
+            compiled: the pipeline.
+            arguments: all parameters, by their own names.
         """
-        ...
+        return []
+
+    def defaults(self) -> dict[str, Any]:
+        """Parameters whose defaults the project's settings say, by name; a pipeline need not have them."""
+        return {}
+
+    @abstractmethod
+    def place(self, component: Any, plan: Any) -> Any:
+        """The component to use in a pipeline instead of `component`; see `gpu_pipelines.dag.placement`."""
+
+    @abstractmethod
+    def compile(self, pipeline: str, task: str = "") -> Compiled:
+        """Compiles a pipeline of this project to a file.
+
+        Args:
+            pipeline: its name.
+            task: the one that the file is for; empty where that is a parameter.
+
+        Raises:
+            UserError: there is no such pipeline, or the target cannot run it so.
+        """
+
+    @abstractmethod
+    def load(self, request: Request) -> Compiled:
+        """The pipeline that is to be run or uploaded: compiled, or read from a file or a store.
+
+        Raises:
+            UserError: there is no such pipeline, or what it needs is missing or cannot be had.
+        """
+
+    def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
+        """The pipeline for a run with these parameters, where they change it."""
+        return compiled
+
+    @abstractmethod
+    def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
+        """The run as it will be sent.
+
+        Raises:
+            UserError: there cannot be such a run.
+        """
+
+    # What follows is there, with these parameters, where the target can do it:
+    #
+    # execute(submission, watch) -> Outcome             runs it and waits for its end
+    # submit(submission) -> Done                        starts it
+    # follow(run, watch, every) -> Outcome              waits for the end of one that was started
+    # cancel(run) -> str                                asks that it end, and says so
+    # publish(compiled, tags) -> Done                   puts a compiled pipeline into a store
+
+
+def require_no_flags(what: str, options: Any) -> None:
+    """Checks that no option is given that would have to be compiled into what is compiled already.
+
+    Raises:
+        UserError: lists those that are.
+    """
+    in_file = [name for name, each in declared(type(options)).items() if each.in_file]
+    if flags := [flag_of(name) for name in given(options) if name in in_file]:
+        raise UserError(
+            f"{what} is compiled already; {', '.join(flags)} cannot change it.",
+            "Give the name of the pipeline in its place, or compile it again.",
+        )
+
+
+@cache
+def targets() -> dict[str, type[Target]]:
+    """The targets of all installed packages, by name.
+
+    One that cannot be loaded is left out, which is said on stderr: it must not keep the others from working.
+    """
+    from importlib.metadata import entry_points
+
+    found = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            found[point.name] = point.load()
+        except Exception as error:
+            package = point.dist.name if point.dist else "a package"
+            print(
+                f"warning: the target {point.name} of {package} cannot be loaded: {type(error).__name__}: {error}",
+                file=sys.stderr,
+            )
+    return found
+
+
+def target_named(name: str, can: str = "") -> type[Target]:
+    """The target of a name.
+
+    Args:
+        name: as on the command line.
+        can: the method or attribute that it must have; empty for any.
+
+    Raises:
+        UserError: there is no such target, or it cannot do that.
+    """
+    able = {each: target for each, target in targets().items() if not can or is_able(target, can)}
+    if name in able:
+        return able[name]
+    if name in targets():
+        raise UserError(f"The target {name} has no {can}.", f"Targets that have: {', '.join(able)}.")
+    if not targets():
+        raise UserError("No target is installed.", "Install gpu-pipelines again: its entry points are missing.")
+    raise UserError(f"There is no target {name[:60]!r}.", nearest(name, list(able)))
+
+
+def is_able(target: type[Target], what: str) -> bool:
+    """Whether a target has a method or attribute of its own."""
+    return getattr(target, what, None) is not getattr(Target, what, None)

@@ -33,13 +33,13 @@ class Identity:
 class CheckpointWriter:
     """Writes checkpoints in a thread of its own while the training goes on.
 
-    Where every process holds the whole state, the chief alone writes; where it is sharded, each process writes its part
-    and the chief the marker, last.
+    Where every process holds the whole state, rank 0 alone writes; where it is sharded, each process writes its part
+    and rank 0 the marker, last.
 
     Args:
         store: where they go.
         settings: how many are kept.
-        lock: the right to write there, which the chief holds; None on other processes.
+        lock: the right to write there, which rank 0 holds; None on other processes.
         group: a gloo group of all processes, used for nothing else, where the state is sharded; else None. On the
             training's own group the thread's collectives would be mixed up with those of the training.
         events_uri: folder in object storage that gets the TensorBoard events as well; empty for none.
@@ -58,7 +58,7 @@ class CheckpointWriter:
         self._lock = lock
         self._group = group
         self._events_uri = events_uri
-        self._chief = dist.get_rank() == 0
+        self._is_rank_0 = dist.get_rank() == 0
         self._copy: StateCopy | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
@@ -75,7 +75,7 @@ class CheckpointWriter:
             state: tensors, the same ones each time.
             info: what `checkpoint.json` says besides the files.
         """
-        if not self._chief and self._group is None:
+        if not self._is_rank_0 and self._group is None:
             return
         self.wait()
         if self._copy is None:
@@ -137,7 +137,7 @@ class CheckpointWriter:
         everyones: list[dict[str, str]] = [{} for _ in range(dist.get_world_size(self._group))]
         dist.all_gather_object(everyones, hashes, group=self._group)
         together = {file: digest for part in everyones for file, digest in part.items()}
-        if self._chief and self._store.is_local and (missing := [f for f in together if not (path / f).is_file()]):
+        if self._is_rank_0 and self._store.is_local and (missing := [f for f in together if not (path / f).is_file()]):
             raise UserError(
                 f"{self._store.uri} is not shared by the nodes: {missing[0]} of another node is not here.",
                 "Give a gs:// checkpoint_uri or a directory on a file system that all nodes mount.",
@@ -156,13 +156,13 @@ def restore(
 ) -> tuple[Checkpoint | None, list[CheckpointInfo]]:
     """Reads the newest good checkpoint into a state, in place; all processes call it.
 
-    The chief looks and verifies; the others follow it, so that all continue from the same one.
+    Rank 0 looks and verifies; the others follow it, so that all continue from the same one.
 
     Args:
         state: gives the tensors to read into; not called if there is no checkpoint.
         store: where to look.
         identity: what the checkpoint must share with this training.
-        lock: the right to write there, which the chief waits for first; None on other processes.
+        lock: the right to write there, which rank 0 waits for first; None on other processes.
 
     Returns:
         The checkpoint, or None if there is none, and what it and those before it say of themselves.

@@ -64,8 +64,8 @@ class Trainer:
     ) -> None:
         self._recipe, self._dataset, self._settings = recipe, dataset, settings
         self._store, self._devices, self._device = store, devices, device
-        self._chief = dist.get_rank() == 0
-        self._lock = lock_of(store) if self._chief else None
+        self._is_rank_0 = dist.get_rank() == 0
+        self._lock = lock_of(store) if self._is_rank_0 else None
         self._device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         self._interruption = Interruption(dist.new_group(backend="gloo"))
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
@@ -95,7 +95,7 @@ class Trainer:
         blocks = self._recipe.blocks(model)
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks)
-        if self._chief:
+        if self._is_rank_0:
             counted = f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen)"
             print(f"{counted}, {self._parallelism}, {self._precision}", flush=True)
         self._to_compile = (blocks or [model]) if settings.compile_model else []
@@ -124,7 +124,7 @@ class Trainer:
             block.compile()
         step = self._resume(cost)
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
-        self._log = MetricsLog(self._store.directory, events, self._total, step, self._chief)
+        self._log = MetricsLog(self._store.directory, events, self._total, step, self._is_rank_0)
         self._losses = Losses(self._device)
         self._speed = Speed(self._settings.global_batch_size, cost.training_flops_per_row, peak)
         try:
@@ -134,7 +134,7 @@ class Trainer:
         finally:
             self._batches.close()
             self._log.close()
-        if self._chief:
+        if self._is_rank_0:
             self._store.publish_log(events_uri)
         return finished
 
@@ -216,7 +216,7 @@ class Trainer:
         began = time.monotonic()
         self._parallel.eval()
         if self._parallelism == "ddp":
-            for buffer in self._model.buffers():  # running statistics are those of the chief, as in its checkpoint
+            for buffer in self._model.buffers():  # running statistics are those of rank 0, as in its checkpoint
                 dist.broadcast(buffer, src=0)
         losses = Losses(self._device)
         model = self._model if self._parallelism == "ddp" else self._parallel
@@ -238,7 +238,7 @@ class Trainer:
         patience = self._settings.early_stopping_patience
         if not patience or self._best is None or step - self._best[1] < patience * between:
             return False
-        if self._chief:
+        if self._is_rank_0:
             print(
                 f"stopping early: the loss on val was lowest, {self._best[0]:.4f}, at step {self._best[1]}", flush=True
             )
@@ -274,7 +274,7 @@ class Trainer:
 
     def _resume(self, cost: ModelCost) -> int:
         found, whole = restore(self._state, self._store, self._identity, self._lock)
-        if self._chief:
+        if self._is_rank_0:
             self._write_configuration(cost)
         self._was_interrupted = False
         if found is None:
@@ -290,7 +290,7 @@ class Trainer:
         self._was_interrupted = info.interruption
         if info.best_step is not None and info.best_val_loss is not None:
             self._best = (info.best_val_loss, info.best_step)
-        if self._chief:
+        if self._is_rank_0:
             print(f"continuing from {found.name}", flush=True)
         return info.step
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-from types import FrameType
-
 import torch
 import torch.distributed as dist
+
+from gpu_pipelines.distributed.signals import noted_by_a_worker
 
 #: Of short steps so many are taken before the processes tell each other again.
 SECONDS_BETWEEN = 0.25
@@ -26,15 +25,9 @@ class Interruption:
         self._group = group
         self._every = 1
         self._steps = 0
-        self._asked = False
         self._flag = torch.zeros(1, dtype=torch.int32)
-        self._told: dist.Work | None = None
-        signal.signal(signal.SIGTERM, self._ask)
-        # A Ctrl-C reaches the whole process group; the launcher turns it into a SIGTERM for its workers.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
+        self._shared: dist.Work | None = None
+        self._signalled = noted_by_a_worker()
 
     def pace(self, seconds_per_step: float) -> None:
         """Makes the processes tell each other only as often as it matters, where steps are short.
@@ -50,14 +43,14 @@ class Interruption:
         if self._steps % self._every:
             return False
         stop = False
-        if self._told is not None:
-            self._told.wait()
+        if self._shared is not None:
+            self._shared.wait()
             stop = bool(self._flag.item())
-        self._flag.fill_(int(self._asked))
-        self._told = dist.all_reduce(self._flag, group=self._group, async_op=True)
+        self._flag.fill_(int(bool(self._signalled)))
+        self._shared = dist.all_reduce(self._flag, group=self._group, async_op=True)
         return stop
 
     def settle(self) -> None:
         """Waits for what is still being told; called before the processes part."""
-        if self._told is not None:
-            self._told.wait()
+        if self._shared is not None:
+            self._shared.wait()

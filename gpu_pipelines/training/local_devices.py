@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.environment import ACCELERATOR, REHEARSE
+from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
 from gpu_pipelines.training.machine_checks import build_problem, shared_memory_problem
 
 CPU_PROCESSES = 2

@@ -105,24 +105,24 @@ class Losses:
 
 
 class MetricsLog:
-    """Writes entries from the chief; on other processes it writes nothing.
+    """Writes entries from rank 0; on other processes it writes nothing.
 
     Args:
         directory: gets `metrics.jsonl`; entries after `step` are cut off.
         events: directory of the TensorBoard event files.
         total: steps of the training.
         step: step that it continues from.
-        chief: whether this process writes.
+        is_rank_0: whether this process writes.
     """
 
-    def __init__(self, directory: Path, events: Path, total: int, step: int, chief: bool) -> None:
+    def __init__(self, directory: Path, events: Path, total: int, step: int, is_rank_0: bool) -> None:
         self._path = directory / METRICS
         self._total = total
-        self._chief = chief
+        self._is_rank_0 = is_rank_0
         self._printed = 0.0
         self.every = max(1, math.ceil(total / METRICS_LINES))
         self._events: Any = None
-        if not chief:
+        if not is_rank_0:
             return
         kept = read_metrics(self._path, up_to_step=step)
         self._path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
@@ -147,7 +147,7 @@ class MetricsLog:
             )
         self._write({"step": step, "epoch": round(epoch, 4), "loss": loss, "learning_rate": rate, **speed})
         now = time.monotonic()
-        if self._chief and (now - self._printed > PROGRESS_SECONDS or step == self._total):
+        if self._is_rank_0 and (now - self._printed > PROGRESS_SECONDS or step == self._total):
             self._printed = now
             utilization = f"  MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
             print(
@@ -159,7 +159,7 @@ class MetricsLog:
     def validation(self, step: int, epoch: float, loss: float) -> None:
         """Writes the loss on val."""
         self._write({"step": step, "epoch": round(epoch, 4), "val_loss": loss if math.isfinite(loss) else None})
-        if self._chief:
+        if self._is_rank_0:
             print(f"step {step}/{self._total}  epoch {epoch:.1f}  loss on val {loss:.4f}", flush=True)
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class MetricsLog:
             self._events.close()
 
     def _write(self, entry: dict[str, Any]) -> None:
-        if not self._chief:
+        if not self._is_rank_0:
             return
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")

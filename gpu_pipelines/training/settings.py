@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.remote_files import is_remote, listed
-from gpu_pipelines.data.sources.names import problems_of_place
+from gpu_pipelines.artifacts.remote_files import is_remote, listed, problems_of_place
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.tasks import TASKS

@@ -27,7 +27,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         settings = fields_from(TrainingSettings, arguments)
         summary = train_model(settings, local_files(arguments["dataset"]), place)
         if summary is None:
-            # Only the chief writes outputs; KFP's executor would write its own after this function returned.
+            # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
         checkpoints.metadata.update(
             task=summary.task, checkpoints=len(summary.checkpoints), rehearsal=summary.devices.rehearsal

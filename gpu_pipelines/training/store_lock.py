@@ -7,7 +7,7 @@ import os
 from gpu_pipelines.artifacts.checkpoint_lock import LEASE_SECONDS, CheckpointLock
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.environment import CHECKPOINT_LEASE, RUN
+from gpu_pipelines.step_environment import CHECKPOINT_LEASE, RUN
 
 #: What Vertex AI calls a custom job on its replicas; the same after a restart of the job.
 _VERTEX_JOB = "CLOUD_ML_JOB_ID"

@@ -13,10 +13,10 @@ from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
 from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.detached_output import output_may_break
-from gpu_pipelines.training.launch import launch
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.settings import TrainingSettings
@@ -85,7 +85,7 @@ def train_model(
         cluster: the nodes; left out, what the environment says.
 
     Returns:
-        How it went; None on a node that is not the chief.
+        How it went; None on a node that is not rank 0.
 
     Raises:
         UserError: a setting is wrong or does not fit the data or the machine, or the training failed.
@@ -99,7 +99,7 @@ def train_model(
     processes = devices.processes * cluster.nodes
     if problems := [*settings.problems(dataset.manifest.task), *settings.problems_on(processes)]:
         raise UserError.of_all(problems)
-    if cluster.is_chief:
+    if cluster.is_rank_0:
         _announce(dataset.manifest, settings, devices, cluster)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
@@ -116,7 +116,7 @@ def train_model(
             _keep_memory()
         with output_may_break():
             launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster)
-        if not cluster.is_chief:
+        if not cluster.is_rank_0:
             return None
         store = CheckpointStore(checkpoint_uri, staging)
         metrics = read_metrics(store.directory / METRICS)

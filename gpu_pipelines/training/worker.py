@@ -11,13 +11,17 @@ import time
 import warnings
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.errors import INTERRUPTED, UserError
+from gpu_pipelines.distributed.processes import leave_for_the_launcher
+from gpu_pipelines.errors import INTERRUPTED, ConnectionLostError, ProcessFailedError, UserError
 from gpu_pipelines.training.detached_output import output_may_break
 
-# A worker that prints its error and exits would be followed by the launcher's; the launcher reads it from here instead.
-USER_ERROR = "user error: "
+if TYPE_CHECKING:
+    import torch
+
+    from gpu_pipelines.training.local_devices import Devices
+
 #: How long a process waits for the others. The slowest thing one does alone is to fetch or verify a checkpoint.
 PATIENCE = timedelta(minutes=30)
 
@@ -38,7 +42,8 @@ def main(job_file: str) -> None:
         with output_may_break():
             finished = _train(json.loads(Path(job_file).read_text(encoding="utf-8")))
     except UserError as error:
-        _leave_for_the_launcher(error)
+        # A worker that prints its error and exits would be followed by the launcher's.
+        leave_for_the_launcher(error)
         sys.exit(1)
     if not finished:
         sys.exit(INTERRUPTED)
@@ -58,12 +63,7 @@ def _train(job: dict[str, Any]) -> bool:
     import torch
     import torch.distributed as dist
 
-    from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
-    from gpu_pipelines.artifacts.dataset import Dataset
-    from gpu_pipelines.tasks.building import load_recipe
-    from gpu_pipelines.training.engine import Trainer
     from gpu_pipelines.training.local_devices import Devices
-    from gpu_pipelines.training.settings import TrainingSettings
 
     devices = Devices(**job["devices"])
     device = torch.device("cpu")
@@ -71,7 +71,40 @@ def _train(job: dict[str, Any]) -> bool:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if devices.kind == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=PATIENCE)
+    store, rank, processes = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
+    own = dist.PrefixStore("training", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=processes, timeout=PATIENCE)
+    try:
+        return _train_in_group(job, devices, device)
+    except UserError:
+        raise
+    except Exception as error:
+        leave_for_the_launcher(_explained(error, store))
+        raise
+
+
+def _explained(error: Exception, store: Any) -> ProcessFailedError:
+    """Tells the cause from what follows from it: of several processes that fail, the first to say so is the cause.
+
+    It says so before it ends, and so before the others miss it.
+    """
+    text = f"{type(error).__name__}: {error}"
+    try:
+        first = store.add("failures", 1) == 1
+    except RuntimeError:  # the machine of the store is gone
+        first = False
+    return ProcessFailedError(text) if first else ConnectionLostError(text)
+
+
+def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device) -> bool:
+    import torch.distributed as dist
+
+    from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+    from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.tasks.building import load_recipe
+    from gpu_pipelines.training.engine import Trainer
+    from gpu_pipelines.training.settings import TrainingSettings
+
     dataset = Dataset(Path(job["dataset"]))
     settings = TrainingSettings.from_json(job["settings"])
     recipe = load_recipe(settings.recipe, dataset.manifest.task).for_dataset(dataset)
@@ -79,11 +112,6 @@ def _train(job: dict[str, Any]) -> bool:
     finished = Trainer(recipe, dataset, settings, store, devices, device).train()
     dist.destroy_process_group()
     return finished
-
-
-def _leave_for_the_launcher(error: UserError) -> None:
-    reply = {"message": f"{USER_ERROR}{error}", "timestamp": int(time.time())}
-    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps(reply), encoding="utf-8")
 
 
 if __name__ == "__main__":

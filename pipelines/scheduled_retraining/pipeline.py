@@ -9,18 +9,9 @@ from kfp import dsl
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.components.data_watch.component import check_for_new_data
 from gpu_pipelines.dag.parameters import Parameter, inputs_from, with_parameters
-from gpu_pipelines.dag.scheduled_retraining import (
-    problems,
-    problems_here,
-    problems_on_kubeflow,
-    problems_on_vertex,
-)
+from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS as TRAINING_STEPS
 from gpu_pipelines.dag.steps import Steps, pipeline_parameters
-from gpu_pipelines.pipelines.train_evaluate_upload import pipeline as one_training
-from gpu_pipelines.targets.target import Target
-
-__all__ = ["build", "problems", "problems_here", "problems_on_kubeflow", "problems_on_vertex", "state_here"]
 
 _NOTIFY = Parameter(
     list,
@@ -33,7 +24,7 @@ STEPS = {**TRAINING_STEPS, "watch": check_for_new_data}
 
 
 def build(
-    target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
+    target: Placement, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
 ) -> Any:
     """Builds the pipeline.
 
@@ -76,8 +67,3 @@ def _told(notification: Any | None, values: Mapping[str, Any]) -> AbstractContex
     told = notification(recipients=values["notify"]).set_caching_options(False)
     handler: AbstractContextManager[Any] = dsl.ExitHandler(told, name="retraining")
     return handler
-
-
-def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """For each step that reads more than its inputs, a digest of that; see `train_evaluate_upload`."""
-    return one_training.state_here(arguments)

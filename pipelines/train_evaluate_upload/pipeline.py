@@ -1,27 +1,14 @@
 """Prepare data, train, evaluate every checkpoint, upload the best one."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kfp import dsl
 from kfp.dsl import HTML, Artifact, Model
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag.parameters import with_parameters
+from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS, Steps, pipeline_parameters
-from gpu_pipelines.dag.train_evaluate_upload import (
-    problems,
-    problems_here,
-    problems_on_kubeflow,
-    problems_on_vertex,
-)
-from gpu_pipelines.evaluation.settings import EvaluationSettings
-from gpu_pipelines.registry import model_name_for, open_registry
-from gpu_pipelines.targets.local.target import digest_of_files, digest_of_program
-from gpu_pipelines.targets.target import Target
-
-__all__ = ["build", "problems", "problems_here", "problems_on_kubeflow", "problems_on_vertex", "state_here"]
 
 
 class Outputs(NamedTuple):
@@ -36,7 +23,7 @@ class Outputs(NamedTuple):
 
 
 def build(
-    target: Target, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
+    target: Placement, plan: AcceleratorPlan | None, evaluation: AcceleratorPlan | None = None, *, task: str = ""
 ) -> Any:
     """Builds the pipeline.
 
@@ -73,14 +60,3 @@ def build(
         )
 
     return train_evaluate_upload
-
-
-def state_here(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """For each step that reads more than its inputs on this machine, a digest of that; the key for `--reuse`."""
-    program = digest_of_program()
-    source = arguments["source"]
-    champion = open_registry(arguments["registry"]).champion(arguments["model_name"] or model_name_for(source))
-    seen = f"{champion.place} {champion.digest}" if champion else ""
-    if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
-        seen += digest_of_files(scoring.resolve())
-    return {"prepare-data": program, "train-model": program, "evaluate-checkpoints": program + seen}

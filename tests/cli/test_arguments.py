@@ -1,7 +1,7 @@
 """Pipeline parameters from text and from YAML, for every type of KFP, with all problems listed at once."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Optional
@@ -15,7 +15,6 @@ from gpu_pipelines.cli.arguments import (
     as_taken,
     fields_of,
     parameters_of_pipeline,
-    pipeline_arguments,
 )
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
@@ -53,6 +52,12 @@ def every_type(
 @dsl.pipeline(name="required")
 def required(source: str, count: int, rate: float = 0.5) -> None:
     noop(text=source, count=count, rate=rate, flag=True, items=[], options={})
+
+
+def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
+    """All parameters of a run of a KFP pipeline."""
+    known = parameters_of_pipeline(pipeline)
+    return all_arguments(known, assignments, file, fields=fields_of(pipeline.name, known))
 
 
 class InPlace:

@@ -16,8 +16,8 @@ from test_command_line import command
 
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.cli.progress import LiveProgress
-from gpu_pipelines.cli.tables import Column, Table, wrapped
 from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.terminal import Column, Table, wrapped
 
 WIDTHS = (80, 120, 200)
 LONG = "a sentence of many words that says why this row is as it is and what to do about it, at some length " * 2

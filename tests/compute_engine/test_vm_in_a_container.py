@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from standins import BUCKET, Vm
 
-from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.targets.vertex.job_spec import Container
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]

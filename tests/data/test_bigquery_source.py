@@ -16,8 +16,10 @@ from conftest import storage_emulator, write_photos
 
 from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources import bigquery_rows
 from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
@@ -25,7 +27,7 @@ from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
 from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
+from gpu_pipelines.targets.vertex.vertex import Vertex
 
 if TYPE_CHECKING:
     from bigquery_api.server import BigQueryApi
@@ -76,7 +78,7 @@ def rows_in(found: Source) -> list[tuple[str, dict[str, Any]]]:
 
 def read(source: str = SOURCE, **changes: Any) -> list[tuple[str, dict[str, Any]]]:
     settings = settings_of(source, **changes)
-    assert settings.problems() == settings.problems_here() == []
+    assert settings.problems() == problems_here(settings) == []
     return rows_in(find_source(settings))
 
 
@@ -180,15 +182,15 @@ def test_a_query_is_checked_first_run_then_and_its_result_read(bigquery: BigQuer
     assert bigquery.tables.sessions[0].parent == "projects/payer-project"
     assert [job.dry_run for job in bigquery.tables.jobs.values()] == [True, True, False]
     path.write_text("DELETE FROM `example-project.texts.labelled` WHERE TRUE")
-    assert "is a DELETE, not a SELECT" in settings_of(str(path)).problems_here()[0]
+    assert "is a DELETE, not a SELECT" in problems_here(settings_of(str(path)))[0]
     with pytest.raises(UserError, match="is a DELETE, not a SELECT"):
         find_source(settings_of(str(path)))
     assert all(job.dry_run for job in bigquery.tables.jobs.values() if "DELETE" in job.query)
     path.write_text(f"SELECT absent FROM `{NAME}`")
-    assert "Syntax error: no such column: absent" in settings_of(str(path)).problems_here()[0]
+    assert "Syntax error: no such column: absent" in problems_here(settings_of(str(path)))[0]
     path.write_text(" \n")
-    assert "is empty" in settings_of(str(path)).problems_here()[0]
-    assert "does not exist" in settings_of(str(tmp_path / "gone.sql")).problems_here()[0]
+    assert "is empty" in problems_here(settings_of(str(path)))[0]
+    assert "does not exist" in problems_here(settings_of(str(tmp_path / "gone.sql")))[0]
 
 
 def test_prompts_chats_and_json_are_read_as_from_files(bigquery: BigQueryApi) -> None:
@@ -284,15 +286,15 @@ def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.Monkey
     assert "bq://PROJECT.DATASET.TABLE" in settings_of(f"{SOURCE}$20261121").problems()[0]
     assert "row_filter is for a table" in settings_of("data.csv", row_filter="a = 1").problems()[0]
     assert "leave it at auto" in settings_of(source_format="csv").problems()[0]
-    gone = settings_of(f"{SOURCE}s").problems_here()[0]
+    gone = problems_here(settings_of(f"{SOURCE}s"))[0]
     assert "does not exist: Not found: Table example-project:texts.labelleds" in gone
-    missing = settings_of(label_column="kind").problems_here()[0]
+    missing = problems_here(settings_of(label_column="kind"))[0]
     assert "no column 'kind'; it has text, label, lang, size" in missing
     with pytest.raises(UserError, match=r"refuses row_filter='size >< 1': request failed: Row filter .* is invalid"):
         find_source(settings_of(row_filter="size >< 1"))
     denied = "Access Denied: Table example-project:texts.labelled: User does not have permission to query table"
     bigquery.fail_next("GET .*/tables/", 403, message=denied)
-    assert f"may not be read: {denied}" in (said := settings_of().problems_here()[0])
+    assert f"may not be read: {denied}" in (said := problems_here(settings_of())[0])
     assert "roles/bigquery.dataViewer" in said
     bigquery.fail_next("GRPC CreateReadSession", 403, message="request failed: the user does not have permission")
     with pytest.raises(UserError, match=r"may not be read: .*") as error:
@@ -303,9 +305,9 @@ def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=r"cannot be read any more: .*session expired"):
         rows_in(found)
     bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(ROWS[:1]), kind="VIEW")
-    assert "is a view" in settings_of().problems_here()[0]
+    assert "is a view" in problems_here(settings_of())[0]
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "nowhere.json")
-    assert "no usable Google Cloud credentials" in settings_of().problems_here()[0]
+    assert "no usable Google Cloud credentials" in problems_here(settings_of())[0]
 
 
 def test_the_state_of_a_table_changes_with_it_and_is_unknown_where_bigquery_does_not_tell(
@@ -330,6 +332,6 @@ def test_the_state_of_a_table_changes_with_it_and_is_unknown_where_bigquery_does
 
 def test_a_table_may_be_the_source_on_vertex_ai() -> None:
     arguments = {"registry": "vertex://"}
-    assert problems_on_vertex({**arguments, "source": SOURCE}) == []
-    assert problems_on_vertex({**arguments, "source": "gs://bucket/q.sql"}) == []
-    assert "gs://BUCKET" in problems_on_vertex({**arguments, "source": "q.sql"})[0]
+    assert Vertex().unreachable(places({**arguments, "source": SOURCE})) == []
+    assert Vertex().unreachable(places({**arguments, "source": "gs://bucket/q.sql"})) == []
+    assert "gs://BUCKET" in Vertex().unreachable(places({**arguments, "source": "q.sql"}))[0]

@@ -20,6 +20,7 @@ from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.source_files import find_source
@@ -46,7 +47,7 @@ def zipped(content: bytes, name: str = "inside.csv", method: int = zipfile.ZIP_D
 
 def rows(source: Path | str, **changes: Any) -> list[tuple[str, str]]:
     settings = settings_of(source, **changes)
-    assert settings.problems() == settings.problems_here() == []
+    assert settings.problems() == problems_here(settings) == []
     found = find_source(settings)
     return [(r.label, str(r.text)) for r in text_records(found, settings, Meter(found), ()) if not r.problem]
 
@@ -255,7 +256,7 @@ def test_values_that_mean_nothing_are_refused(name: str, value: str, says: str) 
 
 def test_a_delimiter_or_an_encoding_of_what_has_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"text": "x", "label": "a"}\n')
-    assert "is jsonl, not CSV" in settings_of(tmp_path / "t.jsonl", delimiter=";").problems_here()[0]
+    assert "is jsonl, not CSV" in problems_here(settings_of(tmp_path / "t.jsonl", delimiter=";"))[0]
     photos = write_photos(tmp_path / "photos", per_class=1)
     with pytest.raises(UserError, match="is images, not text"):
         find_source(PrepareSettings(source=str(photos), encoding="latin-1"))

@@ -14,13 +14,15 @@ from preparing import prepare_alone, write_texts
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
 from gpu_pipelines.components.check_request.component import check_request
 from gpu_pipelines.dag.check import check
-from gpu_pipelines.dag.train_evaluate_upload import problems_on_vertex
+from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.splits.content_split import split_of
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.vertex.vertex import Vertex
 
 UNIT = 30_000
 
@@ -124,14 +126,20 @@ def test_a_test_source_of_other_classes_is_refused(tmp_path: Path, capsys: pytes
     with pytest.raises(UserError, match=r"test_source .*fixed has classes that .*photos has not: 'violet'"):
         prepare_data(settings, tmp_path / "out")
     shutil.rmtree(fixed)
-    assert "fixed does not exist" in settings.problems_here()[0]
+    assert "fixed does not exist" in problems_here(settings)[0]
 
 
 def test_a_test_source_must_be_where_the_steps_are_and_counts_for_the_cache(tmp_path: Path) -> None:
     arguments = {"source": "gs://bucket/photos", "registry": "vertex://", "test_source": "fixed"}
-    assert "The test_source fixed is not where Vertex AI can read it" in problems_on_vertex(arguments)[0]
-    assert problems_on_vertex({**arguments, "test_source": "gs://bucket/fixed", "image_root": "gs://bucket"}) == []
-    assert "The image_root photos is" in problems_on_vertex({**arguments, "test_source": "", "image_root": "photos"})[0]
+    assert "The test_source fixed is not where Vertex AI can read it" in Vertex().unreachable(places(arguments))[0]
+    assert (
+        Vertex().unreachable(places({**arguments, "test_source": "gs://bucket/fixed", "image_root": "gs://bucket"}))
+        == []
+    )
+    assert (
+        "The image_root photos is"
+        in Vertex().unreachable(places({**arguments, "test_source": "", "image_root": "photos"}))[0]
+    )
     rows = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
     fixed = write_rows(tmp_path / "fixed.jsonl", rows)
     defaults = {name: spec.default for name, spec in check_request.component_spec.inputs.items()}

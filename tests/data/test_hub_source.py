@@ -14,6 +14,7 @@ from conftest import write_photos
 
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
@@ -46,7 +47,7 @@ def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read(source: str, **changes: Any) -> list[tuple[str, Any]]:
     settings = PrepareSettings(**{"source": source, "task": "text_classification", **changes})
-    assert settings.problems() == settings.problems_here() == []
+    assert settings.problems() == problems_here(settings) == []
     found = find_source(settings)
     return [row for _, row in rows_of(found, [], "", Meter(found))]
 
@@ -101,7 +102,8 @@ def test_without_datasets_the_error_says_so(data_set: Path) -> None:
     code = (
         "import sys; sys.modules['datasets'] = None\n"
         "from gpu_pipelines.data.settings import PrepareSettings\n"
-        "print(PrepareSettings(source='hf://owner/texts', task='causal_lm').problems_here())"
+        "from gpu_pipelines.data.source_check import problems_here\n"
+        "print(problems_here(PrepareSettings(source='hf://owner/texts', task='causal_lm')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "needs the package datasets. Install it: pip install datasets" in done.stdout

@@ -14,10 +14,10 @@ from conftest import write_photos
 from preparing import prepare_alone
 
 from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, Manifest
-from gpu_pipelines.data.class_names import MISSING_LABELS
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report
-from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.settings import MISSING_LABELS, PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.splits.duplicates import FirstLabels
 from gpu_pipelines.errors import UserError
 
@@ -140,7 +140,7 @@ def test_a_column_that_is_there_twice_is_refused(name: str, tmp_path: Path) -> N
         pq.write_table(pa.Table.from_arrays(columns, ["text", "label", "label"]), path)
     with pytest.raises(UserError, match=rf"The table {name} has the column 'label' 2 times"):
         prepare_data(settings_of(path), tmp_path / "out")
-    assert "has the column 'label' 2 times" in settings_of(path).problems_here()[0]
+    assert "has the column 'label' 2 times" in problems_here(settings_of(path))[0]
 
 
 def test_a_header_that_comes_again_is_no_row(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_nested_column_of_texts_is_told_as_such(name: str, tmp_path: Path) -> 
     else:
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
         says = r"The column 'text' of t.parquet is nested \(struct<body: string>\), and one of texts is needed"
-        assert "is nested" in settings_of(tmp_path / name).problems_here()[0]
+        assert "is nested" in problems_here(settings_of(tmp_path / name))[0]
     for task in ("text_classification", "causal_lm"):
         with pytest.raises(UserError, match=says) as caught:
             prepare_data(settings_of(tmp_path / name, task=task), tmp_path / "out")
@@ -168,22 +168,22 @@ def test_a_nested_column_of_texts_is_told_as_such(name: str, tmp_path: Path) -> 
 
 def test_what_is_wrong_with_a_source_is_said_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("body;label\nx;a\n")
-    assert settings_of(tmp_path / "t.csv").problems_here() == [
+    assert problems_here(settings_of(tmp_path / "t.csv")) == [
         f"The source {tmp_path}/t.csv has no column 'text'; it has body, label. "
         "Name the columns with -p text_column=… and -p label_column=…."
     ]
-    assert settings_of(tmp_path / "t.csv", text_column="body").problems_here() == [
+    assert problems_here(settings_of(tmp_path / "t.csv", text_column="body")) == [
         f"The source {tmp_path}/t.csv has a single class, 'a'; a classifier needs at least two. Check the label column."
     ]
     (tmp_path / "no columns.jsonl").write_text('{"body": "x"}\n')
-    assert "no column 'messages'" in settings_of(tmp_path / "no columns.jsonl", task="causal_lm").problems_here()[0]
+    assert "no column 'messages'" in problems_here(settings_of(tmp_path / "no columns.jsonl", task="causal_lm"))[0]
     photos = write_photos(tmp_path / "photos", per_class=2, classes=("red",))
     (photos / "blue").mkdir()
-    assert "a single class, 'red'" in PrepareSettings(source=str(photos)).problems_here()[0]
+    assert "a single class, 'red'" in problems_here(PrepareSettings(source=str(photos)))[0]
     with pytest.raises(UserError, match="a single class, 'red'"):
         prepare_data(PrepareSettings(source=str(photos)), tmp_path / "out")
     shutil.copy(photos / "red/000.png", photos / "blue")
-    assert PrepareSettings(source=str(photos)).problems_here() == []
+    assert problems_here(PrepareSettings(source=str(photos))) == []
 
 
 # How many rows may be rejected

@@ -133,7 +133,7 @@ def test_near_duplicates_of_images_and_impossible_thresholds_are_refused() -> No
     assert "near_duplicates is 1" in PrepareSettings(task="causal_lm", near_duplicates=1.0).problems()[1]
 
 
-def test_units_and_portions_do_not_change_what_is_found(
+def test_units_and_shards_do_not_change_what_is_found(
     prepared: tuple[Path, Manifest], texts: list[str], tmp_path: Path
 ) -> None:
     for part in range(3):

@@ -34,7 +34,7 @@ def test_two_machines_leave_the_dataset_of_one(texts: Path, tmp_path: Path) -> N
     machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), UNIT)
     assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
     assert sha256_of_tree(tmp_path / "machine-0") == whole
-    assert not (tmp_path / "machine-1").exists(), "only the chief writes"
+    assert not (tmp_path / "machine-1").exists(), "only rank 0 writes"
     manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
     assert manifest["duplicates"] > 100, "there are some, in other files than their first"
     kept = sum(manifest["records"].values())
@@ -56,8 +56,8 @@ def test_images_on_two_machines_and_without_looking_for_all_first(tmp_path: Path
     machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), unit)
     assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
     assert sha256_of_tree(tmp_path / "machine-0") == whole
-    portions = {name.rpartition("/units/")[2][:5] for name in units_done(str(tmp_path / "work"))}
-    assert len(portions) > 2, "there is something to share"
+    shards = {name.rpartition("/units/")[2][:5] for name in units_done(str(tmp_path / "work"))}
+    assert len(shards) > 2, "there is something to share"
     manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
     assert (manifest["duplicates"], manifest["rejected"]) == (1, {"unreadable image": 1})
     assert manifest["label_conflicts"] == 1

@@ -16,16 +16,18 @@ import pytest
 from conftest import storage_emulator, write_photos
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.data.text.sources import text_columns, text_records
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import problems_on_vertex
+from gpu_pipelines.targets.vertex.vertex import Vertex
 
 ROWS = [{"text": f"text {number} ünï", "label": "ab"[number % 2]} for number in range(50)]
 
@@ -135,8 +137,8 @@ def test_a_pattern_takes_files_in_their_order_and_no_others(tmp_path: Path, buck
         assert [where for where, _, _ in read(f"{root}/**/9.jsonl")] == ["a/9.jsonl:1"]
         with pytest.raises(UserError, match="several formats: 1 × csv, 1 × jsonl"):
             find_source(settings_of(f"{root}/a/9.*"))
-        assert "No file matches" in settings_of(f"{root}/*.txt").problems_here()[0]
-        assert "does not exist" in settings_of(f"{root}/nowhere").problems_here()[0]
+        assert "No file matches" in problems_here(settings_of(f"{root}/*.txt"))[0]
+        assert "does not exist" in problems_here(settings_of(f"{root}/nowhere"))[0]
 
 
 def test_a_name_with_brackets_is_a_file_if_there_is_one(tmp_path: Path) -> None:
@@ -269,8 +271,8 @@ def test_a_dataset_is_prepared_from_a_bucket_as_from_a_folder(tmp_path: Path, bu
 
 def test_a_bucket_may_be_the_source_on_vertex_ai_and_a_folder_of_this_machine_may_not() -> None:
     arguments = {"source": "gs://bucket/photos/*.tar", "registry": "vertex://"}
-    assert problems_on_vertex(arguments) == []
-    assert "gs://BUCKET" in problems_on_vertex({**arguments, "source": "photos"})[0]
+    assert Vertex().unreachable(places(arguments)) == []
+    assert "gs://BUCKET" in Vertex().unreachable(places({**arguments, "source": "photos"}))[0]
 
 
 def test_the_format_is_told_by_the_suffix() -> None:

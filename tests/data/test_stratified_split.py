@@ -72,7 +72,7 @@ def test_equal_content_is_on_one_side_whatever_its_labels(tmp_path: Path) -> Non
     assert all(len(splits) == 1 for splits in found.values())
 
 
-def test_ranges_and_portions_do_not_change_the_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_and_shards_do_not_change_the_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = write(tmp_path / "t.jsonl", rows())
     prepare_data(settings, tmp_path / "out")
     monkeypatch.setattr(judging, "RECORDS_AT_ONCE", 50)

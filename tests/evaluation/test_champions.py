@@ -23,9 +23,9 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
-from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import state_here
 from gpu_pipelines.registry import DirectoryRegistry, RegisteredVersion
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
+from gpu_pipelines.targets.local.state import state_of_steps
 
 BUILT_IN, OWN = "", "Own"
 
@@ -143,11 +143,11 @@ def test_a_reused_comparison_is_one_with_the_champions_bytes(images: Dataset, tm
     champion = register(tmp_path, "champion")
     registry = settings_in(tmp_path).registry
     arguments = {"source": "sample:digits", "billing_project": "", "registry": registry, "model_name": "mine"}
-    before = state_here(arguments)
-    assert state_here(arguments) == before
+    before = state_of_steps(arguments)
+    assert state_of_steps(arguments) == before
     weights = champion.path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
-    assert {step for step, key in state_here(arguments).items() if key != before[step]} == {"evaluate-checkpoints"}
+    assert {step for step, key in state_of_steps(arguments).items() if key != before[step]} == {"evaluate-checkpoints"}
 
 
 # Other data than the champion's

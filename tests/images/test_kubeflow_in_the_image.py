@@ -11,11 +11,11 @@ import pytest
 from docker.types import Mount
 
 from gpu_pipelines.accelerators import plan
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.environment import REHEARSE, RUN
+from gpu_pipelines.step_environment import REHEARSE, RUN
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH
-from gpu_pipelines.targets.target import STEPS_IMAGE
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]
 

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from docker.errors import DockerException, ImageNotFound
 
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import INTERRUPTED
-from gpu_pipelines.targets.environment import REHEARSE
-from gpu_pipelines.targets.target import STEPS_IMAGE
+from gpu_pipelines.step_environment import REHEARSE
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]
 

@@ -20,9 +20,9 @@ from kfp_api.server import KfpApi, serving
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.dag.placement import EVALUATES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
-from gpu_pipelines.targets.target import EVALUATES
 
 PIPELINE = "train_evaluate_upload"
 SETTINGS = """\
@@ -296,7 +296,7 @@ def test_data_in_a_bucket_is_looked_at_before_anything_is_sent(folder: Path, kfp
     [
         (("-p", "source=photos"), "source photos is not where the pods can read it"),
         (("-p", "registry=./registry"), "would be a directory of the container"),
-        (("-p", "tokenizer=/home/me/tokenizer"), "which is on this machine"),
+        (("-p", "tokenizer=/home/me/tokenizer"), "tokenizer is /home/me/tokenizer, a directory of this machine"),
         (("-p", "epohcs=1"), "epochs"),
         (("--accelerator", "l4:4", "-p", "global_batch_size=30"), "is 30, which 4 processes cannot share equally"),
         (("--reuse",), "kubeflow has no --reuse"),

@@ -56,7 +56,7 @@ from kfp.dsl import *
 
 def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[HTML], what: str = "", place: str = ""):
     import os, pathlib, signal, sys, time
-    from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
+    from gpu_pipelines.errors import Interrupted, NodeLostError, UserError, user_errors_end_the_step
     from gpu_pipelines.component_interface.step import local_files, place_of
     rank = os.environ["PET_NODE_RANK"]
     assert os.environ.get("HF_TOKEN") == "hf_secret"
@@ -75,7 +75,7 @@ def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[
         if what == "lost" and rank == "1" and not first.exists():
             first.parent.mkdir(parents=True)
             first.write_text("")
-            raise UserError("node 0 has not been heard of for 30 s. Its machine is gone.")
+            raise NodeLostError("node 0 has not been heard of for 30 s. Its machine is gone.")
         if what == "wait" and not first.exists():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
             where.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -32,29 +33,14 @@ from gpu_pipelines.training.settings import TrainingSettings
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for folder in ("components", "gpu_pipelines", "pipelines") for path in (ROOT / folder).rglob("*.py")]
 
-# Which files alone may import a package, at the top or inside a function.
-ONLY_IN = {
-    "kfp": ("gpu_pipelines/targets/", "gpu_pipelines/dag/", "pipelines/", "components/*/component.py"),
-    "google": (
-        "gpu_pipelines/accelerators/live/",
-        "gpu_pipelines/targets/vertex",
-        "gpu_pipelines/registry/vertex",
-        "gpu_pipelines/data/sources/bigquery",
-    ),
-    "torch": (
-        "gpu_pipelines/distributed/",
-        "gpu_pipelines/tasks/",
-        "gpu_pipelines/training/",
-        "gpu_pipelines/evaluation/",
-        "gpu_pipelines/serving/",
-    ),
-    "transformers": ("gpu_pipelines/tasks/", "gpu_pipelines/serving/"),
-    # Of the extra `serving`: pipelines are compiled, and models uploaded, by programs that have neither.
-    "fastapi": ("gpu_pipelines/serving/app.py",),
-    "uvicorn": ("gpu_pipelines/serving/server.py", "gpu_pipelines/serving/connections.py"),
-    "prometheus_client": ("gpu_pipelines/serving/metrics.py",),
-    **dict.fromkeys(("kubeflow", "kubernetes", "kfp_server_api"), ("gpu_pipelines/targets/kubeflow",)),
-}
+
+def module_of(path: Path) -> str:
+    """The name by which a file is imported."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return name if name.startswith("gpu_pipelines") else f"gpu_pipelines.{name}"
+
+
+MODULES = {module_of(path): path for path in SOURCES}
 
 
 @cache
@@ -67,22 +53,22 @@ def _imports_of(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in MODULES else node.module
 
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("package", ONLY_IN)
-def test_a_heavy_package_is_imported_only_where_it_may_be(package: str) -> None:
-    allowed = ONLY_IN[package]
-    for path in SOURCES:
-        name = relative(path)
-        if any(Path(name).match(place) if "*" in place else name.startswith(place) for place in allowed):
-            continue
-        assert package not in {module.partition(".")[0] for module in imports_of(path)}, name
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """What import-linter holds of packages (make lint), of single files; imports for types alone count as well."""
+    graph = {name: {each for each in imports_of(path) if each in MODULES} for name, path in MODULES.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 def test_a_component_is_an_interface_and_a_pipeline_is_a_dag_and_no_more() -> None:

@@ -31,7 +31,7 @@ def torchrun(nodes: str = "2", rank: str = "1", prefix: str = "", **more: str) -
 
 
 @pytest.mark.parametrize(
-    ("environment", "nodes", "rank", "chief"),
+    ("environment", "nodes", "rank", "first"),
     [
         ({}, 1, 0, "localhost:29500"),
         ({"MASTER_ADDR": "left-over", "MASTER_PORT": "1"}, 1, 0, "localhost:29500"),
@@ -52,11 +52,11 @@ def torchrun(nodes: str = "2", rank: str = "1", prefix: str = "", **more: str) -
         (spec("workerpool1", 1) | tf_config("worker", 1), 3, 2, "cmle-training-workerpool0-ab-0:2222"),
     ],
 )
-def test_the_cluster_is_read(environment: dict[str, str], nodes: int, rank: int, chief: str) -> None:
+def test_the_cluster_is_read(environment: dict[str, str], nodes: int, rank: int, first: str) -> None:
     cluster = Cluster.from_environment(environment)
     assert (cluster.nodes, cluster.node_rank) == (nodes, rank)
-    assert f"{cluster.chief_address}:{cluster.chief_port}" == chief
-    assert cluster.is_chief == (rank == 0)
+    assert f"{cluster.rank_0_address}:{cluster.rank_0_port}" == first
+    assert cluster.is_rank_0 == (rank == 0)
 
 
 def test_only_the_pools_that_train_have_addresses() -> None:

@@ -17,7 +17,7 @@ from network import ADDRESSES, ONE_THREAD, Network, Node, two_machines
 NODE = """
 import os, sys
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.training.launch import launch
+from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.errors import user_errors_end_the_step
 
@@ -123,7 +123,7 @@ def test_one_machine_trains_though_its_name_does_not_resolve(programs: Path) -> 
     assert sorted((entry["rank"], entry["of"], entry["total"]) for entry in said) == [(0, 2, 1.0), (1, 2, 1.0)]
 
 
-def test_two_nodes_train_together_and_rank_0_is_on_the_chief(network: Network) -> None:
+def test_two_nodes_train_together_and_rank_0_is_on_the_first(network: Network) -> None:
     nodes = start(network, 3, PROCESSES="2")
     assert [node.wait(60) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
     for machine, node in enumerate(nodes):
@@ -193,16 +193,16 @@ def test_a_worker_that_breaks_down_while_another_node_stops_is_no_failure(networ
 
 @pytest.mark.slow
 def test_a_node_that_does_not_come_is_named(network: Network) -> None:
-    chief = network.start(0, ["node.py", "worker.py", "1"], {**vertex(0), "GPU_PIPELINES_JOIN_TIMEOUT": "12"})
+    first = network.start(0, ["node.py", "worker.py", "1"], {**vertex(0), "GPU_PIPELINES_JOIN_TIMEOUT": "12"})
     other = network.start(
         1, ["node.py", "worker.py", "1"], {**vertex(0), "CLUSTER_SPEC": "", "GPU_PIPELINES_JOIN_TIMEOUT": "12"}
         | {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.77.0.7", "MASTER_PORT": "2222"}
     )  # fmt: skip
-    assert chief.wait(60) == 1
-    assert "waiting for node 1 (10.77.0.2), " in chief.output
-    assert "error: Waited 12 s for node 1 (10.77.0.2)." in chief.output
+    assert first.wait(60) == 1
+    assert "waiting for node 1 (10.77.0.2), " in first.output
+    assert "error: Waited 12 s for node 1 (10.77.0.2)." in first.output
     assert other.wait(60) == 1
-    assert "error: Waited 12 s for the chief at 10.77.0.7:2222." in other.output
+    assert "error: Waited 12 s for rank 0 at 10.77.0.7:2222." in other.output
 
 
 def on_this_machine(programs: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:

@@ -44,7 +44,7 @@ def start(network: Network, settings: TrainingSettings, photos: Path, *directori
 
 
 @pytest.mark.slow
-def test_two_nodes_train_as_two_processes_of_one_and_the_chief_alone_writes(
+def test_two_nodes_train_as_two_processes_of_one_and_rank_0_alone_writes(
     network: Network, photos: Path, tmp_path: Path
 ) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
@@ -83,7 +83,7 @@ def test_a_sharded_training_stopped_on_one_node_continues_on_both(
 
 
 @pytest.mark.slow
-def test_shards_that_the_chief_does_not_see_are_an_error(network: Network, photos: Path, tmp_path: Path) -> None:
+def test_shards_that_rank_0_does_not_see_are_an_error(network: Network, photos: Path, tmp_path: Path) -> None:
     nodes = start(network, replace(SETTINGS, parallelism="fsdp"), photos, tmp_path / "own", tmp_path / "other")
     assert [node.wait(120) for node in nodes] == [1, 1]
     assert "is not shared by the nodes" in nodes[0].output

@@ -111,7 +111,7 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
 
-    from gpu_pipelines.targets.vertex.connection import connect
+    from gpu_pipelines.google_cloud.connection import connect
 
     file = compiled_preparation(tmp_path, nodes=3)
     sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))

@@ -208,7 +208,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(api: VertexApi)
     following.send_signal(signal.SIGINT)
     _, told = following.communicate(timeout=30)
     assert following.returncode == 130
-    assert f"cancel: gpu-pipelines job cancel {name}" in told
+    assert f"cancel: gpu-pipelines cancel {name}" in told
     assert api.state.custom_jobs.state(name) == "JOB_STATE_PENDING"
 
 

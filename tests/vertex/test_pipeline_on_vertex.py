@@ -31,8 +31,8 @@ def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
 
+    from gpu_pipelines.google_cloud.connection import connect
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex.connection import connect
 
     sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
 

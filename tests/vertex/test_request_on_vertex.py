@@ -53,7 +53,7 @@ def run(vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
 
-    from gpu_pipelines.targets.vertex.connection import connect
+    from gpu_pipelines.google_cloud.connection import connect
 
     sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
     backend = PipelineBackend(vertex_api, rehearse="cpu:1")

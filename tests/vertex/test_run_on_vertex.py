@@ -22,9 +22,11 @@ from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command, put_texts
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.cli.trial_record import shaping_parameters
+from gpu_pipelines.dag.advanced import advanced_defaults
+from gpu_pipelines.dag.train_evaluate_upload import SETTINGS
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.target import compiled_for_here
+from gpu_pipelines.targets.trial_record import shaping_parameters
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
 
 if TYPE_CHECKING:
@@ -119,7 +121,9 @@ def test_a_trial_of_the_same_training_limits_its_time(vertex_api: VertexApi, tmp
     given = ("-p", REGISTRY, "-p", "epochs=2", "--accelerator", "l4:4")
     where = ("run", "train_evaluate_upload", "--target", "vertex", "--dry-run", *given)
     first = command(vertex_api, tmp_path, *where)
-    arguments = json.loads(first.out)["body"]["runtimeConfig"]["parameterValues"]
+    taken = json.loads(first.out)["body"]["runtimeConfig"]["parameterValues"]
+    # A trial keeps the parameters by their own names.
+    arguments = {**advanced_defaults(SETTINGS), **taken}
     hours = {"l4:4": 2.5}
     (tmp_path / "runs").mkdir()
     kept = {"format_version": 1, "parameters": shaping_parameters(arguments), "hours": hours}

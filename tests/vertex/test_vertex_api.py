@@ -62,7 +62,7 @@ def sdk(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     """google-cloud-aiplatform, connected as this project connects it."""
     for name, value in vertex_api.environment().items():
         monkeypatch.setenv(name, value)
-    from gpu_pipelines.targets.vertex.connection import connect
+    from gpu_pipelines.google_cloud.connection import connect
 
     aiplatform = connect(SETTINGS)
     yield aiplatform

@@ -22,11 +22,11 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
-from gpu_pipelines.data.splits.verdicts import Verdicts
+from gpu_pipelines.data.splits.split_assignments import SplitAssignments
 from gpu_pipelines.data.units.parallel import batches, cores, in_order
-from gpu_pipelines.data.units.portions import Portion
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
+from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
 from gpu_pipelines.data.usable import require_labels, require_labels_of_test
 from gpu_pipelines.errors import UserError
@@ -90,13 +90,13 @@ class ImagePreparation(Preparation[Survey]):
     def records(self, source: Source, meter: Meter) -> Iterator[Record]:
         return image_records(source, self.settings, meter)
 
-    def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
+    def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
         def content_of_all(records: list[Record]) -> list[int | None]:
             return [_content(record, self.settings.split_seed) for record in records]
 
-        meter = Meter(portion.source)
+        meter = Meter(shard.source)
         progress = Progress("looking for duplicates", meter)
-        batched = batches(self.records(portion.source, meter), IMAGES_AT_ONCE, BYTES_AT_ONCE, lambda r: r.held)
+        batched = batches(self.records(shard.source, meter), IMAGES_AT_ONCE, BYTES_AT_ONCE, lambda r: r.held)
         with ThreadPoolExecutor(self._threads) as pool:
             work = in_order(pool, lambda some: (some, content_of_all(some)), batched, ahead=2 * self._threads)
             for records, contents in work:
@@ -127,7 +127,12 @@ class ImagePreparation(Preparation[Survey]):
         return None
 
     def write(
-        self, plan: Mapping[str, Any], folder: Path, units: Units[Record], writers: UnitWriters, verdicts: Verdicts
+        self,
+        plan: Mapping[str, Any],
+        folder: Path,
+        units: Units[Record],
+        writers: UnitWriters,
+        assignments: SplitAssignments,
     ) -> Iterator[None]:
         geometry, index = _geometry(plan), {label: number for number, label in enumerate(plan["labels"])}
 
@@ -140,7 +145,7 @@ class ImagePreparation(Preparation[Survey]):
         # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
         with ThreadPoolExecutor(self._threads) as pool:
             for group, loaded in in_order(pool, load_all, units.groups(), ahead):
-                _write_group(group, loaded, index, writers.of(group.unit), verdicts)
+                _write_group(group, loaded, index, writers.of(group.unit), assignments)
                 if group.ends:
                     writers.finish(group.unit)
                 progress.advance(len(loaded))
@@ -181,7 +186,7 @@ def _write_group(
     loaded: list[Loaded | Problem],
     index: dict[str, int],
     writer: DatasetWriter,
-    verdicts: Verdicts,
+    assignments: SplitAssignments,
 ) -> None:
     good: list[tuple[int, Record, Loaded]] = []
     for place, (record, image) in enumerate(zip(group.items, loaded, strict=True)):
@@ -190,9 +195,9 @@ def _write_group(
         else:
             good.append((place, record, image))
     asked = candidates(group, [(place, image.content, record.label) for place, record, image in good])
-    for (_, record, image), verdict in zip(good, verdicts.of(group.unit.portion, asked), strict=True):
-        if not leave_out(verdict, record.source, writer):
+    for (_, record, image), assignment in zip(good, assignments.of(group.unit.shard, asked), strict=True):
+        if not leave_out(assignment, record.source, writer):
             row = {"image": image.pixels, "label": index[record.label]}
-            writer.add(verdict.split, record.source, row, slice_value=record.slice_value)
-            if verdict.other_label:
-                writer.note_label_conflict(record.source, record.label, verdict.other_label)
+            writer.add(assignment.split, record.source, row, slice_value=record.slice_value)
+            if assignment.other_label:
+                writer.note_label_conflict(record.source, record.label, assignment.other_label)

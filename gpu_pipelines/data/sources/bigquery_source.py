@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.bigquery_clients import BigQuery
 from gpu_pipelines.data.sources.bigquery_query import read_query, require_select, run_query
 from gpu_pipelines.data.sources.bigquery_tables import described, table_errors
@@ -15,7 +16,6 @@ from gpu_pipelines.data.units.parallel import cores
 if TYPE_CHECKING:
     from google.cloud.bigquery import Table
 
-    from gpu_pipelines.data.settings import PrepareSettings
 
 #: Of each stream a page of at most 10 MiB is in memory and another one on its way.
 MOST_STREAMS = 16

@@ -6,16 +6,13 @@ import csv
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.files import Dialect, SourceFile, format_of, has_no_suffix
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, as_damaged, text_of
 from gpu_pipelines.data.task_columns import columns_looked_for
-
-if TYPE_CHECKING:
-    from gpu_pipelines.data.settings import PrepareSettings
 
 #: What files begin with. Source: https://parquet.apache.org/docs/file-format/, Arrow's "IPC File Format" and
 #: "Encapsulated message format".

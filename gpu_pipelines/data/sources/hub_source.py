@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.names import hub_parts
 from gpu_pipelines.errors import UserError
-
-if TYPE_CHECKING:
-    from gpu_pipelines.data.settings import PrepareSettings
 
 
 def require_datasets() -> None:

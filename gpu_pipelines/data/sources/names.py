@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gpu_pipelines.artifacts.remote_files import problems_of_place
+
 #: What the name of a sample begins with.
 SAMPLE = "sample:"
 TABLE_SCHEME = "bq://"
@@ -13,8 +15,6 @@ _HUB_SCHEME = "hf://"
 READ_ANYWHERE = (SAMPLE, "gs://", TABLE_SCHEME, _HUB_SCHEME)
 # https://cloud.google.com/bigquery/docs/tables#table_naming and …/datasets#dataset-naming; old projects have a domain.
 _TABLE = re.compile(r"([a-z0-9.-]+:)?[a-z0-9-]+\.\w+\.[^./:*$@`]+")
-# https://cloud.google.com/storage/docs/buckets#naming, without the length, which is left to the service.
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _HUB_ID = re.compile(
     r"(?P<id>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^?@]+))?(\?(?P<options>(config|split)=[\w.-]+(&(config|split)=[\w.-]+)?))?"
 )
@@ -33,19 +33,6 @@ def is_bigquery(source: str) -> bool:
 def is_hub_id(source: str) -> bool:
     """Whether a source is a data set of the Hugging Face hub; files in one are `hf://datasets/OWNER/NAME/…`."""
     return source.startswith(_HUB_SCHEME) and source.removeprefix(_HUB_SCHEME).count("/") <= 1
-
-
-def problems_of_place(name: str, uri: str) -> list[str]:
-    """What is wrong with a place in object storage: `gs://` and `s3://` alone name no bucket.
-
-    Args:
-        name: what messages call it.
-        uri: any URI or path; those of other schemes are not looked at.
-    """
-    scheme, _, rest = uri.partition("://")
-    if scheme not in ("gs", "gcs", "s3") or "://" not in uri or _BUCKET.fullmatch(rest.partition("/")[0]):
-        return []
-    return [f"{name} is {uri[:200]!r}, in which there is no bucket's name. Give {scheme}://BUCKET/FOLDER."]
 
 
 def problems_of_name(source: str) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
 from gpu_pipelines.data.sources.files import (
     FORMATS_OF_TASK,
@@ -20,9 +20,6 @@ from gpu_pipelines.data.sources.files import (
 from gpu_pipelines.data.sources.listing import Listing, class_folders, list_source, shown_path
 from gpu_pipelines.data.sources.names import is_bigquery, is_hub_id
 from gpu_pipelines.errors import UserError, some_of
-
-if TYPE_CHECKING:
-    from gpu_pipelines.data.settings import PrepareSettings
 
 #: Why a file of a folder is not read.
 BESIDE_CLASSES = "beside the class folders"

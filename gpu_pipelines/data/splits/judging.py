@@ -1,4 +1,4 @@
-"""Verdicts on all records of a source, from the indexes of its portions: duplicates, near-duplicates and splits.
+"""Split assignments of all records of a source, from the indexes of its shards: duplicates, near-duplicates and splits.
 
 The memory that is needed does not grow with the number of records but for one byte each, and, where near-duplicates
 are looked for, what `near_duplicates` needs.
@@ -16,7 +16,7 @@ from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.splits.near_duplicates import Signatures, near_duplicates
 from gpu_pipelines.data.splits.record_index import RecordIndex, index_name
-from gpu_pipelines.data.splits.verdicts import (
+from gpu_pipelines.data.splits.split_assignments import (
     CODES,
     CONFLICT,
     CONFLICTS,
@@ -27,7 +27,7 @@ from gpu_pipelines.data.splits.verdicts import (
     UNKNOWN,
     judged_name,
 )
-from gpu_pipelines.data.units.portions import Portion
+from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 
 #: Records that are sorted at once.
@@ -36,21 +36,21 @@ _TRAIN, _VAL, _TEST = (SPLITS.index(name) for name in ("train", "val", "test"))
 
 
 def judge(
-    work: UnfinishedWork, portions: Sequence[Portion], settings: PrepareSettings, check: Callable[[], None]
+    work: UnfinishedWork, shards: Sequence[SourceShard], settings: PrepareSettings, check: Callable[[], None]
 ) -> None:
-    """Finds the verdict on every record and leaves them as the parts `judged/PORTION`.
+    """Finds the split of every record and leaves it as the parts `judged/SHARD`.
 
     Args:
-        work: has a part with the index of each portion.
-        portions: all there are, those of the test source first.
+        work: has a part with the index of each shard.
+        shards: all there are, those of the test source first.
         settings: what is left out, and the split.
         check: is called again and again; ends it by raising.
     """
-    for portion in portions:
-        work.require(index_name(portion.number))
+    for shard in shards:
+        work.require(index_name(shard.number))
         check()
-    indexes = [RecordIndex(work.path(index_name(portion.number))) for portion in portions]
-    judgement = _Judgement(indexes, np.array([portion.is_test for portion in portions]), check)
+    indexes = [RecordIndex(work.path(index_name(shard.number))) for shard in shards]
+    judgement = _Judgement(indexes, np.array([shard.is_test for shard in shards]), check)
     if settings.test_source:
         judgement.keep_apart_from_test()
     if settings.remove_duplicates:
@@ -65,7 +65,7 @@ def judge(
         judgement.split_by_class(settings.val_fraction, test_fraction)
     else:
         judgement.split(settings.val_fraction, test_fraction)
-    for number in range(len(portions)):
+    for number in range(len(shards)):
         folder = work.begin(judged_name(number))
         np.save(folder / CODES, judgement.codes[number])
         np.save(folder / CONFLICTS, np.array(conflicts.get(number, []), dtype=np.uint64).reshape(-1, 2))
@@ -75,18 +75,18 @@ def judge(
 
 
 class _Some:
-    """Some records of all portions, those with content in one range: arrays of one length, in the source's order."""
+    """Some records of all shards, those with content in one range: arrays of one length, in the source's order."""
 
     def __init__(self, indexes: Sequence[RecordIndex], slices: Sequence[slice], is_test: np.ndarray) -> None:
         def column(name: str) -> np.ndarray:
             return np.concatenate([getattr(index, name)[part] for index, part in zip(indexes, slices, strict=True)])
 
         sizes = [part.stop - part.start for part in slices]
-        self.portion = np.repeat(np.arange(len(indexes)), sizes)
+        self.shard = np.repeat(np.arange(len(indexes)), sizes)
         self.is_test = np.repeat(is_test, sizes)
         self.position, self.content = column("position"), column("content")
         self.number, self.label = column("number"), column("label")
-        order = np.lexsort((self.position, self.portion))
+        order = np.lexsort((self.position, self.shard))
         for name, values in vars(self).items():
             setattr(self, name, values[order])
 
@@ -99,7 +99,7 @@ class _Some:
 
 
 class _Judgement:
-    """Verdicts on the way. `codes` has, for each portion, one for each of its records."""
+    """Split assignments on the way. `codes` has, for each shard, one for each of its records."""
 
     def __init__(self, indexes: Sequence[RecordIndex], is_test: np.ndarray, check: Callable[[], None]) -> None:
         self._indexes = indexes
@@ -132,7 +132,7 @@ class _Judgement:
             self._set(kept.select(~is_first), DUPLICATE)
 
     def find_conflicts(self, *, reject: bool) -> dict[int, list[tuple[int, int]]]:
-        """By portion: the place of each record whose content came before in another class, and that class.
+        """By shard: the place of each record whose content came before in another class, and that class.
 
         Args:
             reject: whether all records of such content are left out; then the first ones are there as well.
@@ -152,11 +152,11 @@ class _Judgement:
                 self._set(kept.select(is_conflict), CONFLICT)
                 is_other = is_conflict
             for at in np.flatnonzero(is_other).tolist():
-                found.setdefault(int(kept.portion[at]), []).append((int(kept.position[at]), int(other[at])))
+                found.setdefault(int(kept.shard[at]), []).append((int(kept.position[at]), int(other[at])))
         return found
 
     def find_near_duplicates(self, threshold: float) -> dict[int, list[tuple[int, dict[str, object]]]]:
-        """Near-duplicates by portion: the place of each, and what it is like."""
+        """Near-duplicates by shard: the place of each, and what it is like."""
         # Usable records are numbered in the order of the source, as their signatures are.
         positions = [np.sort(index.position) for index in self._indexes]
         starts = np.cumsum([0] + [len(index) for index in self._indexes])
@@ -165,12 +165,12 @@ class _Judgement:
         found: dict[int, list[tuple[int, dict[str, object]]]] = {}
         for near in near_duplicates(signatures, threshold, kept):
             self._check()
-            portion, row = _place(starts, near.record)
+            shard, row = _place(starts, near.record)
             other, other_row = _place(starts, near.of)
-            position = int(positions[portion][row])
-            self.codes[portion][position] = NEAR_DUPLICATE
+            position = int(positions[shard][row])
+            self.codes[shard][position] = NEAR_DUPLICATE
             like = self._indexes[other].sources()[other_row].as_py()
-            found.setdefault(portion, []).append((position, {"duplicate_of": like, "similarity": near.similarity}))
+            found.setdefault(shard, []).append((position, {"duplicate_of": like, "similarity": near.similarity}))
         return found
 
     def split(self, val_fraction: float, test_fraction: float) -> None:
@@ -227,22 +227,22 @@ class _Judgement:
 
     def _get(self, some: _Some) -> np.ndarray:
         found = np.empty(len(some.position), dtype=np.uint8)
-        for portion in np.unique(some.portion).tolist():
-            here = some.portion == portion
-            found[here] = self.codes[portion][some.position[here]]
+        for shard in np.unique(some.shard).tolist():
+            here = some.shard == shard
+            found[here] = self.codes[shard][some.position[here]]
         return found
 
     def _set(self, some: _Some, code: int | np.ndarray) -> None:
         codes = np.broadcast_to(np.asarray(code, dtype=np.uint8), some.position.shape)
-        for portion in np.unique(some.portion).tolist():
-            here = some.portion == portion
-            self.codes[portion][some.position[here]] = codes[here]
+        for shard in np.unique(some.shard).tolist():
+            here = some.shard == shard
+            self.codes[shard][some.position[here]] = codes[here]
 
 
 def _place(starts: np.ndarray, record: int) -> tuple[int, int]:
-    """The portion of a record and its row in it."""
-    portion = int(np.searchsorted(starts, record, side="right")) - 1
-    return portion, record - int(starts[portion])
+    """The shard of a record and its row in it."""
+    shard = int(np.searchsorted(starts, record, side="right")) - 1
+    return shard, record - int(starts[shard])
 
 
 def _shares(total: int, val_fraction: float, test_fraction: float) -> tuple[int, int]:

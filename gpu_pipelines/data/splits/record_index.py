@@ -1,4 +1,4 @@
-"""What is known of every record of a portion before any of them is prepared: hashes, and signatures of texts."""
+"""What is known of every record of a shard before any of them is prepared: hashes, and signatures of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
     """A usable record.
 
     Attributes:
-        position: its place among the records of its portion.
+        position: its place among the records of its shard.
         content: its `content_number`.
         label: its class; empty where there are none.
         source: where it is, for people.
@@ -39,13 +39,13 @@ class Entry(NamedTuple):
 
 
 class RecordIndex:
-    """The usable records of a portion, mapped into memory; the arrays have one length and are sorted by `content`.
+    """The usable records of a shard, mapped into memory; the arrays have one length and are sorted by `content`.
 
     Args:
         folder: as `write_index` wrote it.
 
     Attributes:
-        position: place among the records of the portion, usable or not.
+        position: place among the records of the shard, usable or not.
         content: `content_number`.
         number: `record_number`.
         label: a hash of the class.
@@ -71,7 +71,7 @@ class RecordIndex:
 
 
 def write_index(folder: Path, entries: Iterator[Entry]) -> int:
-    """Writes the index of a portion and returns how many records it has.
+    """Writes the index of a shard and returns how many records it has.
 
     Args:
         folder: gets the files.
@@ -99,6 +99,6 @@ def write_index(folder: Path, entries: Iterator[Entry]) -> int:
     return len(order)
 
 
-def index_name(portion: int) -> str:
-    """The name of the part with the index of a portion."""
-    return f"index/{portion:05d}"
+def index_name(shard: int) -> str:
+    """The name of the part with the index of a shard."""
+    return f"index/{shard:05d}"

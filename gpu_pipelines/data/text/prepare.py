@@ -19,15 +19,15 @@ from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.near_duplicates import Signer
 from gpu_pipelines.data.splits.record_index import Entry
-from gpu_pipelines.data.splits.verdicts import Verdict, Verdicts
+from gpu_pipelines.data.splits.split_assignments import SplitAssignment, SplitAssignments
 from gpu_pipelines.data.text.packing import PackedRows, Packer, packed_features, packed_rows
 from gpu_pipelines.data.text.sources import Text, TextRecord, text_columns, text_records, text_source
 from gpu_pipelines.data.text.survey import Survey, survey
 from gpu_pipelines.data.text.work import ClassifiedWork, PackedWork, RowForm, TextRows, UsableText
 from gpu_pipelines.data.units.parallel import batches, in_processes
-from gpu_pipelines.data.units.portions import Portion
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
+from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
 from gpu_pipelines.data.usable import require_labels, require_labels_of_test, require_rows
 from gpu_pipelines.errors import UserError
@@ -75,7 +75,7 @@ class TextPreparation(Preparation[Survey]):
             return survey(share, self.settings, share.columns, replicas.check)
         # Only the beginning of the source matters, whoever has it.
         return (
-            survey(self.source, self.settings, self.source.columns, replicas.check) if replicas.is_chief else Survey()
+            survey(self.source, self.settings, self.source.columns, replicas.check) if replicas.is_rank_0 else Survey()
         )
 
     def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
@@ -106,13 +106,13 @@ class TextPreparation(Preparation[Survey]):
     def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
         return text_records(source, self.settings, meter, source.columns)
 
-    def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
-        meter = Meter(portion.source)
+    def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
+        meter = Meter(shard.source)
         progress = Progress("looking for duplicates", meter)
         seed, waiting = self.settings.split_seed, deque[Entry]()
 
         def usable() -> Iterator[tuple[Entry, str]]:
-            for position, record in enumerate(self.records(portion.source, meter)):
+            for position, record in enumerate(self.records(shard.source, meter)):
                 progress.advance()
                 replicas.check()
                 if not record.problem:
@@ -157,11 +157,16 @@ class TextPreparation(Preparation[Survey]):
         return folder / TOKENIZER
 
     def write(
-        self, plan: Mapping[str, Any], folder: Path, units: Units[TextRecord], writers: UnitWriters, verdicts: Verdicts
+        self,
+        plan: Mapping[str, Any],
+        folder: Path,
+        units: Units[TextRecord],
+        writers: UnitWriters,
+        assignments: SplitAssignments,
     ) -> Iterator[None]:
         tokenizer = folder / TOKENIZER
         form = RowForm(plan["length"], TextTokenizer.read(tokenizer).padding, several=self.settings.packing)
-        sorter = _Sorter(plan["labels"], self.settings.split_seed, verdicts)
+        sorter = _Sorter(plan["labels"], self.settings.split_seed, assignments)
         progress = Progress("preparing", units.meter)
         work = ClassifiedWork if self._classifies else PackedWork
         done = in_processes(work, (tokenizer, form), sorter.texts(units.groups()))
@@ -204,7 +209,7 @@ class _Sorted:
 
     group: Group[TextRecord]
     rejected: list[TextRecord] = field(default_factory=list)
-    left_out: list[tuple[str, Verdict]] = field(default_factory=list)
+    left_out: list[tuple[str, SplitAssignment]] = field(default_factory=list)
     conflicts: list[tuple[str, str, str]] = field(default_factory=list)
 
 
@@ -214,16 +219,16 @@ class _Sorter:
     Args:
         labels: class names.
         seed: of the split.
-        verdicts: on the usable records.
+        assignments: on the usable records.
 
     Attributes:
         waiting: the groups whose texts have been given on and not come back yet.
     """
 
-    def __init__(self, labels: list[str], seed: int, verdicts: Verdicts) -> None:
+    def __init__(self, labels: list[str], seed: int, assignments: SplitAssignments) -> None:
         self._index = {label: number for number, label in enumerate(labels)}
         self._seed = seed
-        self._verdicts = verdicts
+        self._assignments = assignments
         self.waiting: deque[_Sorted] = deque()
 
     def texts(self, groups: Iterator[Group[TextRecord]]) -> Iterator[list[UsableText]]:
@@ -243,15 +248,15 @@ class _Sorter:
             good.append(record)
             known.append((place, content, record.label))
         texts = []
-        verdicts = self._verdicts.of(group.unit.portion, candidates(group, known))
-        for record, verdict in zip(good, verdicts, strict=True):
-            if not verdict.split:
-                sorted_group.left_out.append((record.source, verdict))
+        assignments = self._assignments.of(group.unit.shard, candidates(group, known))
+        for record, assignment in zip(good, assignments, strict=True):
+            if not assignment.split:
+                sorted_group.left_out.append((record.source, assignment))
                 continue
-            if verdict.other_label:
-                sorted_group.conflicts.append((record.source, record.label, verdict.other_label))
+            if assignment.other_label:
+                sorted_group.conflicts.append((record.source, record.label, assignment.other_label))
             label = self._index.get(record.label, 0)
-            texts.append(UsableText(verdict.split, record.source, record.text, label, record.slice_value))
+            texts.append(UsableText(assignment.split, record.source, record.text, label, record.slice_value))
         return texts
 
 
@@ -272,8 +277,8 @@ class _UnitRows:
         for record in sorted_group.rejected:
             assert record.problem
             writer.reject(record.source, *record.problem)
-        for source, verdict in sorted_group.left_out:
-            leave_out(verdict, source, writer)
+        for source, assignment in sorted_group.left_out:
+            leave_out(assignment, source, writer)
         for conflict in sorted_group.conflicts:
             writer.note_label_conflict(*conflict)
         for source, problem in made.rejected:

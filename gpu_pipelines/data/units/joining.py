@@ -21,7 +21,7 @@ from gpu_pipelines.artifacts.dataset import (
 from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.files_read import FilesOfSources
-from gpu_pipelines.data.units.portions import Portion
+from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.data.units.units import manifest_of, unit_name, units_done
 from gpu_pipelines.data.usable import require_usable
@@ -29,7 +29,7 @@ from gpu_pipelines.data.usable import require_usable
 
 def join_units(
     work: UnfinishedWork,
-    portions: Sequence[Portion],
+    shards: Sequence[SourceShard],
     directory: Path,
     settings: PrepareSettings,
     tokenizer: Path | None,
@@ -39,7 +39,7 @@ def join_units(
 
     Args:
         work: the units, all done.
-        portions: all portions of the source.
+        shards: all shards of the source.
         directory: where the dataset goes.
         settings: how many rows may be rejected.
         tokenizer: its directory, where the task has one.
@@ -48,7 +48,7 @@ def join_units(
     Raises:
         UserError: a unit is missing or damaged, or the rows are of no use.
     """
-    names = [name for portion in portions for name in _units_of(work, portion)]
+    names = [name for shard in shards for name in _units_of(work, shard)]
     manifests = [manifest_of(work, name) for name in names]
     manifest = replace(_sum_of(manifests), files_read=files.read, files_passed_over=files.passed_over())
     if tokenizer is not None:
@@ -71,11 +71,11 @@ def join_units(
     return manifest
 
 
-def _units_of(work: UnfinishedWork, portion: Portion) -> list[str]:
-    done = units_done(work, portion.number)
+def _units_of(work: UnfinishedWork, shard: SourceShard) -> list[str]:
+    done = units_done(work, shard.number)
     if not (done and done[-1]["is_last"]):
-        work.require(unit_name(portion.number, len(done)))
-    return [unit_name(portion.number, number) for number in range(len(done))]
+        work.require(unit_name(shard.number, len(done)))
+    return [unit_name(shard.number, number) for number in range(len(done))]
 
 
 def _sum_of(manifests: Sequence[Manifest]) -> Manifest:

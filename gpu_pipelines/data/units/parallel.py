@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
-import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor, Future
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.distributed.processes import cores, killed_is_said, process_pool
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
 # Batches that are done in this process before others are started, which takes seconds.
 _TOO_FEW = 4
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def cores() -> int:
-    """The processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def batches(items: Iterable[In], most: int, most_weight: int, weight: Callable[[In], int]) -> Iterator[list[In]]:
@@ -73,11 +62,6 @@ def _make(maker: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]
     # One process for each core; the library's own threads would only be in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = "1"
-    # The one that started this process ends it, and its own end is this one's; a Ctrl-C reaches both.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _made.append(maker(*arguments))
 
 
@@ -96,22 +80,16 @@ def in_processes(
         items: taken as results are wanted.
 
     Raises:
-        UserError: a process was killed.
+        ProcessKilledError: a process was.
     """
     left = iter(items)
     first = list(islice(left, _TOO_FEW + 1))
     if len(first) <= _TOO_FEW or cores() == 1:
         yield from map(maker(*arguments), chain(first, left))
         return
-    # Forked, a process would inherit locks that the threads of this one hold.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(cores(), mp_context=context, initializer=_make, initargs=(maker, arguments))
+    pool = process_pool(cores(), _make, (maker, arguments))
     try:
-        yield from in_order(pool, _work, chain(first, left), ahead=cores() + 2)
-    except BrokenProcessPool:
-        raise UserError(
-            "A process that prepares data was killed, most probably because the memory of the machine is full.",
-            "Give the step more memory or fewer cores.",
-        ) from None
+        with killed_is_said("A process that prepares data", "Give the step more memory or fewer cores."):
+            yield from in_order(pool, _work, chain(first, left), ahead=cores() + 2)
     finally:
         pool.shutdown(cancel_futures=True)

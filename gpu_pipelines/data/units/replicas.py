@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from gpu_pipelines.distributed import peers as nodes
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.distributed.peers import NodeState, Peers, Timing, join
-from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.distributed.peers import NodeState, Peers, Timing, failed, join
+from gpu_pipelines.distributed.signals import Signalled, noted
+from gpu_pipelines.errors import Interrupted, NodeFailedError, ProcessFailedError, UserError
 
 #: What a machine has done when it waits for the others, in order.
 PHASES = ("surveyed", "planned", "indexed", "judged", "written")
 _SECONDS_BETWEEN_LOOKS = 0.25
-#: Severity of a failure: one of this machine's own, and one that follows from another's.
-_OWN, _FOLLOWS = 0, 1
 
 
 class Replicas:
@@ -27,22 +23,19 @@ class Replicas:
     Args:
         cluster: the machines.
         timing: how long to wait for a sign of life.
+        signalled: whether this machine was told to stop.
     """
 
-    def __init__(self, cluster: Cluster, timing: Timing) -> None:
+    def __init__(self, cluster: Cluster, timing: Timing, signalled: Signalled) -> None:
         self.rank, self.nodes = cluster.node_rank, cluster.nodes
         self._timing = timing
         self._peers: Peers | None = None
-        self._signal = ""
+        self._signalled = signalled
         self._looked = 0.0
 
     @property
-    def is_chief(self) -> bool:
+    def is_rank_0(self) -> bool:
         return self.rank == 0
-
-    def told(self, number: int, frame: FrameType | None) -> None:
-        """Handles a signal: it is only noted, because an exception could strike anywhere."""
-        self._signal = signal.Signals(number).name
 
     def joined(self, peers: Peers) -> None:
         """All machines are there."""
@@ -55,8 +48,8 @@ class Replicas:
             Interrupted: this machine or another was told to stop.
             UserError: another has failed or vanished.
         """
-        if self._signal:
-            raise Interrupted(f"stopped by {self._signal}; what is done is kept")
+        if self._signalled:
+            raise Interrupted(f"stopped by {self._signalled.name}; what is done is kept")
         now = time.monotonic()
         if self._peers is None or now - self._looked < _SECONDS_BETWEEN_LOOKS:
             return
@@ -65,15 +58,14 @@ class Replicas:
         for rank, state in states.items():
             if state.state == nodes.INTERRUPTED:
                 raise Interrupted(f"{self._peers.name_of(rank)} was told to stop; what is done is kept")
-        failed = [(state.severity, state.at, rank) for rank, state in states.items() if state.state == nodes.FAILED]
-        if failed:
-            rank = min(failed)[-1]
-            raise _FollowsError(f"{self._peers.name_of(rank)} failed: {states[rank].message}")
+        failures = [(state.distance, state.at, rank) for rank, state in states.items() if state.error]
+        if failures:
+            rank = min(failures)[-1]
+            cause = states[rank].error
+            raise NodeFailedError(f"{self._peers.name_of(rank)} failed: {cause}") from cause
         for rank, seconds in self._peers.silent(self._timing.silence).items():
-            raise _FollowsError(
-                f"{self._peers.name_of(rank)} has not been heard of for {seconds:.0f} s.",
-                "Its machine or its network is gone, or its memory was full. Run the same again to continue.",
-            )
+            why = "Its machine or its network is gone, or its memory was full."
+            raise self._peers.lost(rank, seconds, why, "Run the same again to continue.")
 
     def reach(self, phase: str) -> None:
         """Says that this machine has come so far, and waits for all others.
@@ -93,10 +85,6 @@ class Replicas:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-class _FollowsError(UserError):
-    """A failure that follows from another machine's."""
-
-
 def _has_reached(state: NodeState, phase: str) -> bool:
     if state.state == nodes.DONE:
         return True
@@ -112,10 +100,10 @@ def replicas_of(cluster: Cluster, timing: Timing | None = None) -> Iterator[Repl
         timing: how long to wait for what; for tests.
 
     Raises:
-        UserError: not all came in time, or the chief cannot be reached.
+        UserError: not all came in time, or rank 0 cannot be reached.
     """
-    replicas = Replicas(cluster, timing or Timing())
-    with _signals_to(replicas):
+    with noted() as signalled:
+        replicas = Replicas(cluster, timing or Timing(), signalled)
         if cluster.nodes == 1:
             yield replicas
             return
@@ -134,19 +122,4 @@ def replicas_of(cluster: Cluster, timing: Timing | None = None) -> Iterator[Repl
 def _end_by(error: BaseException) -> NodeState:
     if isinstance(error, (Interrupted, KeyboardInterrupt)):
         return NodeState(nodes.INTERRUPTED, str(error))
-    said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    severity = _FOLLOWS if isinstance(error, _FollowsError) else _OWN
-    return NodeState(nodes.FAILED, said, severity, time.time())
-
-
-@contextmanager
-def _signals_to(replicas: Replicas) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, replicas.told) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return failed(error if isinstance(error, UserError) else ProcessFailedError(f"{type(error).__name__}: {error}"))

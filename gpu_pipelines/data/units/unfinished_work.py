@@ -16,13 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.digests import digest_of_program
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.names import is_bigquery
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.local.target import digest_of_program
 
 MARKER = "done.json"
 _LOCK = ".lock"

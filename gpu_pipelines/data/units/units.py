@@ -15,8 +15,8 @@ from gpu_pipelines.artifacts.documents import read_as
 from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.splits.duplicates import label_number, record_number
-from gpu_pipelines.data.splits.verdicts import NUMBERS, Candidate, Verdict, Verdicts
-from gpu_pipelines.data.units.portions import Portion
+from gpu_pipelines.data.splits.split_assignments import NUMBERS, Candidate, SplitAssignment, SplitAssignments
+from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 
 Item = TypeVar("Item")
@@ -27,15 +27,15 @@ class Unit:
     """A unit that is being prepared.
 
     Attributes:
-        portion: number of the portion that it is of.
+        shard: number of the shard that it is of.
         name: its name as a part of the work.
-        start: place of its first record among those of the portion.
+        start: place of its first record among those of the shard.
         read: records so far.
-        is_last: whether it is the last of its portion; known when all of it has been read.
+        is_last: whether it is the last of its shard; known when all of it has been read.
         numbers: of its usable records one after another `content_number`, `record_number` and `label_number`.
     """
 
-    portion: int
+    shard: int
     name: str
     start: int
     read: int = 0
@@ -64,14 +64,14 @@ class Sizes(Generic[Item]):
 
 
 class Units(Generic[Item]):
-    """The units of some portions that are not done yet.
+    """The units of some shards that are not done yet.
 
     Args:
-        portions: what is read.
+        shards: what is read.
         records_of: reads the records of a source.
         sizes: of groups and units.
         work: the parts that are done.
-        verdicts: are told what is passed over.
+        assignments: are told what is passed over.
         meter: is told how much has been read.
 
     Attributes:
@@ -81,45 +81,45 @@ class Units(Generic[Item]):
 
     def __init__(
         self,
-        portions: Sequence[Portion],
+        shards: Sequence[SourceShard],
         records_of: Callable[[Source, Meter], Iterator[Item]],
         sizes: Sizes[Item],
         work: UnfinishedWork,
-        verdicts: Verdicts,
+        assignments: SplitAssignments,
         meter: Meter,
     ) -> None:
-        self._portions = portions
+        self._shards = shards
         self._records_of = records_of
         self._sizes = sizes
         self._work = work
-        self._verdicts = verdicts
+        self._assignments = assignments
         self.meter = meter
         self.passed_over = 0
 
     def groups(self) -> Iterator[Group[Item]]:
         """The records of all units that are to be done, in order."""
-        for portion in self._portions:
-            done = units_done(self._work, portion.number)
+        for shard in self._shards:
+            done = units_done(self._work, shard.number)
             if done and done[-1]["is_last"]:
                 for number in range(len(done)):
-                    self._pass_over(portion, number)
-                for _ in portion.source:
+                    self._pass_over(shard, number)
+                for _ in shard.source:
                     self.meter.finish_file()
                 continue
-            yield from self._groups_of(portion)
+            yield from self._groups_of(shard)
 
-    def _groups_of(self, portion: Portion) -> Iterator[Group[Item]]:
-        records = iter(self._records_of(portion.source, self.meter))
+    def _groups_of(self, shard: SourceShard) -> Iterator[Group[Item]]:
+        records = iter(self._records_of(shard.source, self.meter))
         start = 0
         for number in count():
-            done = self._work.find(unit_name(portion.number, number))
+            done = self._work.find(unit_name(shard.number, number))
             if done is not None:
-                self._pass_over(portion, number)
+                self._pass_over(shard, number)
                 start += sum(1 for _ in islice(records, done["read"]))
                 if done["is_last"]:
                     return
                 continue
-            unit = Unit(portion.number, unit_name(portion.number, number), start)
+            unit = Unit(shard.number, unit_name(shard.number, number), start)
             yield from self._groups_in(unit, records)
             start += unit.read
             if unit.is_last:
@@ -145,8 +145,8 @@ class Units(Generic[Item]):
         unit.read += len(items)
         yield group
 
-    def _pass_over(self, portion: Portion, number: int) -> None:
-        self._verdicts.pass_over(self._work.path(unit_name(portion.number, number)))
+    def _pass_over(self, shard: SourceShard, number: int) -> None:
+        self._assignments.pass_over(self._work.path(unit_name(shard.number, number)))
         self.passed_over += 1
 
 
@@ -166,31 +166,31 @@ def candidates(group: Group[Any], usable: Sequence[tuple[int, int, str]]) -> lis
     return found
 
 
-def leave_out(verdict: Verdict, source: str, writer: DatasetWriter) -> bool:
+def leave_out(assignment: SplitAssignment, source: str, writer: DatasetWriter) -> bool:
     """Keeps note of a record that does not go into the dataset, and returns whether it is one."""
-    if verdict.split:
+    if assignment.split:
         return False
-    if verdict.near:
-        writer.leave_out_near_duplicate(source, **verdict.near)
-    elif verdict.in_test_source:
+    if assignment.near:
+        writer.leave_out_near_duplicate(source, **assignment.near)
+    elif assignment.in_test_source:
         writer.leave_out_test_rows()
-    elif verdict.other_label:
-        writer.reject(source, "label conflict", f"the same content is in the class {verdict.other_label!r} too")
+    elif assignment.other_label:
+        writer.reject(source, "label conflict", f"the same content is in the class {assignment.other_label!r} too")
     else:
         writer.leave_out_duplicates()
     return True
 
 
-def unit_name(portion: int, number: int) -> str:
+def unit_name(shard: int, number: int) -> str:
     """The name of a unit as a part of the work."""
-    return f"units/{portion:05d}-{number:05d}"
+    return f"units/{shard:05d}-{number:05d}"
 
 
-def units_done(work: UnfinishedWork, portion: int) -> list[dict[str, Any]]:
-    """What was said of the units of a portion that are done, up to the first that is not."""
+def units_done(work: UnfinishedWork, shard: int) -> list[dict[str, Any]]:
+    """What was said of the units of a shard that are done, up to the first that is not."""
     found: list[dict[str, Any]] = []
     while not (found and found[-1]["is_last"]):
-        done = work.find(unit_name(portion, len(found)))
+        done = work.find(unit_name(shard, len(found)))
         if done is None:
             break
         found.append(done)

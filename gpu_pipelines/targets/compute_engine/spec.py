@@ -15,10 +15,10 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.step_environment import problems_of_variables
 from gpu_pipelines.targets.compute_engine.image import BootImage, boot_image
 from gpu_pipelines.targets.compute_engine.startup import AT_END, StartupSettings, startup_script
 from gpu_pipelines.targets.compute_engine.zones import zones_to_try
-from gpu_pipelines.targets.environment import problems_of_variables
 from gpu_pipelines.targets.vertex.job_spec import Container
 
 PROVISIONING = {"standard": "STANDARD", "reservation": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}

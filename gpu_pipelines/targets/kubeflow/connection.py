@@ -14,7 +14,8 @@ from io import StringIO
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UnavailableError, UserError
+from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.project_settings import ProjectSettings
 
 #: A token for the address, where it asks for one.
@@ -33,24 +34,6 @@ _WHERE = (
     f"deployment with a dashboard https://HOST/pipeline. A page to sign in wants a token in {TOKEN}: docs/kubeflow.md."
 )
 _TITLE = re.compile(r"<title[^>]*>([^<]{1,200})</title>", re.IGNORECASE)
-
-
-class NotThereError(UserError):
-    """The service knows no such thing."""
-
-
-class UnavailableError(UserError):
-    """The service could not answer just now, and may be able to later.
-
-    Args:
-        problem: what is wrong.
-        remedy: what to do about it.
-        status: what it answered; 0 if nobody answered.
-    """
-
-    def __init__(self, problem: str, remedy: str = "", status: int = 0) -> None:
-        super().__init__(problem, remedy)
-        self.status = status
 
 
 class ForeignAnswerError(Exception):
@@ -163,12 +146,10 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
     except ApiException as error:
         problem = f"{what} failed: {_said(error)}"
         if error.status == HTTPStatus.NOT_FOUND:
-            raise NotThereError(problem, _NOT_THERE) from None
-        if error.status in _FOR_NOW:
-            raise UnavailableError(problem, remedy, error.status) from None
+            remedy = _NOT_THERE
         if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or 300 <= (error.status or 0) < 400:
             remedy = _SIGN_IN
-        raise UserError(problem, remedy) from None
+        raise error_of_status(error.status, problem, remedy) from None
     except ForeignAnswerError as error:
         raise UserError(f"{what} failed: {error}.", _WHERE) from None
     except (HTTPError, TimeoutError, OSError) as error:
@@ -177,16 +158,6 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
         raise UnavailableError(
             f"{what} failed: {text}", remedy or "Check kubeflow_host; is the port-forward running? docs/kubeflow.md."
         ) from None
-
-
-#: Answers of a service, or of the gateway before it, that can do nothing just now.
-_FOR_NOW = (
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.INTERNAL_SERVER_ERROR,
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
 
 
 def _said(error: Any) -> str:

@@ -16,13 +16,13 @@ from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
 from gpu_pipelines.component_interface.step import PLACE
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import Interrupted, UserError, as_data, from_data
 
 #: The argument by which KFP tells a step its inputs and outputs.
 EXECUTOR_INPUT = "--executor_input"
 #: What a step writes last: its parameters, and what its artifacts have become.
 EXECUTOR_OUTPUT = "executor_output.json"
-_INPUTS, _OUTPUTS = "inputs", "outputs"
+_INPUTS, _OUTPUTS, _ERROR = "inputs", "outputs", "error"
 #: Where KFP's launcher puts the artifacts of each kind of storage (`LocalPathForURI`).
 _LOCAL_PATHS = {"gs://": "/gcs/", "minio://": "/minio/", "s3://": "/s3/"}
 
@@ -123,6 +123,21 @@ class Exchange:
             RemoteFolder(self.place).delete([name])
         else:
             (Path(self.place) / name).unlink(missing_ok=True)
+
+    def send_error(self, node: int, error: UserError | Interrupted) -> None:
+        """Leaves the error with which the step has ended on a node."""
+        self.note(f"{_ERROR}-{node}", json.dumps(as_data(error)))
+
+    def errors(self, nodes: int) -> list[UserError]:
+        """The errors that nodes have left, interruptions apart, in order of the nodes."""
+        told = [self.noted(f"{_ERROR}-{node}") for node in range(nodes)]
+        found = [from_data(json.loads(text)) for text in told if text]
+        return [error for error in found if isinstance(error, UserError)]
+
+    def forget_errors(self, nodes: int) -> None:
+        """Removes what nodes of an earlier TrainJob have left."""
+        for node in range(nodes):
+            self.forget(f"{_ERROR}-{node}")
 
     def send_outputs(self, directory: Path) -> None:
         """Copies what rank 0 wrote; the executor output goes last."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import signal
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from gpu_pipelines.errors import INTERRUPTED, user_errors_end_the_step
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.distributed.signals import handled
+from gpu_pipelines.errors import ERROR_FILE, INTERRUPTED, left_error, user_errors_end_the_step
 from gpu_pipelines.targets.kubeflow.exchange import (
     EXECUTOR_OUTPUT,
     Exchange,
@@ -49,15 +51,24 @@ def run(exchange: Exchange, command: Sequence[str], silence: float) -> int:
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-node-") as folder:
         scratch = Path(folder)
         document = for_node(executor_input_of(command), scratch)
-        status = _status_of(with_executor_input(command, document), listener)
+        left = scratch / "error.json"
+        status = _status_of(with_executor_input(command, document), listener, left)
+        if status and (error := left_error(left)):
+            exchange.send_error(Cluster.from_environment(os.environ).node_rank, error)
         if status == 0 and (outputs_in(scratch) / EXECUTOR_OUTPUT).is_file():
             exchange.send_outputs(outputs_in(scratch))
         return status
 
 
-def _status_of(command: list[str], listener: Listener) -> int:
-    """The exit status of a command; it is told to stop when this process is, or when nobody waits for it."""
-    process = subprocess.Popen(command)
+def _status_of(command: list[str], listener: Listener, error: Path) -> int:
+    """The exit status of a command; it is told to stop when this process is, or when nobody waits for it.
+
+    Args:
+        command: the step.
+        listener: waits for the signs of the step's pod.
+        error: the file in which the step leaves its error.
+    """
+    process = subprocess.Popen(command, env={**os.environ, ERROR_FILE: str(error)})
     over = threading.Event()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -72,10 +83,9 @@ def _status_of(command: list[str], listener: Listener) -> int:
             if not over.wait(_SECONDS_TO_SAVE):
                 process.kill()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, pass_on)
-    threading.Thread(target=end_orphan, daemon=True, name="listener").start()
-    status = process.wait()
+    with handled(pass_on):
+        threading.Thread(target=end_orphan, daemon=True, name="listener").start()
+        status = process.wait()
     over.set()
     return status if status >= 0 else 128 - status
 

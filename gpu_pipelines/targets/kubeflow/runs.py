@@ -12,11 +12,10 @@ from typing import Any
 
 import yaml
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.kubeflow.connection import (
-    UnavailableError,
     connect,
     namespace_of,
     quietly,
@@ -24,6 +23,7 @@ from gpu_pipelines.targets.kubeflow.connection import (
 )
 from gpu_pipelines.targets.kubeflow.run_failure import base_name, reason_of
 from gpu_pipelines.targets.local.log import Observer, StepRecord
+from gpu_pipelines.targets.messages import Outcome
 
 #: The experiment that runs are filed under if no other is given.
 DEFAULT_EXPERIMENT = "gpu-pipelines"
@@ -213,6 +213,18 @@ class RunState:
     def to_json(self) -> dict[str, Any]:
         """The run as a JSON object."""
         return {**vars(self), "steps": [vars(step) for step in self.steps]}
+
+    def outcome(self, settings: ProjectSettings) -> Outcome:
+        """The end of the run, as it is told."""
+        page = run_page(self.run_id, settings)
+        if self.state == "succeeded":
+            return Outcome(self.state, [f"succeeded; its reports and metrics: {page}"], self.to_json())
+        failed = next((step for step in self.steps if step.state == "failed"), None)
+        if failed is None:
+            said = f"the run was {self.state}. {self.error}".rstrip()
+        else:
+            said = f"{failed.name} failed: {failed.error or self.error or 'its log says why'}"
+        return Outcome(self.state, [f"{ERROR_PREFIX}{said}", f"its steps and their logs: {page}"], self.to_json())
 
 
 def look(client: Any, run_id: str) -> RunState:

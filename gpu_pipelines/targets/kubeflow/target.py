@@ -12,15 +12,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
+from gpu_pipelines.dag.placement import CACHED_STEPS, PREPARES
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
-from gpu_pipelines.targets.environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
+from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
 from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec
 from gpu_pipelines.targets.process_1 import as_process_1
-from gpu_pipelines.targets.target import CACHED_STEPS, PREPARES, STEPS_IMAGE
 
 if TYPE_CHECKING:
     from gpu_pipelines.dag.parameters import Parameter

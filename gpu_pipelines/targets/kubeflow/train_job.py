@@ -15,15 +15,14 @@ import hashlib
 import json
 import os
 import secrets
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
-from gpu_pipelines.targets.environment import RUN
+from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
@@ -88,14 +87,14 @@ def _digest(run: str, step: str, document: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps([run, step, same], sort_keys=True).encode()).hexdigest()[:10]
 
 
-def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stopped: threading.Event) -> None:
+def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stopped: Signalled) -> None:
     """Runs a step as a TrainJob; created again where the nodes were taken away and the step can go on.
 
     Args:
         spec: what the TrainJob is made of.
         command: the step.
         jobs: where it is created.
-        stopped: set when this process is told to stop.
+        stopped: whether this process was told to stop.
 
     Raises:
         UserError: the step failed; with its own message where it has one.
@@ -113,7 +112,7 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stoppe
             sent = exchange.sent(document) if existing else exchange.send_inputs(document)
             on_node = ["python3", "-m", _NODE, "--exchange", exchange.place, "--silence", f"{silence:g}", "--"]
             on_node += with_executor_input(command, sent)
-            _run_until_complete(spec, attempts, existing, on_node, jobs, stopped)
+            _run_until_complete(spec, attempts, existing, on_node, jobs, exchange, stopped)
             exchange.collect_outputs(document)
     finally:
         exchange.delete()
@@ -129,10 +128,13 @@ def _run_until_complete(
     existing: str | None,
     command: Sequence[str],
     jobs: TrainJobs,
-    stopped: threading.Event,
+    exchange: Exchange,
+    stopped: Signalled,
 ) -> None:
     every = float(os.environ.get(INTERVAL) or _INTERVAL)
     for restart in range(spec.restarts + 1):
+        if not existing:
+            exchange.forget_errors(spec.nodes)
         name = existing or attempts.create(command)
         told = "is there already, and goes on" if existing else f"{spec.nodes} node{'s' if spec.nodes > 1 else ''}"
         existing = None
@@ -143,14 +145,14 @@ def _run_until_complete(
             lines.stop()
             if state == "Complete":
                 return
-            failure = jobs.failure(name, spec.nodes)
+            failure = jobs.failure(name, exchange.errors(spec.nodes), spec.nodes)
         finally:
             _delete(jobs, name)
         if not failure.resumable:
-            raise UserError(failure.message)
+            raise failure.error
         if restart < spec.restarts:
-            print(f"{failure.message}; starting again, {restart + 1} of at most {spec.restarts} times", flush=True)
-    raise Interrupted(f"{failure.message}, {spec.restarts + 1} times")
+            print(f"{failure.error}; starting again, {restart + 1} of at most {spec.restarts} times", flush=True)
+    raise Interrupted(f"{failure.error}, {spec.restarts + 1} times")
 
 
 def _delete(jobs: TrainJobs, name: str) -> None:
@@ -171,9 +173,7 @@ def main() -> None:
     parser.add_argument("--train-job", required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
-    with user_errors_end_the_step():
+    with user_errors_end_the_step(), noted() as stopped:
         run_step(TrainJobSpec.loads(given.train_job), given.command[1:], TrainJobs(), stopped)
 
 

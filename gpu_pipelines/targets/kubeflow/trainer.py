@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from gpu_pipelines.errors import ERROR_PREFIX, INTERRUPTED, NOT_HEARD_OF, Interrupted, UserError
+from gpu_pipelines.distributed.signals import Signalled
+from gpu_pipelines.errors import (
+    INTERRUPTED,
+    Interrupted,
+    NodeLostError,
+    ProcessFailedError,
+    UserError,
+    distance_from_cause,
+    root_of,
+)
+from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
@@ -25,7 +35,6 @@ _DISRUPTED = "DisruptionTarget"
 _TOO_LONG = "DeadlineExceeded"
 #: Set by Kubeflow Pipelines in the pods of its steps.
 _POD_NAME = "KFP_POD_NAME"
-_LINES_READ = 200
 _SECONDS_BETWEEN_STREAMS = 2.0
 
 
@@ -34,11 +43,11 @@ class Failure:
     """Why a TrainJob failed.
 
     Attributes:
-        message: for the user.
+        error: for the user.
         resumable: whether it can be created again and go on: a node was taken away, or the step says so.
     """
 
-    message: str
+    error: UserError
     resumable: bool
 
 
@@ -138,47 +147,36 @@ class TrainJobs:
         with _service_errors(f"Reading the log of {name}"):
             yield from self._client.get_job_logs(name, step=f"{NODE}-{node}", follow=True)
 
-    def failure(self, name: str, nodes: int) -> Failure:
-        """Why a TrainJob failed, by its pods.
+    def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
+        """Why a TrainJob failed, by what its nodes have left and by its pods.
 
         Args:
             name: its name.
+            errors: with which the step has ended on its nodes.
             nodes: how many it had.
         """
         with _service_errors(f"Looking at the pods of {name}"):
             status = self._api.get_namespaced_custom_object(*self._train_jobs, name).get("status", {})
             if any(each.get("reason") == _TOO_LONG for each in status.get("conditions", [])):
-                return Failure(f"The TrainJob {name} ran for longer than it may (--hours).", resumable=False)
+                return Failure(UserError(f"The TrainJob {name} ran for longer than it may (--hours)."), resumable=False)
             pods = self._backend.core_api.list_namespaced_pod(
                 self._backend.namespace, label_selector=f"{_JOB_LABEL}={name}"
             ).items
         newest = _newest_by_node(pods)
         statuses = {pod.metadata.name: _exit_status(pod) for pod in newest}
         if disrupted := [pod.metadata.name for pod in newest if _is_disrupted(pod)]:
-            return Failure(f"the nodes of {', '.join(disrupted)} were taken away", resumable=True)
+            return Failure(NodeLostError(f"the nodes of {', '.join(disrupted)} were taken away"), resumable=True)
         failed = [pod for pod in newest if statuses[pod.metadata.name] not in (None, 0, INTERRUPTED)]
-        messages = [message for pod in failed if (message := self._message_of(pod))]
         # Of the nodes that failed one may be the cause, and others have only lost it.
-        if causes := [message for message in messages if NOT_HEARD_OF not in message]:
-            return Failure(causes[0], resumable=False)
+        if causes := [error for error in errors if not isinstance(root_of(error), NodeLostError)]:
+            return Failure(min(causes, key=distance_from_cause), resumable=False)
         if INTERRUPTED in statuses.values():
-            return Failure("the training was told to stop and saved its state", resumable=True)
-        if messages or len(newest) < nodes:
-            message = messages[0] if messages else f"{nodes - len(newest)} of {nodes} pods are gone"
-            return Failure(message, resumable=True)
+            return Failure(UserError("the training was told to stop and saved its state"), resumable=True)
+        if errors or len(newest) < nodes:
+            gone = NodeLostError(f"{nodes - len(newest)} of {nodes} pods are gone")
+            return Failure(errors[0] if errors else gone, resumable=True)
         ends = "; ".join(f"{pod.metadata.name} exited with {statuses[pod.metadata.name]}" for pod in failed)
-        return Failure(f"The TrainJob {name} failed{': ' + ends if ends else ''}.", resumable=False)
-
-    def _message_of(self, pod: Any) -> str:
-        """What a pod printed last after `error: `; empty if nothing."""
-        try:
-            text = self._backend.core_api.read_namespaced_pod_log(
-                pod.metadata.name, self._backend.namespace, container=NODE, tail_lines=_LINES_READ
-            )
-        except _api_error():
-            return ""
-        _, found, message = f"\n{text}".rpartition(f"\n{ERROR_PREFIX}")
-        return str(message).strip() if found else ""
+        return Failure(ProcessFailedError(f"The TrainJob {name} failed{': ' + ends if ends else ''}."), resumable=False)
 
     def delete(self, name: str) -> None:
         """Deletes a TrainJob and its pods; one that is not there is passed over.
@@ -288,17 +286,17 @@ def _service_errors(what: str, remedy: str = "") -> Iterator[None]:
         body = getattr(cause, "body", None)
         said = re.search(r'"message":\s*"((?:[^"\\]|\\.)*)"', str(body)) if body else None
         text = said[1] if said else (str(cause).splitlines() or [type(cause).__name__])[0]
-        raise UserError(f"{what} failed: {text[:500]}", remedy) from error
+        raise error_of_status(getattr(cause, "status", None), f"{what} failed: {text[:500]}", remedy) from error
 
 
-def wait(jobs: TrainJobs, name: str, every: float, stopped: threading.Event, say: Callable[[str], None]) -> str:
+def wait(jobs: TrainJobs, name: str, every: float, stopped: Signalled, say: Callable[[str], None]) -> str:
     """Waits until a TrainJob is complete or has failed, and tells of each state.
 
     Args:
         jobs: where it is.
         name: its name.
         every: seconds between two looks.
-        stopped: set when this process is told to stop. An exception of a signal would be lost in the SDK, which catches
+        stopped: whether this process was told to stop. An exception of a signal would be lost in the SDK, which catches
             everything.
         say: takes a line.
 
@@ -309,7 +307,7 @@ def wait(jobs: TrainJobs, name: str, every: float, stopped: threading.Event, say
         UserError: the cluster could not be reached several times in a row.
         Interrupted: this process was told to stop.
     """
-    told, misses = "", 0
+    last, misses = "", 0
     while True:
         try:
             state, misses = jobs.state(name), 0
@@ -317,10 +315,10 @@ def wait(jobs: TrainJobs, name: str, every: float, stopped: threading.Event, say
             misses += 1
             if misses >= 5:
                 raise
-            state = told
-        if state != told:
+            state = last
+        if state != last:
             say(f"TrainJob {name}: {state.lower()}")
-            told = state
+            last = state
         if state in ("Complete", "Failed"):
             return state
         if stopped.wait(every):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from gpu_pipelines.errors import ERROR_PREFIX
+from gpu_pipelines.errors import ERROR_PREFIX, UserError, left_error
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _BEGINS = re.compile(r"Executing task '(?P<task>[^']+)'")
@@ -41,7 +41,7 @@ class StepRecord:
         status: running, succeeded, reused, failed or interrupted.
         seconds: its duration so far.
         log: its log file, relative to the run; None if it was reused.
-        message: what it printed last after `error: `; empty if nothing.
+        message: the error that it ended with; empty if it left none.
     """
 
     name: str
@@ -52,7 +52,7 @@ class StepRecord:
     started: float = field(default_factory=time.monotonic, repr=False)
 
     def said(self, line: str) -> None:
-        """Takes the message from a line of the step that begins with `error: `, and from those after it."""
+        """Takes the message from the log of a service that keeps no more of a step than its lines."""
         if line.startswith(ERROR_PREFIX):
             self.message = line.removeprefix(ERROR_PREFIX)
         elif self.message:
@@ -79,12 +79,13 @@ class LocalLog(io.TextIOBase):
 
     Args:
         directory: the run; each step's output goes to `logs/<step>.log` below it.
+        error: the file in which a step leaves the error that it ends with.
         observer: is told of steps and of the lines that steps print themselves.
     """
 
-    def __init__(self, directory: Path, observer: Observer) -> None:
+    def __init__(self, directory: Path, error: Path, observer: Observer) -> None:
         self.steps: list[StepRecord] = []
-        self._directory = directory
+        self._directory, self._error = directory, error
         self._observer = observer
         self._partial = ""
         self._file: TextIO | None = None
@@ -124,12 +125,15 @@ class LocalLog(io.TextIOBase):
     def _begin(self, task: str) -> None:
         step = StepRecord(task, log=f"logs/{task}.log")
         self.steps.append(step)
+        self._error.unlink(missing_ok=True)
         self._file = (self._directory / f"logs/{task}.log").open("w", encoding="utf-8", buffering=1)
         self._observer.step_began(task)
 
     def _end(self, step: StepRecord, status: str) -> None:
         step.status = status
         step.seconds = time.monotonic() - step.started
+        if isinstance(error := left_error(self._error), UserError):
+            step.message = str(error)
         if self._file:
             self._file.close()
             self._file = None
@@ -141,5 +145,4 @@ class LocalLog(io.TextIOBase):
             self._file.write(line + "\n")
         if self._executor.include(line) or not line.strip():
             return
-        step.said(line)
         self._observer.step_said(step.name, line)

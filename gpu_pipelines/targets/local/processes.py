@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from gpu_pipelines.distributed.signals import adopt_orphans, handled, noted
+
 # As long as a training has to write its last checkpoint.
 SECONDS_TO_END = 35.0
 _SECONDS_BETWEEN_LOOKS = 0.1
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 @contextmanager
@@ -28,35 +27,17 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
         stopping: is called after a Ctrl-C or SIGTERM, before the processes are asked to end. They may take
             `SECONDS_TO_END` for that; a second Ctrl-C or SIGTERM kills them.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    except BaseException as error:
-        with _signalled_again() as again:
-            if isinstance(error, KeyboardInterrupt):
-                stopping()
-            end_children(again)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _signalled_again() -> Iterator[Callable[[], bool]]:
-    """Whether another Ctrl-C or SIGTERM came while the block runs; neither may interrupt the cleaning up."""
-    seen: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(seen)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    adopt_orphans()
+    with handled(_interrupt, (signal.SIGTERM,)):
+        try:
+            yield
+        except BaseException as error:
+            # Neither another Ctrl-C nor another SIGTERM may interrupt the cleaning up.
+            with noted() as again:
+                if isinstance(error, KeyboardInterrupt):
+                    stopping()
+                end_children(lambda: bool(again))
+            raise
 
 
 def end_children(at_once: Callable[[], bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shutil
@@ -16,13 +15,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES
+from gpu_pipelines.errors import ERROR_FILE, UserError
+from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
-from gpu_pipelines.targets.environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local.outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local.processes import no_process_left_behind
-from gpu_pipelines.targets.target import LOOKING_STEPS, PREPARES
 
 if TYPE_CHECKING:
     from gpu_pipelines.dag.parameters import Parameter
@@ -185,7 +184,10 @@ def run_locally(
         enable_caching=True,
         cache_root=str(own_cache),
     )
-    log = LocalLog(directory, observer)
+    error = directory / ".error.json"
+    log = LocalLog(directory, error, observer)
+    # Not a variable of the tasks: it would be part of the key under which their results are kept.
+    os.environ[ERROR_FILE] = str(error.absolute())
     try:
         with redirect_stdout(log), _logging_to(log), warnings.catch_warnings(), _no_process_left(log, stopping):
             # The image's name is no matter here: no container is started.
@@ -201,6 +203,7 @@ def run_locally(
             raise
         return LocalRun("failed", log.steps)
     finally:
+        del os.environ[ERROR_FILE]
         if not reuse:
             _merge(own_cache, cache)
 
@@ -228,25 +231,3 @@ def _merge(source: Path, target: Path) -> None:
     for entry in source.glob("*.json"):
         entry.replace(target / entry.name)
     shutil.rmtree(source, ignore_errors=True)
-
-
-def digest_of_files(path: Path) -> str:
-    """Hex SHA-256 of names, sizes and times of change of a file, or of all files below a directory."""
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            status = file.stat()
-            digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
-
-
-def digest_of_program() -> str:
-    """Hex SHA-256 of the source files that steps import, so that results of other code are not reused."""
-    import gpu_pipelines
-
-    digest = hashlib.sha256()
-    for folder in map(Path, gpu_pipelines.__path__):
-        for file in sorted(folder.rglob("*")):
-            if file.suffix in (".py", ".html") and file.relative_to(folder).parts[0] not in ("cli", "targets"):
-                digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -15,6 +15,7 @@ from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
 from gpu_pipelines.accelerators.plan import PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.rest import Rest, UnreachableError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.compiled import evaluation_for
 from gpu_pipelines.targets.vertex.doctor_access import (
@@ -29,7 +30,6 @@ from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, C
 from gpu_pipelines.targets.vertex.doctor_local import look_at_gcloud, look_at_settings, look_at_versions
 from gpu_pipelines.targets.vertex.doctor_places import look_at_bucket, look_at_image, look_at_repository
 from gpu_pipelines.targets.vertex.doctor_quota import look_at_quota
-from gpu_pipelines.targets.vertex.rest import Rest, UnreachableError
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 #: Checks that ask a service, by their subject, in the order in which they are shown.

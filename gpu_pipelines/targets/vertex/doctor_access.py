@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.google_cloud.rest import Answer, Rest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
-from gpu_pipelines.targets.vertex.rest import Answer, Rest
 
 #: gcloud's own variable by which it sends no credentials, as to a server of a test.
 NO_CREDENTIALS = "CLOUDSDK_AUTH_DISABLE_CREDENTIALS"

@@ -2,99 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import step_components
 from gpu_pipelines.targets.local.log import ExecutorLines, Observer, StepRecord
-from gpu_pipelines.targets.vertex.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
+from gpu_pipelines.targets.messages import Outcome
+from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
 from gpu_pipelines.targets.vertex.launched_jobs import LaunchedJobs
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
+from gpu_pipelines.targets.vertex.run_state import RunState, state_of
 
 #: Lines of a step's log that are kept to be shown if it fails.
 LINES_KEPT = 12
 #: How often the log is read again after the end, and at most how many seconds apart: lines arrive late.
 _READINGS_AFTER_THE_END, _UNTIL_READ_AGAIN = 2, 5.0
 
-#: States of a run that are its end, and what they are called here.
-_RUN_ENDS = {
-    "PIPELINE_STATE_SUCCEEDED": "succeeded",
-    "PIPELINE_STATE_FAILED": "failed",
-    "PIPELINE_STATE_CANCELLED": "cancelled",
-}
-#: States of a step (`PipelineTaskDetail.State`), and what they are called here.
-_STEP_STATES = {
-    "PENDING": "waiting",
-    "RUNNING": "running",
-    "CANCEL_PENDING": "running",
-    "CANCELLING": "running",
-    "SUCCEEDED": "succeeded",
-    "CANCELLED": "cancelled",
-    "FAILED": "failed",
-    "SKIPPED": "reused",
-    "NOT_TRIGGERED": "not triggered",
-}
 _UNFINISHED = ("waiting", "running")
-
-
-@dataclass(frozen=True)
-class StepState:
-    """How far a step of a run is.
-
-    Attributes:
-        name: name of the task in the pipeline.
-        state: waiting, running, succeeded, reused, failed, cancelled or not triggered.
-        jobs: full names of the custom jobs that it runs as.
-        seconds: how long it has run.
-        error: the service's message; empty if there is none.
-    """
-
-    name: str
-    state: str
-    jobs: tuple[str, ...] = ()
-    seconds: float = 0.0
-    error: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The step as a JSON object."""
-        return {**vars(self), "jobs": list(self.jobs), "seconds": round(self.seconds, 1)}
-
-
-@dataclass(frozen=True)
-class RunState:
-    """How far a run is.
-
-    Attributes:
-        name: full name of the job.
-        state: succeeded, failed or cancelled; otherwise the service's word for it, in lower case.
-        steps: its steps that are known yet.
-        error: the service's message; empty if there is none.
-    """
-
-    name: str
-    state: str
-    steps: tuple[StepState, ...]
-    error: str = ""
-
-    @property
-    def ended(self) -> bool:
-        return self.state in _RUN_ENDS.values()
-
-    def to_json(self) -> dict[str, Any]:
-        """The run as a JSON object."""
-        return {
-            "name": self.name,
-            "state": self.state,
-            "steps": [step.to_json() for step in self.steps],
-            "error": self.error,
-        }
 
 
 @dataclass
@@ -110,6 +39,32 @@ class Followed:
     run: RunState
     last_lines: dict[str, list[str]] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
+
+    def outcome(self) -> Outcome:
+        """The end of the run, as it is told."""
+        if self.run.state == "succeeded":
+            lines = [f"succeeded; its reports and metrics: {run_page(self.run.name)}"]
+        else:
+            lines = list(self._failure())
+        return Outcome(self.run.state, lines, self.run.to_json())
+
+    def _failure(self) -> Iterator[str]:
+        """The step that failed, the service's message, and the end of its log."""
+        run = self.run
+        failed = next((step for step in run.steps if step.state == "failed"), None)
+        if failed is None:
+            yield f"{ERROR_PREFIX}{run.name.rpartition('/')[2]} was {run.state}. {run.error}".rstrip()
+            yield f"console: {run_page(run.name)}"
+            return
+        said = self.messages.get(failed.name) or failed.error or run.error
+        yield f"{ERROR_PREFIX}{failed.name} failed: {said}"
+        if failed.error and failed.error != said:
+            yield f"Vertex AI says: {failed.error}"
+        if lines := self.last_lines.get(failed.name, []):
+            yield "its log ends:"
+            yield from (f"  {line}" for line in lines)
+        yield f"console: {run_page(run.name)}"
+        yield from (f"job: {custom_job_page(job)}" for job in failed.jobs)
 
 
 def follow(
@@ -131,7 +86,7 @@ def follow(
     steps = _Steps(observer, _LogReader(str(settings.project), warn))
     while True:
         job = _read(client, name)
-        run = launched.added_to(_state(job), job)
+        run = launched.added_to(state_of(job), job)
         steps.look(run)
         if run.ended:
             break
@@ -225,49 +180,3 @@ class _Steps:
 def _read(client: Any, name: str) -> Any:
     with service_errors(f"Looking at {name.rpartition('/')[2]}", "The run goes on; try again later."):
         return client.get_pipeline_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
-
-
-def _state(job: Any) -> RunState:
-    names = step_components(job.pipeline_spec).keys()
-    details = [detail for detail in job.job_detail.task_details if detail.task_name in names and detail.parent_task_id]
-    state = job.state.name
-    return RunState(
-        name=job.name,
-        state=_RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
-        steps=tuple(_step(detail) for detail in sorted(details, key=_begun)),
-        error=job.error.message,
-    )
-
-
-def _begun(detail: Any) -> tuple[bool, float, str]:
-    """Sorts steps by when they began; those that have not come last, by name."""
-    began = detail.start_time
-    return not began, began.timestamp() if began else 0.0, detail.task_name
-
-
-def _step(detail: Any) -> StepState:
-    seconds = 0.0
-    if detail.start_time and detail.end_time:
-        seconds = (detail.end_time - detail.start_time).total_seconds()
-    return StepState(
-        name=detail.task_name,
-        state=_STEP_STATES.get(detail.state.name, "waiting"),
-        jobs=_jobs(detail),
-        seconds=seconds,
-        error=detail.error.message,
-    )
-
-
-def _jobs(detail: Any) -> tuple[str, ...]:
-    """The custom jobs of a step: that of its container, and that which GCPC's launcher in the container has created."""
-    found = []
-    container = detail.executor_detail.container_detail
-    found += [*container.failed_main_jobs, container.main_job]
-    told = detail.execution.metadata.get("output:gcp_resources") if detail.execution.metadata else None
-    if told:
-        resources = json.loads(told).get("resources", [])
-        found += [match[0] for item in resources if (match := _CUSTOM_JOB.search(str(item.get("resourceUri", ""))))]
-    return tuple(job for job in dict.fromkeys(found) if job)
-
-
-_CUSTOM_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/customJobs/[0-9]+")

@@ -1,4 +1,4 @@
-"""A job from a file as `gcloud ai custom-jobs create --config` takes it: checked, and overruled by flags.
+"""A job by its flags, or from a file as `gcloud ai custom-jobs create --config` takes it, which flags overrule.
 
 A flag wins over the file, and the file over the project's settings. What neither flag nor rule touches stays as it is.
 """
@@ -12,15 +12,18 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import plan_request
-from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.accelerators.together import share_zone
+from gpu_pipelines.data.sources.names import problems_of_place
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
 from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name, image_of
 from gpu_pipelines.targets.vertex.job_spec import (
+    Container,
     add_places,
+    custom_job,
     environment_variables,
-    machine_spec,
     max_wait,
     no_reduction_server,
     reduction_pool,
@@ -39,7 +42,45 @@ _REDUCTION_SERVER = "/training/reductionserver"
 Pool = dict[str, Any]
 
 
-def prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings) -> PreparedJob:
+def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None = None) -> PreparedJob:
+    """Checks all that is asked for, and builds the job.
+
+    Args:
+        flags: what the command line says; it wins over the file.
+        settings: of the project; the file wins over them, unless they were given as flags.
+        file: a file as `gcloud ai custom-jobs create --config` takes it.
+
+    Raises:
+        UserError: something is wrong, or missing.
+        PlanError: the accelerator cannot be had like that.
+    """
+    _require_output(flags.output_directory)
+    _require_text(flags)
+    if flags.accelerator is not None:
+        require_gpu(flags.accelerator, "Vertex AI")
+    if file is not None:
+        return _prepare_from_file(file, flags, settings)
+    if flags.accelerator is None:
+        raise UserError("There is no accelerator.", "Give --accelerator NAME:COUNT, such as l4:1, or --config FILE.")
+    settings.require("image")
+    plan = plan_request(
+        PlanRequest(
+            spec=flags.accelerator,
+            nodes=1 if flags.nodes is None else flags.nodes,
+            region=settings.region,
+            strategy=flags.strategy,
+            machine_type=flags.machine_type,
+            reservation=flags.reservation,
+            hours=flags.hours,
+        )
+    )
+    container = Container(str(settings.image), flags.command, flags.arguments)
+    name = checked_name(flags.name or default_name(plan, container.image))
+    job = custom_job(plan, name, container, settings, flags.options(), flags.output_directory)
+    return PreparedJob(job, (plan,), settings.project, plan.region)
+
+
+def _prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings) -> PreparedJob:
     """The job of a file, with what flags change.
 
     Raises:
@@ -314,3 +355,20 @@ def _job(name: str, spec: dict[str, Any], settings: ProjectSettings) -> dict[str
     if settings.encryption_key:
         job["encryption_spec"] = {"kms_key_name": settings.encryption_key}
     return job
+
+
+def _require_text(flags: JobRequest) -> None:
+    """Bytes of a command line that are not UTF-8 come as lone surrogates, which no file and no request can have."""
+    variables = [part for pair in flags.environment.items() for part in pair]
+    for text in (*flags.command, *flags.arguments, *variables):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(f"{text[:80]!a} is not UTF-8, which the request has to be.") from None
+
+
+def _require_output(directory: str | None) -> None:
+    if directory is not None and not directory.startswith("gs://"):
+        raise UserError(f"--output-dir is {directory[:100]!r}.", "Give a place in Cloud Storage, gs://BUCKET/FOLDER.")
+    if directory is not None and (problems := problems_of_place("--output-dir", directory)):
+        raise UserError.of_all(problems)

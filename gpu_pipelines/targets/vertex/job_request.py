@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.accelerators.plan import plan_request
-from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.container_registry import shut_down
-from gpu_pipelines.data.sources.names import problems_of_place
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job
+from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.yaml_output import fits_one_line
 
 #: What the API takes for `CustomJob.display_name`.
@@ -119,46 +114,6 @@ class PreparedJob:
         return key
 
 
-def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None = None) -> PreparedJob:
-    """Checks all that is asked for, and builds the job.
-
-    Args:
-        flags: what the command line says; it wins over the file.
-        settings: of the project; the file wins over them, unless they were given as flags.
-        file: a file as `gcloud ai custom-jobs create --config` takes it.
-
-    Raises:
-        UserError: something is wrong, or missing.
-        PlanError: the accelerator cannot be had like that.
-    """
-    _require_output(flags.output_directory)
-    _require_text(flags)
-    if flags.accelerator is not None:
-        require_gpu(flags.accelerator, "Vertex AI")
-    if file is not None:
-        from gpu_pipelines.targets.vertex.job_file import prepare_from_file
-
-        return prepare_from_file(file, flags, settings)
-    if flags.accelerator is None:
-        raise UserError("There is no accelerator.", "Give --accelerator NAME:COUNT, such as l4:1, or --config FILE.")
-    settings.require("image")
-    plan = plan_request(
-        PlanRequest(
-            spec=flags.accelerator,
-            nodes=1 if flags.nodes is None else flags.nodes,
-            region=settings.region,
-            strategy=flags.strategy,
-            machine_type=flags.machine_type,
-            reservation=flags.reservation,
-            hours=flags.hours,
-        )
-    )
-    container = Container(str(settings.image), flags.command, flags.arguments)
-    name = checked_name(flags.name or default_name(plan, container.image))
-    job = custom_job(plan, name, container, settings, flags.options(), flags.output_directory)
-    return PreparedJob(job, (plan,), settings.project, plan.region)
-
-
 def image_of(pool: Mapping[str, Any]) -> str:
     """The image that a worker pool runs; empty for none."""
     container = pool.get("container_spec", {})
@@ -185,20 +140,3 @@ def checked_name(name: str) -> str:
     if not fits_one_line(name):
         raise UserError(f"The name {name[:60]!r} has characters that do not fit on one line.", "Give another.")
     return name
-
-
-def _require_text(flags: JobRequest) -> None:
-    """Bytes of a command line that are not UTF-8 come as lone surrogates, which no file and no request can have."""
-    variables = [part for pair in flags.environment.items() for part in pair]
-    for text in (*flags.command, *flags.arguments, *variables):
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise UserError(f"{text[:80]!a} is not UTF-8, which the request has to be.") from None
-
-
-def _require_output(directory: str | None) -> None:
-    if directory is not None and not directory.startswith("gs://"):
-        raise UserError(f"--output-dir is {directory[:100]!r}.", "Give a place in Cloud Storage, gs://BUCKET/FOLDER.")
-    if directory is not None and (problems := problems_of_place("--output-dir", directory)):
-        raise UserError.of_all(problems)

@@ -12,8 +12,9 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, load_catalog
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.environment import problems_of_variables
+from gpu_pipelines.step_environment import problems_of_variables
 
 #: Vertex AI ends a job after this many hours unless it is told otherwise (`Scheduling.timeout`: seven days).
 DEFAULT_HOURS = 168.0
@@ -244,21 +245,6 @@ def worker_pools(
 def environment_variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
     """Variables as `ContainerSpec.env` has them."""
     return [{"name": name, "value": value} for name, value in environment.items()]
-
-
-def machine_spec(plan: AcceleratorPlan) -> dict[str, Any]:
-    """`MachineSpec` of each machine of a plan."""
-    spec: dict[str, Any] = {
-        "machine_type": plan.machine_type,
-        "accelerator_type": plan.accelerator_type,
-        "accelerator_count": plan.count,
-    }
-    if affinity := plan.reservation_affinity:
-        spec["reservation_affinity"] = {_SNAKE.get(name, name): value for name, value in affinity.items()}
-    return spec
-
-
-_SNAKE = {"reservationAffinityType": "reservation_affinity_type"}
 
 
 def scheduling(plan: AcceleratorPlan, options: JobOptions) -> dict[str, Any]:

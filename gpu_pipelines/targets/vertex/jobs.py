@@ -14,10 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.network_errors import untrusted_certificate
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.connection import (
+from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     answer_was_lost,
     connect,
@@ -27,6 +25,10 @@ from gpu_pipelines.targets.vertex.connection import (
     service_errors,
     tried_again,
 )
+from gpu_pipelines.network_errors import untrusted_certificate
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.messages import Outcome, Watch
+from gpu_pipelines.targets.vertex.console import custom_job_page
 from gpu_pipelines.targets.vertex.job_request import PreparedJob
 from gpu_pipelines.targets.vertex.logs import JobLogs
 
@@ -196,6 +198,11 @@ def _look(settings: ProjectSettings, label: str) -> str | None:
     return None
 
 
+def is_custom_job(job: str) -> bool:
+    """Whether it is the number or the full name of a custom job; the id of a run has a letter first."""
+    return job.isdigit() or "/customJobs/" in job
+
+
 def full_job_name(job: str, settings: ProjectSettings) -> str:
     """The full name of a job, from its number or full name.
 
@@ -255,6 +262,24 @@ def follow_job(
             break
     tell(found.state)
     return found
+
+
+def outcome_of(name: str, settings: ProjectSettings, watch: Watch, every: float) -> Outcome:
+    """Shows how a job goes until its end.
+
+    Args:
+        name: full name of the job.
+        settings: project and region.
+        watch: shows its states and its lines.
+        every: seconds between two looks.
+
+    Raises:
+        UserError: there is no such job, or the service cannot be reached.
+    """
+    ended, page = follow_job(name, settings, every, watch.tell, watch.say), custom_job_page(name)
+    failure = f"{ERROR_PREFIX}{name.rpartition('/')[2]} {ended.state}. {ended.error}".rstrip()
+    lines = [] if ended.state == "succeeded" else [failure, f"console: {page}"]
+    return Outcome(ended.state, lines, {**ended.to_json(), "console": page})
 
 
 class _Lines:

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import step_components
-from gpu_pipelines.targets.vertex.connection import (
+from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     job_service,
     location_of,
     service_errors,
     tried_again,
 )
-
-if TYPE_CHECKING:
-    from gpu_pipelines.targets.vertex.follow import RunState
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import step_components
+from gpu_pipelines.targets.vertex.run_state import RunState
 
 _LABEL = "vertex-ai-pipelines-run-billing-id"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpu_pipelines.targets.vertex.connection import REQUEST_SECONDS, logging_session, tried_again
+from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, logging_session, tried_again
 
 #: Entries arrive up to some seconds late and out of order; so far back each reading looks again.
 _LATE = timedelta(seconds=30)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.cost import estimate_cost
 from gpu_pipelines.accelerators.one_gpu import evaluation_memory_gb
 from gpu_pipelines.accelerators.plan import SCHEDULING, PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.dag.placement import EVALUATES, PREPARES
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import step_components, steps_of
-from gpu_pipelines.targets.target import EVALUATES, PREPARES, STEPS_IMAGE
 from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
@@ -60,6 +60,30 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
         raise UserError.of_all(problems)
     order = list(steps_of(spec))
     return sorted(found, key=lambda each: order.index(each.step) if each.step in order else 0)
+
+
+def told_cost(machines: Sequence[StepMachines], region: str | None) -> list[str]:
+    """What the steps' machines cost and what to know of them, line by line."""
+    warnings = dict.fromkeys(caution.message for each in machines for caution in each.plan.warnings)
+    return [*(_cost(each, region) for each in machines), *(f"warning: {message}" for message in warnings)]
+
+
+def _cost(each: StepMachines, region: str | None) -> str:
+    plan = each.plan
+    what = f"{each.step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
+    limit = f", {plan.hours:g} h at most" if plan.hours else ""
+    if each.persistent_resource:
+        return f"{what}, of the persistent resource {each.persistent_resource}, which costs as long as it exists{limit}"
+    cost = estimate_cost(plan)
+    price = cost.per_hour(cost.here) if cost and cost.here else None
+    if cost is None or cost.here is None or price is None:
+        return f"{what}; no price is known for {region}{limit}"
+    kind = "spot" if plan.strategy == "spot" else "on demand"
+    unverified = ", unverified" if cost.here.unverified else ""
+    return (
+        f"{what}, about ${price:,.2f} an hour "
+        f"({kind}, {region}; list prices of {cost.as_of or 'unknown date'}{unverified}){limit}"
+    )
 
 
 def not_evaluated(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
@@ -148,24 +172,3 @@ def _hours(timeout: Any) -> float | None:
     match = re.fullmatch(r"([0-9]+)s", str(timeout))
     hours = int(match[1]) / 3600 if match else None
     return None if hours == DEFAULT_HOURS else hours
-
-
-def with_image(text: str, settings: ProjectSettings, origin: str) -> str:
-    """A compiled file with the settings' image in the place of the one that files are published with.
-
-    Args:
-        text: content of the file.
-        settings: the image; asked for only where the file needs it.
-        origin: what the file is called, for messages.
-
-    Raises:
-        UserError: the file needs an image and none is known, or it has one of its own and another was given.
-    """
-    if STEPS_IMAGE in text:
-        settings.require("image")
-        return text.replace(STEPS_IMAGE, str(settings.image))
-    if settings.origins.get("image") == "--image":
-        raise UserError(
-            f"{origin} was compiled with an image of its own.", "Leave --image out, or compile it again with it."
-        )
-    return text

@@ -12,17 +12,17 @@ from typing import Any
 
 import yaml
 
+from gpu_pipelines.dag.placement import LOOKING_STEPS
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.target import LOOKING_STEPS
-from gpu_pipelines.targets.vertex.connection import (
+from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     location_of,
     pipeline_service,
     service_errors,
     tried_again,
 )
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import documents_of
 
 #: What the service takes as the id of a job (`CreatePipelineJobRequest.pipeline_job_id`).
 _JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,126}")

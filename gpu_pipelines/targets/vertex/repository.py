@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import credentials, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.connection import credentials, service_errors, tried_again
 
 DEFAULT_TAG = "latest"
 _VERSION = re.compile(r"sha256:[0-9a-f]{64}")

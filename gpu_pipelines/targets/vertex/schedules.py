@@ -10,8 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.connection import (
+from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     answer_was_lost,
     location_of,
@@ -19,6 +18,7 @@ from gpu_pipelines.targets.vertex.connection import (
     service_errors,
     tried_again,
 )
+from gpu_pipelines.project_settings import ProjectSettings
 
 #: Seconds after a lost answer until the service is asked what it has done.
 _UNTIL_SEEN = 2.0

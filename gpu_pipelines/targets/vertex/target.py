@@ -9,13 +9,14 @@ from functools import cache
 from typing import Any, cast
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.parameters import Parameter
+from gpu_pipelines.dag.placement import CACHED_STEPS, LOOKING_STEPS, PREPARES, UPLOADS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
-from gpu_pipelines.targets.environment import ACCELERATOR
+from gpu_pipelines.step_environment import ACCELERATOR
 from gpu_pipelines.targets.process_1 import as_process_1
-from gpu_pipelines.targets.target import CACHED_STEPS, LOOKING_STEPS, PREPARES, STEPS_IMAGE, UPLOADS
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
 from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, Container, JobOptions, custom_job, require_job
 

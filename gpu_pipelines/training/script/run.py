@@ -16,9 +16,9 @@ from pathlib import Path
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.distributed.launch import launch, run_program
 from gpu_pipelines.distributed.members import TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.launch import launch, run_program
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.code import fetch
@@ -75,7 +75,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
         checkpoint_uri: where the script writes, a directory or `gs://…`; the latter it has to reach by itself.
 
     Returns:
-        How it went; None on a node that is not the chief, for which there is nothing to report.
+        How it went; None on a node that is not rank 0, for which there is nothing to report.
 
     Raises:
         UserError: a setting is wrong, the script cannot be found, or it failed.
@@ -97,7 +97,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
         arguments = [*target, *map(str, settings.arguments)]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
-        if not cluster.is_chief:
+        if not cluster.is_rank_0:
             run_with(settings.launcher, arguments, own, devices, cluster)
             return None
         with lock_of(store) as lock:
@@ -155,9 +155,9 @@ def run_with(launcher: str, arguments: list[str], own: dict[str, str], devices: 
         environment.pop(TF_CONFIG, None)
         environment |= tf_config(cluster)
         # TensorFlow's own server listens on the port of its address; the launchers meet beside it.
-        run_program(python, environment, cluster=replace(cluster, chief_port=cluster.chief_port + 1))
+        run_program(python, environment, cluster=replace(cluster, rank_0_port=cluster.rank_0_port + 1))
     else:
-        run_program(python, environment, cluster=replace(cluster, chief_port=cluster.chief_port + 1))
+        run_program(python, environment, cluster=replace(cluster, rank_0_port=cluster.rank_0_port + 1))
 
 
 def horovodrun(processes: int, cluster: Cluster) -> list[str]:
@@ -170,7 +170,7 @@ def horovodrun(processes: int, cluster: Cluster) -> list[str]:
         raise UserError(
             f"Horovod on {cluster.nodes} nodes starts its processes by ssh, which replicas of a job do not offer.",
             "Use one node, or the launcher torchrun or tensorflow; or an image that starts sshd on every replica and "
-            "calls horovodrun on the chief itself, with the launcher plain.",
+            "calls horovodrun on rank 0 itself, with the launcher plain.",
         )
     program = shutil.which("horovodrun")
     if not program:

@@ -26,7 +26,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         settings = fields_from(ScriptSettings, arguments)
         summary = run_script(settings, Path(arguments["dataset"].path), place)
         if summary is None:
-            # Only the chief writes outputs; KFP's executor would write its own after this function returned.
+            # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
         checkpoints.metadata.update(script=settings.script, checkpoints=len(summary.checkpoints))
         log_metrics(arguments["training_metrics"], summary.figures())

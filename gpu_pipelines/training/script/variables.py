@@ -65,9 +65,9 @@ def tf_config(cluster: Cluster) -> dict[str, str]:
         return {}
     if not cluster.addresses:
         raise UserError(
-            "TensorFlow has to know the address of every node, and torchrun's variables hold only the chief's.",
+            "TensorFlow has to know the address of every node, and torchrun's variables hold only that of rank 0.",
             "Set TF_CONFIG or CLUSTER_SPEC.",
         )
-    task = {"type": "chief", "index": 0} if cluster.is_chief else {"type": "worker", "index": cluster.node_rank - 1}
+    task = {"type": "chief", "index": 0} if cluster.is_rank_0 else {"type": "worker", "index": cluster.node_rank - 1}
     groups = {"chief": [cluster.addresses[0]], "worker": list(cluster.addresses[1:])}
     return {TF_CONFIG: json.dumps({"cluster": groups, "task": task})}

@@ -16,7 +16,7 @@ from gpu_pipelines.data.splits.duplicates import FirstLabels, SeenRecords, label
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.errors import UserError
 
-#: Codes of verdicts: those of the splits are their places in `SPLITS`.
+#: Codes of assignments: those of the splits are their places in `SPLITS`.
 DUPLICATE, NEAR_DUPLICATE, IN_TEST_SOURCE, CONFLICT, UNKNOWN = 3, 4, 5, 6, 255
 CODES, NEAR, CONFLICTS = "codes.npy", "near.jsonl", "conflicts.npy"
 #: Numbers of the records of a unit, for whoever continues after it: those of `Candidate` but for the position.
@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
     """A usable record.
 
     Attributes:
-        position: its place among the records of its portion.
+        position: its place among the records of its shard.
         content: its `content_number`.
         number: its `record_number`.
         label: the `label_number` of its class.
@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
     label: int
 
 
-class Verdict(NamedTuple):
+class SplitAssignment(NamedTuple):
     """What becomes of a record.
 
     Attributes:
@@ -55,11 +55,11 @@ class Verdict(NamedTuple):
     in_test_source: bool = False
 
 
-class Verdicts(Protocol):
+class SplitAssignments(Protocol):
     """Tells what becomes of records; asked in the order of the source."""
 
-    def of(self, portion: int, records: Sequence[Candidate]) -> list[Verdict]:
-        """The verdicts on some records of a portion."""
+    def of(self, shard: int, records: Sequence[Candidate]) -> list[SplitAssignment]:
+        """The assignments of some records of a shard."""
         ...
 
     def pass_over(self, unit: Path) -> None:
@@ -67,11 +67,11 @@ class Verdicts(Protocol):
         ...
 
 
-_DUPLICATE = Verdict("")
+_DUPLICATE = SplitAssignment("")
 
 
 class AsTheyCome:
-    """Verdicts without knowing what is still to come: of one machine, by the hash of the content alone.
+    """Split assignments without knowing what is still to come: of one machine, by the hash of the content alone.
 
     Args:
         settings: the fractions, and whether duplicates are left out.
@@ -85,17 +85,17 @@ class AsTheyCome:
         self._seen = SeenRecords(scratch)
         self._labels = FirstLabels(scratch)
 
-    def of(self, portion: int, records: Sequence[Candidate]) -> list[Verdict]:
+    def of(self, shard: int, records: Sequence[Candidate]) -> list[SplitAssignment]:
         firsts = self._seen.add([record.number for record in records])
         labels = self._first_labels([r.content for r in records], [r.label for r in records])
-        return [self._verdict(*known) for known in zip(records, firsts, labels, strict=True)]
+        return [self._assignment(*known) for known in zip(records, firsts, labels, strict=True)]
 
-    def _verdict(self, record: Candidate, is_first: bool, label: int) -> Verdict:
+    def _assignment(self, record: Candidate, is_first: bool, label: int) -> SplitAssignment:
         settings = self._settings
         if settings.remove_duplicates and not is_first:
             return _DUPLICATE
         split = split_at(record.content, settings.val_fraction, settings.test_fraction)
-        return Verdict(split, other_label="" if label == record.label else self._names[label])
+        return SplitAssignment(split, other_label="" if label == record.label else self._names[label])
 
     def _first_labels(self, contents: list[int], labels: list[int]) -> list[int]:
         return self._labels.add(contents, labels) if self._names else labels
@@ -107,10 +107,10 @@ class AsTheyCome:
 
 
 class Judged:
-    """Verdicts that were found before, from all records of the source.
+    """Split assignments that were found before, from all records of the source.
 
     Args:
-        work: has a part `judged/PORTION` for each portion.
+        work: has a part `judged/SHARD` for each shard.
         labels: the names of the classes; none where there are none.
         source: what is read, for messages.
     """
@@ -119,29 +119,29 @@ class Judged:
         self._work = work
         self._names = {label_number(label): label for label in labels}
         self._source = source
-        self._portion = -1
+        self._shard = -1
         self._codes = np.zeros(0, np.uint8)
         self._near: dict[int, dict[str, Any]] = {}
         self._conflicts: dict[int, int] = {}
 
-    def of(self, portion: int, records: Sequence[Candidate]) -> list[Verdict]:
-        if portion != self._portion:
-            self._load(portion)
-        return [self._verdict(record.position) for record in records]
+    def of(self, shard: int, records: Sequence[Candidate]) -> list[SplitAssignment]:
+        if shard != self._shard:
+            self._load(shard)
+        return [self._assignment(record.position) for record in records]
 
     def pass_over(self, unit: Path) -> None:
         pass
 
-    def _load(self, portion: int) -> None:
-        name = judged_name(portion)
+    def _load(self, shard: int) -> None:
+        name = judged_name(shard)
         self._work.require(name)
         folder = self._work.path(name)
-        self._codes, self._portion = np.load(folder / CODES), portion
+        self._codes, self._shard = np.load(folder / CODES), shard
         lines = (folder / NEAR).read_text(encoding="utf-8").splitlines()
         self._near = {entry.pop("position"): entry for entry in map(json.loads, lines)}
         self._conflicts = dict(np.load(folder / CONFLICTS).tolist())
 
-    def _verdict(self, position: int) -> Verdict:
+    def _assignment(self, position: int) -> SplitAssignment:
         code = int(self._codes[position]) if position < len(self._codes) else UNKNOWN
         if code == UNKNOWN:
             raise UserError(
@@ -149,12 +149,12 @@ class Judged:
             )
         other = self._names[self._conflicts[position]] if position in self._conflicts else ""
         if code < len(SPLITS):
-            return Verdict(SPLITS[code], other_label=other)
+            return SplitAssignment(SPLITS[code], other_label=other)
         if code == NEAR_DUPLICATE:
-            return Verdict("", self._near[position])
-        return Verdict("", other_label=other, in_test_source=code == IN_TEST_SOURCE)
+            return SplitAssignment("", self._near[position])
+        return SplitAssignment("", other_label=other, in_test_source=code == IN_TEST_SOURCE)
 
 
-def judged_name(portion: int) -> str:
-    """The name of the part with the verdicts on a portion."""
-    return f"judged/{portion:05d}"
+def judged_name(shard: int) -> str:
+    """The name of the part with the assignments of a shard."""
+    return f"judged/{shard:05d}"

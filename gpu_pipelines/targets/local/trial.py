@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.terminal import Column, Table, wrapped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gpu_pipelines.accelerators.advice import Advice
     from gpu_pipelines.accelerators.option import Option
     from gpu_pipelines.accelerators.workload import Workload
-    from gpu_pipelines.cli.local_request import LocalRequest
-    from gpu_pipelines.cli.tables import Table
 
 TRIAL_STEPS = 40
 
@@ -72,8 +69,12 @@ class Trial:
         )
 
 
-def try_training(request: LocalRequest) -> Trial:
+def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
     """Prepares the data and trains a few steps; leaves nothing behind.
+
+    Args:
+        arguments: all parameters of the pipeline.
+        accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
 
     Raises:
         UserError: the data or the training is not as asked for.
@@ -82,20 +83,20 @@ def try_training(request: LocalRequest) -> Trial:
     from gpu_pipelines.component_interface.step import fields_from
     from gpu_pipelines.data.prepare import prepare_data
     from gpu_pipelines.data.settings import PrepareSettings
-    from gpu_pipelines.targets.environment import ACCELERATOR
+    from gpu_pipelines.step_environment import ACCELERATOR
     from gpu_pipelines.training.settings import TrainingSettings
     from gpu_pipelines.training.train import train_model
 
-    if request.accelerator:
-        os.environ[ACCELERATOR] = request.accelerator
-    whole = fields_from(TrainingSettings, request.arguments)
+    if accelerator:
+        os.environ[ACCELERATOR] = accelerator
+    whole = fields_from(TrainingSettings, arguments)
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-trial-") as scratch:
         dataset, directory = Path(scratch) / "dataset", Path(scratch) / "checkpoints"
-        prepare_data(fields_from(PrepareSettings, request.arguments), dataset)
+        prepare_data(fields_from(PrepareSettings, arguments), dataset)
         steps = replace(whole, max_steps=TRIAL_STEPS, checkpoint_every_steps=TRIAL_STEPS, early_stopping_patience=0)
         summary = train_model(steps, dataset, str(directory))
         if summary is None:
-            raise UserError("A trial runs on one machine.", "Start it on the chief alone.")
+            raise UserError("A trial runs on one machine.", "Start it on rank 0 alone.")
         configuration = read_configuration(directory)
     total = whole.total_steps(summary.rows)
     return Trial(
@@ -122,15 +123,10 @@ def _spec_of(devices: Mapping[str, Any]) -> str | None:
     return None
 
 
-def show_trial(console: Console, trial: Trial) -> Advice:
-    """Prints what was measured, what it means for the whole training here, and on each accelerator that fits.
-
-    Returns:
-        The advice that was printed.
-    """
+def shown_trial(trial: Trial) -> tuple[Advice, list[str | Table]]:
+    """The advice by a trial; and, line by line, what was measured, and what it means here and on each accelerator."""
     from gpu_pipelines.accelerators.advice import advise
     from gpu_pipelines.accelerators.option import Wishes
-    from gpu_pipelines.cli.tables import wrapped
     from gpu_pipelines.reports.durations import format_seconds
 
     figures, model = trial.figures, trial.model
@@ -147,9 +143,7 @@ def show_trial(console: Console, trial: Trial) -> Advice:
         f"whole training: {trial.total_steps:,} steps, {trial.total_samples:,} rows; "
         f"on this machine {format_seconds(trial.hours_here * 3600)}",
     ]
-    told = "\n".join(wrapped(line, then="  ", width=console.width) for line in lines)
-    console.print(f"\n{told}\n", markup=False, soft_wrap=True)
-    _table(trial, advice).print(console)
+    told = "\n".join(wrapped(line, then="  ") for line in lines)
     notes = [f"{option.plan.spec} does not fit: {'; '.join(option.reasons)}." for option in advice.rejected]
     if any(is_too_small(option) for option in advice.options):
         notes.insert(
@@ -157,14 +151,12 @@ def show_trial(console: Console, trial: Trial) -> Advice:
             "–: this model is too small for a gain to mean anything. On such a GPU a step takes as long as launching "
             "its kernels; a larger batch may help, a larger GPU will not.",
         )
-    for line in ["", *notes, *advice.assumptions, *assumptions(trial)]:
-        console.print(wrapped(line, width=console.width), markup=False, soft_wrap=True)
-    return advice
+    below = [wrapped(line) for line in ("", *notes, *advice.assumptions, *assumptions(trial))]
+    return advice, [f"\n{told}\n", _table(trial, advice), *below]
 
 
 def _table(trial: Trial, advice: Advice) -> Table:
     """The cheapest plan of each GPU that fits, on one machine; the cheapest first."""
-    from gpu_pipelines.cli.tables import Column, Table
     from gpu_pipelines.reports.durations import format_seconds
 
     figures = (Column.number(name) for name in ("GB/GPU", "time", "gain", "USD", "USD spot"))

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.accelerators.advice import Advice
 
+#: Directory of the runs on this machine.
+RUNS = Path("runs")
 #: In the directory of runs.
 FILE = "trial.json"
 _FORMAT = 1

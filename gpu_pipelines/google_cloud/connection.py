@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, untrusted_certificate
+from gpu_pipelines.errors import AccessDeniedError, QuotaExceededError, UnavailableError, UserError
+from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, error_of_status, untrusted_certificate
 from gpu_pipelines.project_settings import ProjectSettings
 
 #: gcloud's own variables that put another endpoint in the place of a service's.
@@ -157,7 +157,7 @@ def credentials(endpoint: str) -> Any:
     try:
         found, _ = google.auth.default(scopes=[_SCOPE])
     except google.auth.exceptions.GoogleAuthError as error:
-        raise UserError(
+        raise AccessDeniedError(
             f"There are no usable Google Cloud credentials: {str(error).splitlines()[0]}",
             "Run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS.",
         ) from error
@@ -217,15 +217,29 @@ def service_errors(what: str, if_lost: str = "") -> Iterator[None]:
     try:
         yield
     except auth.RefreshError as error:
-        raise UserError(f"{what} failed: the credentials are not valid any more.", LOGIN_REMEDY) from error
+        raise AccessDeniedError(f"{what} failed: the credentials are not valid any more.", LOGIN_REMEDY) from error
     except requests.HTTPError as error:
         told = api.from_http_response(error.response)
-        raise UserError(f"{what} failed: {message_of(told)}", _remedy(told, if_lost)) from error
+        raise _explained(told, what, if_lost) from error
     except (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException) as error:
         if reason := untrusted_certificate(error):
             told = f"{what} failed: the service's certificate is not trusted ({reason})."
             raise UserError(told, TRUST_REMEDY) from error
-        raise UserError(f"{what} failed: {message_of(error)}", _remedy(error, if_lost)) from error
+        raise _explained(error, what, if_lost) from error
+
+
+def _explained(error: Exception, what: str, if_lost: str) -> UserError:
+    import google.api_core.exceptions as api
+    import google.auth.exceptions as auth
+
+    problem, remedy = f"{what} failed: {message_of(error)}", _remedy(error, if_lost)
+    if isinstance(error, api.TooManyRequests) and not _passes(error):
+        return QuotaExceededError(problem, remedy)
+    if isinstance(error, auth.GoogleAuthError) and not isinstance(error, auth.TransportError):
+        return AccessDeniedError(problem, remedy)
+    if answer_was_lost(error):
+        return UnavailableError(problem, remedy, int(getattr(error, "code", None) or 0))
+    return error_of_status(getattr(error, "code", None), problem, remedy)
 
 
 def message_of(error: Exception) -> str:

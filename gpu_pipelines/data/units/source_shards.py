@@ -1,4 +1,4 @@
-"""A source in portions: files that follow one another, which one machine reads, whatever the number of machines."""
+"""A source in shards: files that follow one another, which one machine reads, whatever the number of machines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gpu_pipelines.data.sources.files import Source
 
 #: Bytes after which a unit of work ends at the earliest, and the same in shards: its last ones are smaller than others.
 _LEAST_BYTES, _LEAST_SHARDS = 256 << 20, 4
-#: Files of a portion at most, where nobody asked for their sizes.
+#: Files of a shard at most, where nobody asked for their sizes.
 _MOST_FILES = 10_000
 
 
 @dataclass(frozen=True)
-class Portion:
+class SourceShard:
     """Some of the files of a source.
 
     Attributes:
@@ -34,12 +34,12 @@ def unit_bytes(settings: PrepareSettings) -> int:
     return max(_LEAST_BYTES, _LEAST_SHARDS * (settings.shard_megabytes << 20))
 
 
-def portions_of(source: Source, most: int, test_source: Source | None = None) -> list[Portion]:
+def source_shards_of(source: Source, most: int, test_source: Source | None = None) -> list[SourceShard]:
     """Cuts a source between files.
 
     Args:
         source: the files.
-        most: bytes after which a portion ends; a larger file is one by itself.
+        most: bytes after which a shard ends; a larger file is one by itself.
         test_source: files with the test split, which come first; None where it is taken from the source.
     """
     # First, because of records that are nearly the same the first one is kept.
@@ -49,7 +49,7 @@ def portions_of(source: Source, most: int, test_source: Source | None = None) ->
         for one, is_test in (*sources, (source, False))
         for start, stop in _cuts(one, most)
     ]
-    return [Portion(number, part, is_test) for number, (part, is_test) in enumerate(cut)]
+    return [SourceShard(number, part, is_test) for number, (part, is_test) in enumerate(cut)]
 
 
 def _cuts(source: Source, most: int) -> Iterator[tuple[int, int]]:
@@ -63,14 +63,14 @@ def _cuts(source: Source, most: int) -> Iterator[tuple[int, int]]:
         yield start, len(source)
 
 
-def share_of(portions: Sequence[Portion], rank: int, nodes: int) -> list[Portion]:
-    """The portions that one of several machines prepares."""
-    return list(portions[rank::nodes])
+def share_of(shards: Sequence[SourceShard], rank: int, nodes: int) -> list[SourceShard]:
+    """The shards that one of several machines prepares."""
+    return list(shards[rank::nodes])
 
 
-def joined(source: Source, portions: Sequence[Portion]) -> Source:
-    """The files of some portions as one source."""
-    parts = [portion.source for portion in portions]
+def joined(source: Source, shards: Sequence[SourceShard]) -> Source:
+    """The files of some shards as one source."""
+    parts = [shard.source for shard in shards]
     return replace(
         source,
         names=tuple(name for part in parts for name in part.names),

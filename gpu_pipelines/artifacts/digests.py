@@ -1,0 +1,29 @@
+"""What steps read besides their inputs, as digests: where one has changed, results of before are not reused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def digest_of_files(path: Path) -> str:
+    """Hex SHA-256 of names, sizes and times of change of a file, or of all files below a directory."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            status = file.stat()
+            digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def digest_of_program() -> str:
+    """Hex SHA-256 of the source files that steps import, so that results of other code are not reused."""
+    import gpu_pipelines
+
+    digest = hashlib.sha256()
+    for folder in map(Path, gpu_pipelines.__path__):
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in (".py", ".html") and file.relative_to(folder).parts[0] not in ("cli", "targets"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()

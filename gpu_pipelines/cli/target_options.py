@@ -1,0 +1,226 @@
+"""The command line of the targets: their options as those of a command, and the target that a command has chosen."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.options import Option, declared, flag_of
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.target import Target
+
+Words = Callable[[typer.Context, str], Iterable[str]]
+#: The targets that commands take where none is named: where one works, and where a service is asked.
+HERE, THERE = "local", "vertex"
+
+
+def of_targets(name: str, can: str = "", default: str = HERE) -> Callable[[Any], Any]:
+    """Lets a function be a command with `--target` and the options of all targets that take it.
+
+    The function is called with its own parameters and `target`, which it gets opened.
+
+    Args:
+        name: of the command, by which the options of targets say that they are its.
+        can: the method or attribute that a target must have for it; empty for any.
+        default: the target where none is named.
+    """
+
+    def parameters() -> list[inspect.Parameter]:
+        able = _able(can, default)
+        choice = typer.Option(
+            "--target", help=f"Where: {', '.join(able)}.", autocompletion=_completion(lambda others: able)
+        )
+        return [_parameter("target", Annotated[str, choice], default), *_options(name, able)]
+
+    def opened(given: dict[str, Any]) -> Target:
+        return open_target(given.pop("target"), given, name, can)
+
+    return lambda function: _completed(function, "target", parameters, opened)
+
+
+def with_fields(options: Callable[[], type], command: str) -> Callable[[Any], Any]:
+    """Lets a function be a command with the options that a dataclass declares for it.
+
+    The function is called with its own parameters and `options`, an instance of the dataclass.
+
+    Args:
+        options: gives the dataclass.
+        command: name of the command.
+    """
+
+    def parameters() -> list[inspect.Parameter]:
+        return [option_parameter(*each) for each in _fields(options(), command)]
+
+    return lambda function: _completed(function, "options", parameters, lambda given: options()(**given))
+
+
+def _completed(
+    function: Callable[..., None],
+    last: str,
+    parameters: Callable[[], list[inspect.Parameter]],
+    made: Callable[[dict[str, Any]], Any],
+) -> Callable[..., None]:
+    """A command whose parameter `last` is made of options that are looked for when the command is used.
+
+    Looking for targets and their options takes as long as all the rest of a short command.
+    """
+    own = dict(inspect.signature(function).parameters)
+    del own[last]
+
+    def whole() -> Callable[..., None]:
+        def command(**given: Any) -> None:
+            values = {name: given.pop(name) for name in own}
+            function(**values, **{last: made(given)})
+
+        hints = typing.get_type_hints(function, include_extras=True)
+        every = [_parameter(name, hints[name], each.default) for name, each in own.items()] + parameters()
+        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in every}
+        command.__doc__, command.__name__ = function.__doc__, function.__name__
+        return command
+
+    function.whole = whole  # type: ignore[attr-defined]
+    # What stands in the list of commands needs no options.
+    function.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
+    return function
+
+
+def _able(can: str, default: str) -> list[str]:
+    """The names of the targets that can do something, the default first."""
+    from gpu_pipelines.targets.target import is_able, targets
+
+    able = [name for name, target in targets().items() if not can or is_able(target, can)]
+    return sorted(able, key=lambda name: name != default)
+
+
+def _options(name: str, able: Sequence[str]) -> list[inspect.Parameter]:
+    """The options of targets for a command; those of a single one say so."""
+    from gpu_pipelines.targets.target import targets
+
+    owners: dict[str, list[str]] = {}
+    found: dict[str, tuple[Option, Any, Any]] = {}
+    for target in able:
+        for each, *declaration in _fields(targets()[target].Options, name):
+            owners.setdefault(each, []).append(target)
+            found.setdefault(each, tuple(declaration))
+    prefixes = {each: f"{names[0]}: " if len(names) == 1 else "" for each, names in owners.items()}
+    return [option_parameter(each, *declaration, prefixes[each]) for each, declaration in found.items()]
+
+
+def _fields(options: type, command: str) -> Iterator[tuple[str, Option, Any, Any]]:
+    """Name, declaration, type and default of the fields of a dataclass that are options of a command."""
+    hints, known = typing.get_type_hints(options), declared(options)
+    for each in fields(options):
+        if each.name in known and command in known[each.name].commands:
+            yield each.name, known[each.name], hints[each.name], each.default
+
+
+def option_parameter(name: str, option: Option, hint: Any, default: Any, prefix: str = "") -> inspect.Parameter:
+    """A field of a dataclass as a parameter of a command.
+
+    Args:
+        name: of the field.
+        option: what it declares.
+        hint: its type.
+        default: its value where none is given.
+        prefix: what its help begins with.
+    """
+    flag = flag_of(name)
+    if hint == bool | None or (hint is bool and default):
+        flag = f"{flag}/--no-{flag[2:]}"
+    declaration = typer.Option(
+        flag,
+        help=prefix + option.help,
+        metavar=option.metavar or None,
+        min=option.minimum,
+        hidden=option.hidden,
+        rich_help_panel=option.group or None,
+        autocompletion=_completion(option.words) if option.words else None,
+    )
+    return _parameter(name, Annotated[hint, declaration], inspect.Parameter.empty if default is MISSING else default)
+
+
+def _completion(words: Any) -> Callable[[typer.Context, str], Sequence[str]]:
+    complete: Callable[[typer.Context, str], Sequence[str]] = asked(lambda context, begun: words(context.params))
+    return complete
+
+
+def asked(words: Words) -> Any:
+    """What typer calls to complete a word."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        # A shell has no place for an error.
+        with suppress(Exception):
+            return sorted(word for word in set(words(context, incomplete)) if word.startswith(incomplete))
+        return []
+
+    return complete
+
+
+def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def open_target(name: str, given: Mapping[str, Any], command: str = "", can: str = "") -> Target:
+    """The target of a name, with the options of a command line.
+
+    Args:
+        name: of the target.
+        given: the values of the options of all targets.
+        command: name of the command.
+        can: the method or attribute that the target must have; empty for any.
+
+    Raises:
+        UserError: there is no such target, it cannot do that, or an option is of another one.
+    """
+    from gpu_pipelines.targets.target import target_named
+
+    target = target_named(name, can)
+    own = [each for each, *_ in _fields(target.Options, command)]
+    _refuse_others(name, given, own, command)
+    values = {each: given[each] for each in own if given.get(each) is not None}
+    options = target.Options(**values)
+    return target(options, options.project_settings())
+
+
+def _refuse_others(name: str, given: Mapping[str, Any], own: Sequence[str], command: str) -> None:
+    """Raises UserError if an option of another target was given."""
+    from gpu_pipelines.targets.target import targets
+
+    flags, owners = [], set[str]()
+    for other, target in targets().items():
+        for each, _, _, default in _fields(target.Options, command):
+            if each not in own and given.get(each, default) != default:
+                owners.add(other)
+                flags += [flag_of(each)] if flag_of(each) not in flags else []
+    if flags:
+        raise UserError(
+            f"The target {name} has no {', '.join(flags)}.",
+            f"{'It is' if len(flags) == 1 else 'They are'} of {' and '.join(sorted(owners))}. Leave "
+            f"{'it' if len(flags) == 1 else 'them'} out, or give another --target.",
+        )
+
+
+Param = Annotated[
+    list[str] | None,
+    typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter; wins over --params. May be repeated."),
+]
+Params = Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of parameters.")]
+Cache = Annotated[
+    bool | None,
+    typer.Option("--cache/--no-cache", help="Whether steps may take results of earlier runs."),
+]
+Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks at a run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and show the request; send and run nothing.")]
+#: Seconds between two looks at a run.
+INTERVAL = 10.0

@@ -1,0 +1,59 @@
+"""What a pipeline knows of the place where it will run, and the names of its steps, which a place goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gpu_pipelines.accelerators import AcceleratorPlan
+    from gpu_pipelines.dag.parameters import Parameter
+
+#: The step that prepares the data, which continues what an earlier run left unfinished.
+PREPARES = "prepare-data"
+#: The step that trains.
+TRAINS = "train-model"
+#: The step that scores the checkpoints, each GPU with a whole model.
+EVALUATES = "evaluate-checkpoints"
+#: The step whose output `model` is the version in the registry.
+UPLOADS = "upload-model"
+#: The steps whose results a service may keep: a new version of a model is what the others are run for.
+CACHED_STEPS = (PREPARES,)
+#: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.
+LOOKING_STEPS = ("check-request", "check-for-new-data")
+
+
+class Placement(Protocol):
+    """Places the steps of a pipeline: the part of a target that a pipeline is built with.
+
+    Attributes:
+        checkpoint_uri: where checkpoints go; None for a place of each run's own.
+        registry: the model registry that a pipeline takes if it is told no other.
+        pipeline_job: KFP's placeholder for the name of a run, by which it is found again.
+        encryption_key: Cloud KMS key of what a run leaves in Vertex AI, or KFP's placeholder for it; empty for none.
+        notification: KFP component that tells its `recipients` how a run ended, for an exit handler; None where
+            whoever starts a run sees that.
+        parameters: those that pipelines have there besides the parameters of their steps, by name.
+        note: what to know of the image of the steps; empty where they run in none.
+        for_check: inputs of `check_request` that say where the pipeline runs.
+    """
+
+    checkpoint_uri: str | None
+    registry: str
+    pipeline_job: str
+    encryption_key: str
+    parameters: Mapping[str, Parameter]
+    note: str
+    for_check: Mapping[str, Any]
+
+    @property
+    def notification(self) -> Any | None: ...
+
+    def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
+        """The component to use in the pipeline instead of `component`.
+
+        Args:
+            component: a KFP component.
+            plan: the accelerators it runs on; None for a step that needs none, and for those that the target has.
+        """
+        ...

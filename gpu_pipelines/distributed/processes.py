@@ -1,0 +1,238 @@
+"""Starts processes of this machine: those of a training with torchrun, one of any program, and pools of workers."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.distributed import signals
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.errors import (
+    ERROR_FILE,
+    ConnectionLostError,
+    Interrupted,
+    ProcessFailedError,
+    ProcessKilledError,
+    UserError,
+    leave_error,
+    left_error,
+)
+
+LOOPBACK = "127.0.0.1"
+SECONDS_BETWEEN_LOOKS = 0.25
+_ERROR = "user_error.json"
+_RUN = "train_model"
+_LAST_LINES = 8
+_TRACEBACK = "Traceback (most recent call last)"
+#: What libraries of collectives write when another process has gone (Gloo, PyTorch's stores, NCCL through PyTorch).
+_OF_A_LOST_CONNECTION = ("onnection closed", "onnection reset", "roken pipe", "remote process", "DistBackendError")
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def process_pool(processes: int, initializer: Callable[..., None], arguments: tuple[Any, ...]) -> ProcessPoolExecutor:
+    """A pool whose processes end with this one, and leave signals to it.
+
+    Args:
+        processes: how many.
+        initializer: called once in each; importable, like what it is given.
+        arguments: of `initializer`.
+    """
+    # Forked, a process would inherit locks that the threads of this one hold, and could not use CUDA.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(initializer, arguments))
+
+
+def _begin(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signals.leave_to_the_starter()
+    initializer(*arguments)
+
+
+@contextmanager
+def killed_is_said(what: str, remedy: str = "") -> Iterator[None]:
+    """Says it when a process of a pool was killed.
+
+    Args:
+        what: the process, as in "The process that evaluates on cuda:1".
+        remedy: what to do about it.
+
+    Raises:
+        ProcessKilledError: one was.
+    """
+    try:
+        yield
+    except BrokenProcessPool:
+        killed = f"{what} was killed, most probably because the memory of the machine is full."
+        raise ProcessKilledError(killed, remedy) from None
+
+
+def leave_for_the_launcher(error: UserError) -> None:
+    """Leaves the error of a process that torchrun has started where `Workers.error_of` finds it."""
+    # Its own file would change when torchrun takes the process to have failed.
+    leave_error(Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_ERROR), error)
+
+
+class Workers(ABC):
+    """The processes of this node; a thread starts them and waits for them."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self._asked: set[int] = set()
+
+    def start(self, logs: Path) -> None:
+        """Starts them; what they write to stderr is kept below `logs` as well."""
+        import psutil
+
+        self._logs = logs
+        self._own = psutil.Process()
+        self._before = {child.pid for child in self._own.children()}
+        self._thread = threading.Thread(target=self._run_and_note, daemon=True, name="workers")
+        self._thread.start()
+
+    def _run_and_note(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # what it was is looked at by the thread that watches
+            self.error = error
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Returns when all have ended well; else raises, with the attribute `failures` where processes failed."""
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        self._thread.join(SECONDS_BETWEEN_LOOKS)
+
+    def ask_to_stop(self) -> None:
+        """Sends SIGTERM to every process that has not got it yet."""
+        for child in self.processes():
+            if child.pid not in self._asked:
+                self._asked.add(child.pid)
+                child.terminate()
+
+    def kill(self) -> None:
+        """Ends what is left of the processes and of those that they have started."""
+        import psutil
+
+        for child in self.processes():
+            for process in (*child.children(recursive=True), child):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def processes(self) -> list[Any]:
+        """Those that run, as psutil knows them."""
+        return [child for child in self._own.children() if child.pid not in self._before]
+
+    def last_lines(self, local_rank: int) -> list[str]:
+        """The end of what a process has written to stderr."""
+        return [line for line in self._stderr(local_rank).splitlines() if line.strip()][-_LAST_LINES:]
+
+    def error_of(self, local_rank: int) -> UserError | Interrupted | None:
+        """The error that a process has left; None if none.
+
+        A program that is not of this project leaves no data, but for an exception it writes a traceback to stderr.
+        """
+        for file in self._logs.glob(f"**/{local_rank}/{_ERROR}"):
+            return left_error(file)
+        lines = self.last_lines(local_rank)
+        if _TRACEBACK not in self._stderr(local_rank):
+            return None
+        lost = any(sign in line for line in lines for sign in _OF_A_LOST_CONNECTION)
+        return (ConnectionLostError if lost else ProcessFailedError)(lines[-1])
+
+    def _stderr(self, local_rank: int) -> str:
+        for file in self._logs.glob(f"**/{local_rank}/stderr.log"):
+            return file.read_text(encoding="utf-8", errors="replace")
+        return ""
+
+
+class Torchrun(Workers):
+    """Python processes that torchrun's launcher starts."""
+
+    def __init__(self, arguments: list[str], processes: int, cluster: Cluster) -> None:
+        super().__init__()
+        self._arguments, self._processes, self._cluster = arguments, processes, cluster
+
+    def _run(self) -> None:
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+        # Its warnings are that it gets no signals in this thread, and each signal that it sends itself.
+        logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+        several = self._cluster.nodes > 1
+        host = (
+            f"[{self._cluster.rank_0_address}]" if ":" in self._cluster.rank_0_address else self._cluster.rank_0_address
+        )
+        config = LaunchConfig(
+            min_nodes=self._cluster.nodes,
+            max_nodes=self._cluster.nodes,
+            nproc_per_node=self._processes,
+            rdzv_backend="static" if several else "c10d",
+            rdzv_endpoint=f"{host}:{self._cluster.rank_0_port}" if several else f"{LOOPBACK}:0",
+            # Without it the processes would meet at the host's name, and try for minutes to resolve it.
+            local_addr=None if several else LOOPBACK,
+            rdzv_configs={"timeout": 60, **({"rank": self._cluster.node_rank} if several else {})},
+            run_id=_RUN,
+            role="rank",
+            max_restarts=0,
+            monitor_interval=SECONDS_BETWEEN_LOOKS,
+            logs_specs=DefaultLogsSpecs(log_dir=str(self._logs), tee=Std.ERR),
+            log_line_prefix_template="[rank ${rank}] ",
+        )
+        elastic_launch(config, sys.executable)("-u", *self._arguments)
+
+
+@dataclass(frozen=True)
+class _ProgramFailure:
+    """What torchrun's launcher would say of a process that failed."""
+
+    exitcode: int
+    timestamp: float
+    local_rank: int = 0
+
+
+class _ProgramError(Exception):
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.failures = {0: _ProgramFailure(exit_code, time.time())}
+
+
+class Program(Workers):
+    """One process that runs any program."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        super().__init__()
+        self._command, self._environment = command, dict(environment)
+
+    def _run(self) -> None:
+        log = self._logs / "0" / "stderr.log"
+        log.parent.mkdir()
+        self._environment[ERROR_FILE] = str(log.with_name(_ERROR))
+        process = subprocess.Popen(self._command, env=self._environment, stderr=subprocess.PIPE, start_new_session=True)
+        assert process.stderr
+        with log.open("wb", buffering=0) as copy:
+            while chunk := process.stderr.read1(65_536):  # type: ignore[attr-defined]
+                copy.write(chunk)
+                sys.stderr.write(chunk.decode("utf-8", "replace"))
+                sys.stderr.flush()
+        if code := process.wait():
+            raise _ProgramError(code)

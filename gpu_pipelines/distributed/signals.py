@@ -1,0 +1,91 @@
+"""Signals: the one place where their handlers are set."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+#: What ends a program: a platform that takes the machine away, and Ctrl-C.
+ENDING = (signal.SIGTERM, signal.SIGINT)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+class Signalled:
+    """Whether this process got a signal, and which.
+
+    A signal is only noted: an exception from a handler would strike anywhere, and a second one the cleaning up.
+
+    Attributes:
+        name: of the last signal, such as "SIGTERM"; empty before one comes.
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.name)
+
+    def note(self, number: int, frame: FrameType | None = None) -> None:
+        """The handler."""
+        self.name = signal.Signals(number).name
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for a signal, for so long at most; whether one has come."""
+        deadline = time.monotonic() + seconds
+        while not self and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
+        return bool(self)
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None], numbers: tuple[int, ...] = ENDING) -> Iterator[None]:
+    """Gives signals to a handler while the block runs, as far as this is the main thread, where signals arrive."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def noted() -> Iterator[Signalled]:
+    """Notes SIGTERM and SIGINT while the block runs."""
+    signalled = Signalled()
+    with handled(signalled.note):
+        yield signalled
+
+
+def noted_by_a_worker() -> Signalled:
+    """Notes SIGTERM from now on, and passes over SIGINT.
+
+    A Ctrl-C reaches the whole process group; the one that started this process turns it into a SIGTERM.
+    """
+    signalled = Signalled()
+    signal.signal(signal.SIGTERM, signalled.note)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return signalled
+
+
+def leave_to_the_starter() -> None:
+    """Makes this process ignore what ends a program: the one that started it ends it, and its own end is this one's."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Makes orphans of this process's children come to it instead of to init, so that they can be found."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

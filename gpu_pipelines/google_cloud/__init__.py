@@ -1,0 +1,1 @@
+"""Clients of Google Cloud, and what their errors mean."""

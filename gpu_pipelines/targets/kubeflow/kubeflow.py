@@ -1,0 +1,175 @@
+"""Kubeflow Pipelines in GKE as a target of the commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import text_of_file, with_image
+from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Request, Submission, Values
+from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, setting
+from gpu_pipelines.targets.target import Target, require_no_flags
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
+    from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
+    from gpu_pipelines.targets.messages import Watch
+
+_GROUP = "Kubeflow Pipelines"
+_TALKING = TALKING - {"schedule update"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubeflowOptions(CloudOptions):
+    """What can be asked of Kubeflow Pipelines."""
+
+    kubeflow_host: str | None = setting(
+        "Address of Kubeflow Pipelines, https://HOST/PATH.", _TALKING, "kubeflow_host", group=_GROUP, metavar="URL"
+    )
+    kubeflow_namespace: str | None = setting(
+        "Namespace of the runs.", _TALKING, "kubeflow_namespace", group=_GROUP, metavar="NAME"
+    )
+    experiment: str | None = setting(
+        "Experiment to file the run under.", STARTED, "kubeflow_experiment", group=_GROUP, metavar="NAME"
+    )
+
+
+class Kubeflow(KubeflowTarget, Target):
+    """Kubeflow Pipelines in GKE."""
+
+    name = "kubeflow"
+    title = "Kubeflow"
+    readers = "the pods"
+    Options = KubeflowOptions
+    options: KubeflowOptions
+
+    def __init__(self, options: KubeflowOptions | None = None, settings: ProjectSettings | None = None) -> None:
+        Target.__init__(self, options, settings)
+        KubeflowTarget.__init__(self, self.settings, self.options.environment)
+        others = "registry=vertex://PROJECT/REGION for Vertex AI Model Registry"
+        if self._claim:
+            self.place_for_data = self.place_for_files = f"the mounted claim, {MOUNT_PATH}/…"
+            others = f"registry={MOUNT_PATH}/registry, or {others}"
+        else:
+            self.place_for_data = self.place_for_files = "a bucket, gs://BUCKET/FOLDER"
+        self.other_registries = others
+
+    def can_read(self, uri: str) -> bool:
+        """Buckets, tables and samples; and what is on a claim that is mounted."""
+        return super().can_read(uri) or self.can_write(uri)
+
+    def can_write(self, path: str) -> bool:
+        """What is on a claim that is mounted."""
+        mounted = f"{MOUNT_PATH}/"
+        return bool(claim_of(self.settings)) and path.startswith(mounted) and path != mounted
+
+    def compile(self, pipeline: str, task: str = "") -> Compiled:
+        """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
+        from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+
+        planned = self.options.planned(self.options.region, self.title)
+        evaluation = self.options.evaluation(planned)
+        text = compiled_for_kubeflow(pipeline, planned, self.settings, self.options.environment, evaluation, task=task)
+        return Compiled(pipeline, text, told=[f"warning: {caution.message}" for caution in planned.warnings])
+
+    def load(self, request: Request) -> Compiled:
+        """The pipeline of a name, or a compiled file."""
+        request.require(self, "kubeflow_host")
+        if not request.is_file:
+            return self._compiled(request.pipeline)
+        require_no_flags(request.pipeline, self.options)
+        return self._parsed(
+            with_image(text_of_file(request.pipeline), self.settings, request.pipeline), request.pipeline
+        )
+
+    def _compiled(self, name: str) -> Compiled:
+        from gpu_pipelines.accelerators.one_gpu import one_gpu
+        from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+
+        planned = self.options.planned(self.settings.region, self.title)
+        evaluation = self.options.evaluation(planned) or one_gpu(planned)
+        text = compiled_for_kubeflow(name, planned, self.settings, self.options.environment, evaluation)
+        machines = [
+            f"{what}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
+            for what, plan in (("training", planned), ("evaluation", evaluation))
+        ]
+        return self._parsed(text, name, [*machines, *(f"warning: {caution.message}" for caution in planned.warnings)])
+
+    @staticmethod
+    def _parsed(text: str, origin: str, told: Sequence[str] = ()) -> Compiled:
+        from gpu_pipelines.targets.kubeflow.runs import parsed_pipeline
+
+        pipeline: KubeflowPipeline = parsed_pipeline(text, origin)
+        return Compiled(pipeline.name, text, pipeline.spec, origin=pipeline, told=told)
+
+    def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
+        """The run with a name of its own."""
+        from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, RunRequest, new_run_name
+
+        sent = RunRequest(
+            name=new_run_name(compiled.name),
+            pipeline=compiled.origin,
+            arguments=values.taken,
+            experiment=self.settings.kubeflow_experiment or DEFAULT_EXPERIMENT,
+            pipeline_root=self.settings.pipeline_root,
+            service_account=self.settings.kubeflow_service_account,
+            cache=request.cache,
+        )
+        return Submission(sent, lambda: [self._as_sent("runs", sent.to_json())])
+
+    def submit(self, submission: Submission) -> Done:
+        """Submits a run."""
+        from gpu_pipelines.targets.kubeflow.runs import run_page, submit
+
+        run_id = submit(submission.content, self.settings)
+        page = run_page(run_id, self.settings)
+        document = {"run_id": run_id, "name": submission.content.name, "console": page}
+        return Done(run_id, document, [f"submitted {run_id}", f"console: {page}"])
+
+    def follow(self, run: str, watch: Watch, every: float) -> Outcome:
+        """Waits for the end of a run."""
+        from gpu_pipelines.targets.kubeflow.runs import follow
+
+        self.settings.require("kubeflow_host")
+        with watch.steps() as observer:
+            return follow(run, self.settings, observer, every).outcome(self.settings)
+
+    def cancel(self, run: str) -> str:
+        """Ends a run; steps that run are stopped."""
+        from gpu_pipelines.targets.kubeflow.runs import run_page, terminate
+
+        self.settings.require("kubeflow_host")
+        terminate(run, self.settings)
+        return f"asked to cancel {run}\nconsole: {run_page(run, self.settings)}"
+
+    def publish(self, compiled: Compiled, tags: Sequence[str]) -> Done:
+        """Uploads a version, whose name is a digest unless it is given one."""
+        from gpu_pipelines.targets.kubeflow import uploads
+
+        if len(tags) > 1:
+            raise UserError("A version has one name on Kubeflow Pipelines.", "Give --tag once.")
+        name = tags[0] if tags else uploads.default_version(compiled.text)
+        version, is_new = uploads.upload(compiled.origin, name, self.settings)
+        lines = [
+            f"{'uploaded' if is_new else 'is there already:'} {version.pipeline}/{version.version}",
+            f"console: {uploads.pipeline_page(version, self.settings)}",
+        ]
+        return Done(f"{version.pipeline}/{version.version}", version.to_json(), lines)
+
+    @cached_property
+    def schedules(self) -> KubeflowSchedules:
+        """The recurring runs."""
+        from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
+
+        return KubeflowSchedules(self.settings, self._as_sent)
+
+    def _as_sent(self, path: str, body: object) -> str:
+        """What a request is, for a dry run."""
+        url = f"{str(self.settings.kubeflow_host).rstrip('/')}/apis/v2beta1/{path}"
+        return json.dumps({"method": "POST", "url": url, "body": body}, indent=2, ensure_ascii=False)

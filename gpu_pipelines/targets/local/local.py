@@ -1,0 +1,129 @@
+"""This machine as a target: a pipeline runs as soon as it is asked for, and the command waits for its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
+from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
+from gpu_pipelines.targets.messages import Compiled, Outcome, Request, Submission, Values
+from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
+from gpu_pipelines.targets.target import Target
+from gpu_pipelines.targets.trial_record import RUNS
+from gpu_pipelines.terminal import Column, Table
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.messages import Watch
+
+#: What a file is compiled for where no accelerator is named.
+_DEFAULT = "cpu:2"
+#: Below the directory of runs: what is left of preparations that were interrupted.
+_UNFINISHED = Path(".unfinished")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions(AcceleratorOptions):
+    """What can be asked of a run on this machine."""
+
+    resume: bool = option(
+        False, "Continue the newest run with these parameters that was interrupted.", {"run"}, group=HERE
+    )
+    trial: bool = option(
+        False, "Train a few dozen steps, and project time and cost on each accelerator.", {"run"}, group=HERE
+    )
+    runs: Path = option(RUNS, "Gets a directory for each run.", {"run"}, group=HERE, metavar="DIR")
+    #: Nothing here runs in a container, but compile --all writes files for the other targets as well.
+    image: str | None = setting("Image that the steps run in; docs/images.md.", {"compile"}, "image", group=CONTAINER)
+    reuse: bool = option(False, "The former name of --cache.", {"run"}, hidden=True)
+
+
+class Local(LocalTarget, Target):
+    """This machine."""
+
+    name = "local"
+    title = "this machine"
+    Options = LocalOptions
+    options: LocalOptions
+
+    def __init__(self, options: LocalOptions | None = None, settings: ProjectSettings | None = None) -> None:
+        Target.__init__(self, options, settings)
+        LocalTarget.__init__(self)
+
+    def can_read(self, uri: str) -> bool:
+        """Whatever is there; what is not is among the problems of a run."""
+        return True
+
+    def can_write(self, path: str) -> bool:
+        """Every directory."""
+        return True
+
+    def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
+        """What the steps could not open."""
+        from gpu_pipelines.dag import load_request
+
+        found: list[str] = load_request(compiled.name).problems_of_access(arguments)
+        return found
+
+    def compile(self, pipeline: str, task: str = "") -> Compiled:
+        """The pipeline as a file."""
+        from gpu_pipelines.accelerators import plan
+
+        text = compiled_for_here(pipeline, plan(self.options.accelerator or _DEFAULT), task)
+        return Compiled(pipeline, text)
+
+    def load(self, request: Request) -> Compiled:
+        """The pipeline of a name, as KFP's local runner takes it."""
+        from gpu_pipelines.dag import load_pipeline
+
+        plan = plan_here(self.options.accelerator)
+        module = load_pipeline(request.pipeline)
+        require_step_packages()
+        built = module.build(self, plan)
+        return Compiled(request.pipeline, built=built, known={"processes": plan.processes if plan else 0})
+
+    def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
+        """The pipeline with what its steps read, which runs them again, and where an earlier run was stopped."""
+        from gpu_pipelines.dag import load_pipeline
+        from gpu_pipelines.targets.local.state import state_of_steps
+        from gpu_pipelines.targets.run_record import checkpoints_to_resume
+
+        runs = self.options.runs
+        resumed = None
+        if self.options.resume:
+            resumed = checkpoints_to_resume(runs.resolve(), compiled.name, values.arguments)
+        # Not resolved: it is a part of what results are found again by.
+        target = LocalTarget(state_of_steps(values.arguments), resumed, runs / _UNFINISHED)
+        built = load_pipeline(compiled.name).build(target, plan_here(self.options.accelerator))
+        return Compiled(compiled.name, built=built)
+
+    def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
+        """The run, with a table of its parameters for a dry run."""
+        checked = LocalRequest(compiled.name, compiled.built, values, self.options.accelerator)
+        reuse = bool(request.cache or self.options.reuse or self.options.resume)
+
+        def shown() -> list[str | Table]:
+            table = Table("parameter", Column.text("value"))
+            for name, value in values.arguments.items():
+                text = ", ".join(value) if isinstance(value, list) else str(value)
+                table.add_row(name, text.lower() if isinstance(value, bool) else text)
+            return [f"{compiled.name} on this machine: {' → '.join(checked.dependencies)}", table, "Nothing was run."]
+
+        return Submission((checked, reuse), shown)
+
+    def execute(self, submission: Submission, watch: Watch) -> Outcome:
+        """Runs the pipeline, or tries its training, and waits for the end."""
+        checked, reuse = submission.content
+        if not self.options.trial:
+            with watch.steps() as observer:
+                record = run_and_record(checked, self.options.runs, observer, reuse=reuse)
+            return Outcome(record.status, shown_result(record))
+        from gpu_pipelines.targets.local.trial import shown_trial, try_training
+        from gpu_pipelines.targets.trial_record import save_trial
+
+        advice, lines = shown_trial(try_training(checked.values.arguments, checked.accelerator))
+        save_trial(self.options.runs, checked.values.arguments, advice)
+        return Outcome("succeeded", lines)

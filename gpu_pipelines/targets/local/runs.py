@@ -1,0 +1,160 @@
+"""A run on this machine: run, recorded, and told with what came of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, TRAINS
+from gpu_pipelines.errors import ERROR_PREFIX
+from gpu_pipelines.reports.durations import format_seconds
+from gpu_pipelines.terminal import Column, Table
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.local.log import Observer, StepRecord
+    from gpu_pipelines.targets.messages import Values
+    from gpu_pipelines.targets.run_record import RunRecord
+
+LINES_OF_LOG_SHOWN = 12
+METRICS_SHOWN = 4
+CACHE = ".cache"
+#: What a step does before it ends when it is interrupted.
+_WHEN_STOPPED = {PREPARES: "keeps what is done and ends", TRAINS: "writes a checkpoint and ends"}
+
+
+@dataclass(frozen=True)
+class LocalRequest:
+    """A checked request.
+
+    Attributes:
+        name: name of the pipeline, as on the command line.
+        pipeline: the KFP pipeline, built for this machine.
+        values: its parameters.
+        accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
+    """
+
+    name: str
+    pipeline: Any
+    values: Values
+    accelerator: str
+
+    @property
+    def dependencies(self) -> dict[str, list[str]]:
+        """For each task the tasks it needs, in an order in which they can run; see `without_early_checks`."""
+        from gpu_pipelines.targets.compiled import compiled, documents_of, steps_of
+
+        return without_early_checks(steps_of(documents_of(compiled(self.pipeline))[0]))
+
+
+def without_early_checks(steps: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Steps with those that each needs, of those that check something only the ones right before it.
+
+    Every step needs the check of the request; that each says so is no news to who looks at the picture.
+    """
+
+    def is_news(need: str, others: Sequence[str]) -> bool:
+        return need not in LOOKING_STEPS or not any(need in steps[other] for other in others)
+
+    return {step: [need for need in needs if is_news(need, needs)] for step, needs in steps.items()}
+
+
+def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reuse: bool) -> RunRecord:
+    """Runs a pipeline and waits for it; leaves its record, its report and its outcome in the directory of runs.
+
+    Args:
+        request: the pipeline and its parameters.
+        runs: gets a directory for the run.
+        observer: is told how it goes.
+        reuse: skip steps whose inputs have not changed.
+    """
+    from gpu_pipelines.targets.local.target import run_locally
+    from gpu_pipelines.targets.run_record import RunRecord, new_run_directory, write_outcome
+
+    run_id, directory = new_run_directory(runs, request.name)
+    record = RunRecord(
+        run_id=run_id,
+        pipeline=request.name,
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        parameters=dict(request.values.arguments),
+        accelerator=request.accelerator,
+        dependencies=request.dependencies,
+        directory=directory,
+    )
+    record.save()
+    started = time.monotonic()
+    outcome = run_locally(
+        request.pipeline, request.values.taken, directory, runs / CACHE, observer, reuse=reuse, stopping=_say_stopping
+    )
+    record.status, record.steps = outcome.status, outcome.steps
+    record.seconds = time.monotonic() - started
+    left = outcome.outputs
+    record.artifacts, record.model, record.reason = left.artifacts, left.model, left.reason
+    record.save()
+    from gpu_pipelines.reports.run_report import write_run_report
+
+    write_run_report(record)
+    write_outcome(runs, record)
+    return record
+
+
+def _say_stopping(step: StepRecord | None) -> None:
+    """Says at once that a Ctrl-C has arrived, and what takes its time now."""
+    from gpu_pipelines.targets.local.processes import SECONDS_TO_END
+
+    if step is None:
+        return
+    doing = _WHEN_STOPPED.get(step.name, "ends")
+    told = f"interrupted: {step.name} {doing}, within {SECONDS_TO_END:.0f} s. Ctrl-C again ends it now."
+    print(told, file=sys.stderr, flush=True)
+
+
+def shown_result(record: RunRecord) -> list[str | Table]:
+    """What came of a run, line by line."""
+    if record.status != "succeeded":
+        return list(_failure(record))
+    end = [f"finished in {format_seconds(record.seconds)}", f"report: {record.report}"]
+    return [*_model(record), *end] if record.model else [record.reason, *end]
+
+
+def _model(record: RunRecord) -> list[str | Table]:
+    from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.numbers import figure
+
+    evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
+    # The report has them all.
+    metrics = sorted(evaluation.test["metrics"], key=lambda name: name != evaluation.select_by)[:METRICS_SHOWN]
+    table = Table("checkpoint", "", *(Column.number(name, spare=place) for place, name in enumerate(metrics)))
+    for scored in evaluation.checkpoints:
+        values = [figure(scored["val"].get(name)) for name in metrics]
+        table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
+    test = [figure(evaluation.test["metrics"][name]["value"]) for name in metrics]
+    table.add_row(evaluation.best, "test", *test, style="bold")
+    gates = [f"{'✓' if gate['passed'] else '✗'} {gate['gate']}: {gate['why']}" for gate in evaluation.gates]
+    done = "registered" if record.added else "nothing was registered: the same model is"
+    version = (
+        f"{done} {record.model['model_name']} version {int(record.model['version'])} "
+        f"as {' and '.join(record.model['aliases'])} in {record.parameters['registry']}"
+    )
+    return [table, *gates, version, *([] if record.is_champion else [f"{record.instead}; the gates say why"])]
+
+
+def _failure(record: RunRecord) -> Iterator[str]:
+    if record.status == "interrupted":
+        in_preparation = record.steps and record.steps[-1].name == PREPARES
+        yield f"interrupted; logs: {record.directory / 'logs'}"
+        yield f"run the same command {'again' if in_preparation else 'with --resume'} to continue"
+        return
+    step = record.steps[-1]
+    log = record.directory / str(step.log)
+    if step.message:
+        yield f"{ERROR_PREFIX}{step.name} failed: {step.message}"
+    else:
+        lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+        yield f"{ERROR_PREFIX}{step.name} failed; its log ends:"
+        yield from (f"  {line}" for line in lines[-LINES_OF_LOG_SHOWN:])
+    yield f"log: {log}"

@@ -1,0 +1,280 @@
+"""Options of targets: dataclasses whose fields the command line is made from, and the ones that several targets have.
+
+A field says in its metadata what stands in the help, which commands take it, and which project setting it gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.accelerators import AcceleratorPlan
+    from gpu_pipelines.project_settings import ProjectSettings
+
+#: What a shell may offer for the value of an option, made of the values of the others.
+Words = Callable[[Mapping[str, Any]], Iterable[str]]
+
+#: The commands that make a file, those that start runs, and those that look at what a service has.
+COMPILED = frozenset({"run", "compile", "upload"})
+STARTED = frozenset({"run", "schedule create"})
+LOOKING = frozenset(
+    {"follow", "cancel", *(f"schedule {verb}" for verb in ("list", "describe", "pause", "resume", "delete", "update"))}
+)
+TALKING = LOOKING | STARTED | {"upload"}
+#: The commands that make a single machine or job, and the one that looks whether a project is ready for it.
+ALONE = frozenset({"job", "vm"})
+DOCTOR = frozenset({"doctor"})
+
+HERE, MACHINES, CONTAINER, PROJECT = "On this machine (target local)", "Machines in the cloud", "Container", "Project"
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of a target's options stands on the command line.
+
+    Attributes:
+        help: what it means.
+        commands: the commands that take it, such as `run` and `schedule create`.
+        group: heading in the help of a command with many options; empty for none in particular.
+        metavar: what stands for its value; empty for its type.
+        setting: the project setting whose value it gives; empty for none.
+        in_file: whether it is compiled into a file, so that a file that is there already cannot take it.
+        words: what a shell may offer for its value.
+        minimum: the smallest number that it takes; None for any.
+        hidden: whether the help leaves it out.
+    """
+
+    help: str
+    commands: frozenset[str]
+    group: str = ""
+    metavar: str = ""
+    setting: str = ""
+    in_file: bool = False
+    words: Words | None = None
+    minimum: float | None = None
+    hidden: bool = False
+
+
+def option(default: Any, help: str, commands: Iterable[str], **more: Any) -> Any:
+    """A field of a target's options; see `Option` for `more`."""
+    metadata = {Option: Option(help, frozenset(commands), **more)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def setting(help: str, commands: Iterable[str], name: str, **more: Any) -> Any:
+    """A field that gives a project setting, which is a text."""
+    return option(None, help, commands, setting=name, **{"group": PROJECT, **more})
+
+
+def declared(options: type) -> dict[str, Option]:
+    """The options that the fields of a dataclass declare, by their names."""
+    return {each.name: each.metadata[Option] for each in dataclasses.fields(options) if Option in each.metadata}
+
+
+def given(options: Any) -> dict[str, Any]:
+    """The values of a target's options that are not their defaults, by name."""
+    return {
+        each.name: getattr(options, each.name)
+        for each in dataclasses.fields(options)
+        if getattr(options, each.name) != each.default
+    }
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option."""
+    return f"--{name.replace('_', '-')}"
+
+
+def fixed(*words: str) -> Words:
+    """Words that do not depend on anything."""
+    return lambda others: words
+
+
+def accelerators(others: Mapping[str, Any]) -> Iterable[str]:
+    """`NAME:COUNT` of what there is, and of CPU processes for what runs here."""
+    from gpu_pipelines.accelerators.catalog import load_catalog
+
+    catalog = load_catalog()
+    specs = [f"{name}:{count}" for name in catalog.gpus for count in catalog.counts(name)]
+    return [*specs, *(f"cpu:{count}" for count in (1, 2, 4, 8) if (others.get("target") or "local") == "local")]
+
+
+def regions(others: Mapping[str, Any]) -> Iterable[str]:
+    """The regions of the catalog."""
+    from gpu_pipelines.accelerators.catalog import load_catalog
+
+    return load_catalog().regions
+
+
+def machine_types(others: Mapping[str, Any]) -> Iterable[str]:
+    """The machine types of the catalog."""
+    from gpu_pipelines.accelerators.catalog import load_catalog
+
+    return load_catalog().machine_types
+
+
+def strategies(others: Mapping[str, Any]) -> Iterable[str]:
+    """The ways to buy machines."""
+    from gpu_pipelines.accelerators.request import STRATEGIES
+
+    return STRATEGIES
+
+
+def compiled_in(default: Any, help: str, also: Iterable[str] = (), **more: Any) -> Any:
+    """A field of what is compiled into a file, about machines as a rule; `also` names further commands that take it."""
+    return option(default, help, COMPILED | frozenset(also), in_file=True, **{"group": MACHINES, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of a command, of which some give settings of the project."""
+
+    def project_settings(self) -> ProjectSettings:
+        """The project's settings, with those that the options give.
+
+        Raises:
+            UserError: a setting is not of its form.
+        """
+        from gpu_pipelines.project_settings import load_project_settings, problems_of_labels
+
+        names = {each.setting: name for name, each in declared(type(self)).items() if each.setting}
+        settings = load_project_settings({known: getattr(self, name) for known, name in names.items()})
+        labels = pairs("--label", getattr(self, "label", None))
+        if problems := problems_of_labels(labels, "--label"):
+            raise UserError.of_all(problems)
+        return replace(settings, labels={**settings.labels, **labels})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorOptions(Options):
+    """What a pipeline trains on."""
+
+    accelerator: str = compiled_in(
+        "",
+        "What to train on: l4:4, say; local: cpu:N, or all GPUs that are here.",
+        group="What is run",
+        metavar="SPEC",
+        words=accelerators,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudOptions(AcceleratorOptions):
+    """What every target in Google Cloud has: machines by a plan, an image for the steps, a project and a region."""
+
+    evaluation_accelerator: str | None = compiled_in(
+        None,
+        "What to evaluate on, l4:1 say; chosen by the model if not given.",
+        DOCTOR,
+        metavar="SPEC",
+        words=accelerators,
+    )
+    nodes: int = compiled_in(1, "Machines to train on.", DOCTOR)
+    strategy: str | None = compiled_in(
+        None, "standard, spot, flex-start or reservation.", ALONE | DOCTOR, words=strategies
+    )
+    machine_type: str | None = compiled_in(
+        None, "Machine type; the smallest that fits if not given.", ALONE, words=machine_types
+    )
+    reservation: str | None = compiled_in(None, "projects/P/zones/Z/reservations/R.", ALONE)
+    hours: float | None = compiled_in(None, "Longest that a job may run.", ALONE)
+    env: list[str] | None = compiled_in(
+        None, "A variable of the containers, no secret; repeatable.", ALONE, group=CONTAINER, metavar="NAME=VALUE"
+    )
+    image: str | None = setting(
+        "Image that the steps run in; docs/images.md.", COMPILED | DOCTOR, "image", group=CONTAINER
+    )
+    project: str | None = setting("Id of the project.", LOOKING | STARTED | ALONE | DOCTOR, "project")
+    region: str | None = setting("Google Cloud region.", TALKING | COMPILED | ALONE | DOCTOR, "region", words=regions)
+    pipeline_root: str | None = setting(
+        "Where runs leave artifacts, gs://….", STARTED | DOCTOR, "pipeline_root", metavar="URI"
+    )
+
+    def planned(self, region: str | None, title: str) -> AcceleratorPlan:
+        """The plan of the accelerators.
+
+        Args:
+            region: where it is; None to leave that open.
+            title: what the target is called.
+
+        Raises:
+            UserError: no accelerator was given, or the plan does not hold.
+        """
+        from gpu_pipelines.accelerators import plan
+        from gpu_pipelines.accelerators.request import require_gpu
+
+        if not self.accelerator:
+            raise UserError(no_accelerator(title))
+        require_gpu(self.accelerator, title)
+        bought = ("nodes", "strategy", "machine_type", "reservation", "hours")
+        return plan(self.accelerator, region=region, **{name: getattr(self, name) for name in bought})
+
+    def evaluation(self, planned: AcceleratorPlan) -> AcceleratorPlan | None:
+        """The plan of the evaluation beside that of the training; None if no accelerator was named for it."""
+        from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
+
+        return named_evaluation_plan(self.evaluation_accelerator, planned) if self.evaluation_accelerator else None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the containers, by name.
+
+        Raises:
+            UserError: a text is not of the form NAME=VALUE, or a name is none.
+        """
+        return variables(self.env)
+
+
+def no_accelerator(title: str) -> str:
+    """That no accelerator was given, and how to give one; `title` begins the sentence."""
+    return (
+        f"{title} needs to know what to train on. Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows "
+        "them all."
+    )
+
+
+def variables(texts: Sequence[str] | None) -> dict[str, str]:
+    """The variables of containers, by name, from texts of the form NAME=VALUE.
+
+    Raises:
+        UserError: a text is not of that form, or a name is none.
+    """
+    from gpu_pipelines.step_environment import problems_of_variables
+
+    found = pairs("--env", texts)
+    if problems := problems_of_variables(found):
+        raise UserError.of_all(problems)
+    return found
+
+
+def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """Names and values from texts of the form NAME=VALUE.
+
+    Raises:
+        UserError: a text is not of that form.
+    """
+    found = {}
+    for text in texts or []:
+        name, sign, value = text.partition("=")
+        if not (sign and name):
+            raise UserError(f"{flag} {text[:80]} is not of the form NAME=VALUE.")
+        found[name] = value
+    return found
+
+
+def words_of(flag: str, text: str | None) -> list[str]:
+    """The words of a text, as a shell has them.
+
+    Raises:
+        UserError: a quotation mark is left open.
+    """
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise UserError(f"{flag} {(text or '')[:80]!r} cannot be split into words: {error}.") from None

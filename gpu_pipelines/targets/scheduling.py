@@ -1,0 +1,92 @@
+"""The port of schedules: runs of an uploaded version that start by the clock, for the targets that have that."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.targets.cron import Cron
+from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
+
+if TYPE_CHECKING:
+    from gpu_pipelines.terminal import Table
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When runs start. None: not given, and at a change left as it is.
+
+    Attributes:
+        when: the cron expression.
+        start: no run before.
+        end: no run after.
+        max_concurrent: runs at the same time.
+    """
+
+    when: Cron | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    max_concurrent: int | None = None
+
+
+class Schedules(ABC):
+    """The schedules of a service. One that is found is whatever the service's client has for it.
+
+    Those that can be changed have two more: `cron_of(found) -> Cron` and `contents(found, pipeline) -> (compiled,
+    parameters)`, the version that it runs, or another, with the values of its parameters.
+    """
+
+    @abstractmethod
+    def version(self, pipeline: str) -> Compiled:
+        """An uploaded version; raises UserError if there is none."""
+
+    @abstractmethod
+    def submission(
+        self,
+        name: str | None,
+        timing: Timing,
+        compiled: Compiled | None,
+        values: Values | None,
+        cache: bool | None = None,
+        found: Any = None,
+    ) -> Submission:
+        """A schedule, or what is to be changed of the one that was `found`, as it will be sent."""
+
+    @abstractmethod
+    def send(self, submission: Submission) -> Any:
+        """Makes or changes a schedule, and returns it."""
+
+    @abstractmethod
+    def find(self, schedule: str) -> Any:
+        """The schedule of a name or id; raises UserError if there is none."""
+
+    @abstractmethod
+    def all(self) -> Sequence[Any]:
+        """All of them."""
+
+    @abstractmethod
+    def table(self, found: Sequence[Any]) -> Table | str:
+        """Schedules for people."""
+
+    @abstractmethod
+    def shown(self, found: Any, done: str = "") -> list[str]:
+        """A schedule for people, line by line; `done` says what was done to it."""
+
+    @abstractmethod
+    def document(self, found: Any) -> Mapping[str, Any]:
+        """A schedule for programs."""
+
+    @abstractmethod
+    def pause(self, schedule: str) -> Done:
+        """Lets it start no more runs."""
+
+    @abstractmethod
+    def resume(self, schedule: str) -> Done:
+        """Lets it start runs again."""
+
+    @abstractmethod
+    def delete(self, schedule: str) -> Done:
+        """Deletes it."""

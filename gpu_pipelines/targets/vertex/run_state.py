@@ -1,0 +1,127 @@
+"""How far a run on Vertex AI is, read from the service's `PipelineJob`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.targets.compiled import step_components
+
+#: States of a run that are its end, and what they are called here.
+_RUN_ENDS = {
+    "PIPELINE_STATE_SUCCEEDED": "succeeded",
+    "PIPELINE_STATE_FAILED": "failed",
+    "PIPELINE_STATE_CANCELLED": "cancelled",
+}
+#: States of a step (`PipelineTaskDetail.State`), and what they are called here.
+_STEP_STATES = {
+    "PENDING": "waiting",
+    "RUNNING": "running",
+    "CANCEL_PENDING": "running",
+    "CANCELLING": "running",
+    "SUCCEEDED": "succeeded",
+    "CANCELLED": "cancelled",
+    "FAILED": "failed",
+    "SKIPPED": "reused",
+    "NOT_TRIGGERED": "not triggered",
+}
+_CUSTOM_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/customJobs/[0-9]+")
+
+
+@dataclass(frozen=True)
+class StepState:
+    """How far a step of a run is.
+
+    Attributes:
+        name: name of the task in the pipeline.
+        state: waiting, running, succeeded, reused, failed, cancelled or not triggered.
+        jobs: full names of the custom jobs that it runs as.
+        seconds: how long it has run.
+        error: the service's message; empty if there is none.
+    """
+
+    name: str
+    state: str
+    jobs: tuple[str, ...] = ()
+    seconds: float = 0.0
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as a JSON object."""
+        return {**vars(self), "jobs": list(self.jobs), "seconds": round(self.seconds, 1)}
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far a run is.
+
+    Attributes:
+        name: full name of the job.
+        state: succeeded, failed or cancelled; otherwise the service's word for it, in lower case.
+        steps: its steps that are known yet.
+        error: the service's message; empty if there is none.
+    """
+
+    name: str
+    state: str
+    steps: tuple[StepState, ...]
+    error: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in _RUN_ENDS.values()
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as a JSON object."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "steps": [step.to_json() for step in self.steps],
+            "error": self.error,
+        }
+
+
+def state_of(job: Any) -> RunState:
+    """How far a `PipelineJob` is."""
+    names = step_components(job.pipeline_spec).keys()
+    details = [detail for detail in job.job_detail.task_details if detail.task_name in names and detail.parent_task_id]
+    state = job.state.name
+    return RunState(
+        name=job.name,
+        state=_RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
+        steps=tuple(_step(detail) for detail in sorted(details, key=_begun)),
+        error=job.error.message,
+    )
+
+
+def _begun(detail: Any) -> tuple[bool, float, str]:
+    """Sorts steps by when they began; those that have not come last, by name."""
+    began = detail.start_time
+    return not began, began.timestamp() if began else 0.0, detail.task_name
+
+
+def _step(detail: Any) -> StepState:
+    seconds = 0.0
+    if detail.start_time and detail.end_time:
+        seconds = (detail.end_time - detail.start_time).total_seconds()
+    return StepState(
+        name=detail.task_name,
+        state=_STEP_STATES.get(detail.state.name, "waiting"),
+        jobs=_jobs(detail),
+        seconds=seconds,
+        error=detail.error.message,
+    )
+
+
+def _jobs(detail: Any) -> tuple[str, ...]:
+    """The custom jobs of a step: that of its container, and that which GCPC's launcher in the container has created."""
+    found = []
+    container = detail.executor_detail.container_detail
+    found += [*container.failed_main_jobs, container.main_job]
+    told = detail.execution.metadata.get("output:gcp_resources") if detail.execution.metadata else None
+    if told:
+        resources = json.loads(told).get("resources", [])
+        found += [match[0] for item in resources if (match := _CUSTOM_JOB.search(str(item.get("resourceUri", ""))))]
+    return tuple(job for job in dict.fromkeys(found) if job)

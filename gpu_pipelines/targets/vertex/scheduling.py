@@ -1,0 +1,202 @@
+"""Schedules of Vertex AI Pipelines as the commands make, change and show them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
+from gpu_pipelines.targets.cron import Cron, next_times, parse_cron, shown_time
+from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
+from gpu_pipelines.targets.scheduling import Schedules, Timing
+from gpu_pipelines.targets.vertex import schedules
+from gpu_pipelines.targets.vertex.console import schedule_page
+from gpu_pipelines.targets.vertex.pipelines import pipeline_job
+from gpu_pipelines.terminal import Column, Table
+
+if TYPE_CHECKING:
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.vertex.options import VertexOptions
+
+
+class VertexSchedules(Schedules):
+    """The schedules of a project in a region.
+
+    Args:
+        settings: project and region.
+        options: those of the commands.
+        version: finds an uploaded version by its address.
+
+    Raises:
+        UserError: project or region is not known.
+    """
+
+    def __init__(self, settings: ProjectSettings, options: VertexOptions, version: Callable[[str], Compiled]) -> None:
+        self._settings, self._options, self._version = settings, options, version
+        self._settings.require("project", "region")
+
+    def version(self, pipeline: str) -> Compiled:
+        """An uploaded version: PACKAGE, PACKAGE/TAG, or its address."""
+        self._settings.require("pipeline_root")
+        return self._version(pipeline)
+
+    def cron_of(self, found: Mapping[str, Any]) -> Cron:
+        """When runs of a schedule fall due."""
+        return parse_cron(found["cron"])
+
+    def contents(self, found: Mapping[str, Any], pipeline: str | None) -> tuple[Compiled, Mapping[str, Any]]:
+        """The version that a schedule runs, or another, and the values of its parameters."""
+        job = found["createPipelineJobRequest"]["pipelineJob"]
+        if pipeline:
+            compiled = self._version(pipeline)
+        else:
+            name = job["pipelineSpec"]["pipelineInfo"]["name"]
+            compiled = Compiled(name, spec=job["pipelineSpec"])
+        return compiled, job["runtimeConfig"].get("parameterValues", {})
+
+    def submission(
+        self,
+        name: str | None,
+        timing: Timing,
+        compiled: Compiled | None,
+        values: Values | None,
+        cache: bool | None = None,
+        found: Any = None,
+    ) -> Submission:
+        """A schedule as the REST API has it, or the fields that are to be changed."""
+        options, job = self._options, None
+        if compiled and values:
+            job = self._changed(found, compiled, values) if found else self._new(compiled, values, cache)
+        queue = options.queue if found else bool(options.queue)
+        cron = timing.when.text if timing.when else None
+        request = schedules.ScheduleRequest(
+            name, cron, timing.start, timing.end, options.max_runs, timing.max_concurrent, queue, job
+        )
+        body = request.to_json(self._settings)
+        if not body:
+            raise UserError("Nothing is to be changed.", "Give what is to be, --cron say.")
+        if found:
+            method, place = "PATCH", f"{found['name']}?updateMask={','.join(body)}"
+        else:
+            method, place = "POST", f"{location_of(self._settings)}/schedules"
+        sent = {"method": method, "url": f"{endpoint_of(self._settings)}/v1/{place}", "body": body}
+        return Submission((request, found), lambda: [json.dumps(sent, indent=2, ensure_ascii=False)])
+
+    def _new(self, compiled: Compiled, values: Values, cache: bool | None) -> dict[str, Any]:
+        template = compiled.origin.template
+        return pipeline_job(compiled.spec, values.taken, self._settings, cache=cache, template=template)
+
+    @staticmethod
+    def _changed(found: Mapping[str, Any], compiled: Compiled, values: Values) -> dict[str, Any]:
+        """What each run is from now on: with another version, other parameters, or both; all else stays."""
+        before = found["createPipelineJobRequest"]["pipelineJob"]
+        taken = {name: value for name, value in values.taken.items() if value is not None}
+        job = {
+            **before,
+            "pipelineSpec": compiled.spec,
+            "runtimeConfig": {**before["runtimeConfig"], "parameterValues": taken},
+        }
+        return {**job, "templateUri": compiled.origin.template} if compiled.origin else job
+
+    def send(self, submission: Submission) -> dict[str, Any]:
+        """Makes or changes a schedule."""
+        request, found = submission.content
+        if found:
+            return schedules.update(found["name"], request, self._settings)
+        return schedules.create(request, self._settings)
+
+    def find(self, schedule: str) -> dict[str, Any]:
+        """The schedule of a name or id."""
+        return schedules.find(schedule, self._settings)
+
+    def all(self) -> list[dict[str, Any]]:
+        """All of the project in the region."""
+        return schedules.all_schedules(self._settings)
+
+    def document(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A schedule as the REST API has it."""
+        return found
+
+    def table(self, found: Sequence[Mapping[str, Any]]) -> Table | str:
+        """Schedules with their next runs."""
+        if not found:
+            return f"No schedules in {self._settings.region}."
+        table = Table("name", "id", "state", "cron", Column("next run (UTC)", spare=1), Column.number("runs", spare=2))
+        for each in found:
+            table.add_row(
+                each["displayName"],
+                schedules.id_of(each),
+                each.get("state", "").lower(),
+                each.get("cron", ""),
+                each.get("nextRunTime", "–")[:16].replace("T", " "),
+                str(each.get("startedRunCount", 0)),
+            )
+        return table
+
+    def shown(self, found: Mapping[str, Any], done: str = "") -> list[str]:
+        """A schedule with its version, its next runs and its parameters."""
+        job, when = found["createPipelineJobRequest"]["pipelineJob"], parse_cron(found["cron"])
+        start, end = _moment(found.get("startTime")), _moment(found.get("endTime"))
+        named = {
+            done or "schedule": f"{found['displayName']} ({schedules.id_of(found)})",
+            "state": found.get("state", "").lower(),
+            "version": job.get("templateUri", "not from a repository"),
+            "cron": found["cron"],
+            "start": _shown(start, when),
+            "end": _shown(end, when),
+            "runs": _runs(found),
+            "root": job["runtimeConfig"]["gcsOutputDirectory"],
+        }
+        lines = [f"{name:<9} {text}" for name, text in named.items()]
+        if found.get("state") == "ACTIVE":
+            for number, time in enumerate(next_times(when, start, end)):
+                lines.append(f"{'' if number else 'next runs':<9} {shown_time(time)}")
+        if not done:
+            for number, (name, value) in enumerate(sorted(job["runtimeConfig"].get("parameterValues", {}).items())):
+                # The service holds every number with a point.
+                text = f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+                lines.append(f"{'' if number else 'with':<9} {name} = {text}")
+        return [*lines, f"{'console':<9} {schedule_page(found['name'])}"]
+
+    def pause(self, schedule: str) -> Done:
+        """Lets it start no more runs."""
+        found = self.find(schedule)
+        schedules.pause(found["name"], self._settings)
+        return _done("paused", found)
+
+    def resume(self, schedule: str) -> Done:
+        """Lets it start runs again; with --catch-up also those that were due in between."""
+        found = self.find(schedule)
+        schedules.resume(found["name"], self._settings, catch_up=self._options.catch_up)
+        return _done("resumed", found)
+
+    def delete(self, schedule: str) -> Done:
+        """Deletes it."""
+        found = self.find(schedule)
+        schedules.delete(found["name"], self._settings)
+        return _done("deleted", found)
+
+
+def _done(what: str, found: Mapping[str, Any]) -> Done:
+    return Done(found["name"], found, [f"{what} {found['displayName']} ({schedules.id_of(found)})"])
+
+
+def _runs(found: Mapping[str, Any]) -> str:
+    limit = f" of at most {found['maxRunCount']}" if "maxRunCount" in found else ""
+    waits = "; one that is due meanwhile waits" if found.get("allowQueueing") else ""
+    return (
+        f"{found.get('startedRunCount', 0)} so far{limit}, "
+        f"{found.get('maxConcurrentRunCount', 1)} at the same time{waits}"
+    )
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text[:19] + "+00:00") if text else None
+
+
+def _shown(moment: datetime | None, when: Cron) -> str:
+    return shown_time(moment.astimezone(ZoneInfo(when.zone))) if moment else "none"

@@ -1,0 +1,230 @@
+"""Vertex AI as a target of the commands: runs, versions in Artifact Registry, and schedules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.dag.placement import TRAINS
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import text_of_file, with_image
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Request, Submission, Values
+from gpu_pipelines.targets.target import Target, require_no_flags
+from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
+from gpu_pipelines.targets.vertex.data_nodes import DataNodes
+from gpu_pipelines.targets.vertex.options import VertexOptions
+from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER, VertexTarget
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.messages import Watch
+    from gpu_pipelines.targets.vertex.machines import StepMachines
+    from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
+
+#: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
+MOUNTED = "/gcs/"
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What else is known of a pipeline on Vertex AI.
+
+    Attributes:
+        machines: the GPUs of its steps.
+        template: address of the uploaded version that it is; None if it is none.
+    """
+
+    machines: Sequence[StepMachines]
+    template: str | None
+
+
+class Vertex(VertexTarget, Target):
+    """Vertex AI Pipelines."""
+
+    name = "vertex"
+    title = readers = "Vertex AI"
+    Options = VertexOptions
+    options: VertexOptions
+    place_for_files = f"a bucket: {MOUNTED}BUCKET/…"
+
+    def __init__(self, options: VertexOptions | None = None, settings: ProjectSettings | None = None) -> None:
+        Target.__init__(self, options, settings)
+        self._nodes = DataNodes(self.options.data_nodes, self.options.data_machine_type or "")
+        VertexTarget.__init__(self, self.settings, self.options.job, self._nodes)
+
+    def can_read(self, uri: str) -> bool:
+        """Buckets, tables and samples; and what is in a bucket that is mounted."""
+        return super().can_read(uri) or (uri.startswith(MOUNTED) and uri != MOUNTED)
+
+    def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
+        """That the model is too large for the GPU that evaluates it."""
+        from gpu_pipelines.targets.vertex.machines import not_evaluated
+
+        return not_evaluated(compiled.spec, arguments)
+
+    def defaults(self) -> dict[str, Any]:
+        """The images of the project, whose file is not there where the steps run."""
+        return {"serving_image": self.settings.serving_image, IMAGE_PARAMETER: self.settings.image}
+
+    def compile(self, pipeline: str, task: str = "") -> Compiled:
+        """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
+        from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+
+        planned = self.options.planned(self.options.region, self.title)
+        text = compiled_for_vertex(
+            pipeline, planned, self.settings, self.options.job, self._nodes, self.options.evaluation(planned), task=task
+        )
+        return Compiled(pipeline, text, told=[f"warning: {caution.message}" for caution in planned.warnings])
+
+    def load(self, request: Request) -> Compiled:
+        """The pipeline of a name, a file, or the address of an uploaded version."""
+        needed = ["repository"] if request.to_publish else ["project", "region", "pipeline_root"]
+        request.require(self, *needed)
+        return self._loaded(request)
+
+    def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
+        """The pipeline with the time limit that the newest trial in this directory gives its training."""
+        training = next((each for each in compiled.origin.machines if each.step == TRAINS), None)
+        if not self.options.accelerator or self.options.hours is not None or training is None:
+            return compiled
+        hours = hours_by_trial(RUNS, values.arguments, training.plan)
+        if hours is None:
+            return compiled
+        limited = self._loaded(request, hours)
+        told = f"the trial in {RUNS / FILE} limits {TRAINS} to {hours:g} h; --hours gives another"
+        return replace(limited, told=[told, *limited.told])
+
+    def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
+        """The `PipelineJob` with an id that no other has."""
+        from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, new_job_id, pipeline_job
+
+        template = compiled.origin.template
+        job = pipeline_job(compiled.spec, values.taken, self.settings, cache=request.cache, template=template)
+        sent = PipelineRequest(new_job_id(compiled.name), job)
+        return Submission(sent, lambda: [self._as_sent(f"pipelineJobs?pipelineJobId={sent.job_id}", sent.job)])
+
+    def submit(self, submission: Submission) -> Done:
+        """Submits a run."""
+        from gpu_pipelines.targets.vertex.console import run_page
+        from gpu_pipelines.targets.vertex.pipelines import submit
+
+        name, job_id = submit(submission.content, self.settings), submission.content.job_id
+        lines = [f"submitted {job_id}", f"console: {run_page(name)}"]
+        return Done(job_id, {"name": name, "job": job_id, "console": run_page(name)}, lines)
+
+    def follow(self, run: str, watch: Watch, every: float) -> Outcome:
+        """Waits for the end of a run, or of a custom job."""
+        from gpu_pipelines.targets.vertex import jobs, pipelines
+        from gpu_pipelines.targets.vertex.follow import follow
+
+        settings = pipelines.settings_of(run, self.settings)
+        if jobs.is_custom_job(run):
+            return jobs.outcome_of(jobs.full_job_name(run, settings), settings, watch, every)
+        name = pipelines.full_name(run, settings)
+        with watch.steps() as observer:
+            followed = follow(name, settings, observer, every, watch.warn)
+        return followed.outcome()
+
+    def cancel(self, run: str) -> str:
+        """Cancels a run with the jobs of its steps, or a custom job."""
+        from gpu_pipelines.targets.vertex import console, jobs, pipelines
+
+        settings = pipelines.settings_of(run, self.settings)
+        if jobs.is_custom_job(run):
+            name = jobs.full_job_name(run, settings)
+            jobs.cancel_job(name, settings)
+            page = console.custom_job_page(name)
+        else:
+            name = pipelines.full_name(run, settings)
+            pipelines.cancel(name, settings)
+            page = console.run_page(name)
+        return f"asked to cancel {name.rpartition('/')[2]}\nconsole: {page}"
+
+    def publish(self, compiled: Compiled, tags: Sequence[str]) -> Done:
+        """Uploads a version to the repository."""
+        from gpu_pipelines.targets.vertex.console import repositories_page
+        from gpu_pipelines.targets.vertex.repository import DEFAULT_TAG, PipelineRepository
+
+        uploaded = PipelineRepository(str(self.settings.repository)).upload(compiled.text, tags or [DEFAULT_TAG])
+        lines = [
+            f"uploaded {uploaded.package}",
+            f"version: {uploaded.version}",
+            f"tags:    {', '.join(uploaded.tags)}",
+            f"address: {uploaded.address}",
+        ]
+        if project := uploaded.repository.split("/")[3]:
+            lines.append(f"console: {repositories_page(project)}")
+        return Done(uploaded.address, uploaded.to_json(), lines)
+
+    @cached_property
+    def schedules(self) -> VertexSchedules:
+        """The schedules of the project in its region."""
+        from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
+
+        return VertexSchedules(self.settings, self.options, self.version)
+
+    def version(self, address: str) -> Compiled:
+        """An uploaded version, by its package, package and tag, or address."""
+        from gpu_pipelines.targets.vertex.repository import PipelineRepository, find_version
+
+        version = find_version(address, self.settings)
+        stored = PipelineRepository(version.repository).text(version)
+        return self.parsed(with_image(stored, self.settings, address), version.address, version.address)
+
+    def parsed(self, text: str, origin: str, template: str | None = None) -> Compiled:
+        """A compiled file, with the machines of its steps checked for the region and priced.
+
+        Args:
+            text: the file.
+            origin: what it is called, for messages.
+            template: address of the uploaded version that it is; None if it is none.
+        """
+        from gpu_pipelines.targets.vertex import machines
+        from gpu_pipelines.targets.vertex.pipelines import name_of, parsed_spec
+
+        spec = parsed_spec(text, origin)
+        if steps := machines.trainings_without_gpus(spec):
+            raise UserError(
+                f"{origin} has no GPU for {', '.join(steps)}: Vertex AI would train on the CPUs of a small machine.",
+                "Compile it for Vertex AI: gpu-pipelines compile PIPELINE --target vertex --accelerator l4:1, say. In "
+                "a pipeline of your own, place the step: VertexTarget().place(train_model, plan('l4:1')).",
+            )
+        found = machines.machines_of(spec, self.settings.region)
+        return Compiled(
+            name_of(spec),
+            text,
+            spec,
+            known={"data_nodes": machines.data_nodes_of(spec)},
+            origin=Uploaded(tuple(found), template),
+            told=machines.told_cost(found, self.settings.region),
+        )
+
+    def _loaded(self, request: Request, training_hours: float | None = None) -> Compiled:
+        if request.is_name:
+            return self.parsed(self._compiled(request, training_hours), request.pipeline)
+        require_no_flags(request.pipeline, self.options)
+        if request.is_file:
+            text = with_image(text_of_file(request.pipeline), self.settings, request.pipeline)
+            return self.parsed(text, request.pipeline)
+        return self.version(request.pipeline)
+
+    def _compiled(self, request: Request, training_hours: float | None) -> str:
+        from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, evaluation_for
+        from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN, parameters_of_model
+
+        planned = self.options.planned(self.settings.region, self.title)
+        model, recipe = (str(request.given.get(name) or "") for name in ("model", "recipe"))
+        # The default of the parameter `model` is built from its name.
+        size = parameters_of_model(model, recipe) if model or recipe else LARGEST_BUILT_IN
+        evaluation = self.options.evaluation(planned) or evaluation_for(planned, self.settings, size)
+        planned = replace(planned, hours=planned.hours or training_hours)
+        return compiled_for_vertex(request.pipeline, planned, self.settings, self.options.job, self._nodes, evaluation)
+
+    def _as_sent(self, path: str, body: Mapping[str, Any]) -> str:
+        from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
+
+        url = f"{endpoint_of(self.settings)}/v1/{location_of(self.settings)}/{path}"
+        return json.dumps({"method": "POST", "url": url, "body": body}, indent=2, ensure_ascii=False)

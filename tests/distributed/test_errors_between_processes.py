@@ -1,0 +1,208 @@
+"""Errors pass between processes as data: what one leaves, another raises again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_pipelines import errors
+from gpu_pipelines.distributed.signals import noted
+from gpu_pipelines.errors import (
+    ERROR_FILE,
+    AccessDeniedError,
+    ConnectionLostError,
+    Interrupted,
+    InvalidRequestError,
+    NodeFailedError,
+    NodeLostError,
+    NotFoundError,
+    ProcessFailedError,
+    ProcessKilledError,
+    QuotaExceededError,
+    UnavailableError,
+    UserError,
+    as_data,
+    distance_from_cause,
+    from_data,
+    left_error,
+    root_of,
+)
+from gpu_pipelines.network_errors import error_of_status
+from gpu_pipelines.training.worker import _explained
+
+
+def every_class() -> Iterator[type[UserError]]:
+    waiting: list[type[UserError]] = [UserError]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        if each.__module__ == errors.__name__:
+            yield each
+
+
+@pytest.mark.parametrize("kind", list(every_class()), ids=lambda kind: kind.kind)
+def test_each_kind_of_error_is_the_same_after_its_way_through_json(kind: type[UserError]) -> None:
+    cause = NodeLostError("node 1 has not been heard of for 30 s.")
+    error = kind("The column 'x' is missing.", "Add it.")
+    error.__cause__ = cause
+    found = from_data(json.loads(json.dumps(as_data(error))))
+    assert type(found) is kind
+    assert str(found) == str(error) == "The column 'x' is missing.\n  Add it."
+    assert isinstance(found, UserError)
+    assert type(root_of(found)) is NodeLostError
+    assert str(found.__cause__) == str(cause)
+
+
+@pytest.mark.parametrize("data", [None, 1, [], "error: x", {}, {"kind": "node_lost"}, {"problem": 3}])
+def test_what_is_no_error_is_none(data: Any) -> None:
+    assert from_data(data) is None
+
+
+def test_an_unknown_kind_and_a_chain_that_does_not_end_are_still_read() -> None:
+    data: dict[str, Any] = {"kind": "of_a_later_version", "problem": "p", "remedy": None}
+    assert type(from_data(data)) is UserError
+    data["cause"] = data
+    found: BaseException | None = from_data(data)
+    depth = 0
+    while found := found.__cause__ if found else None:
+        depth += 1
+    assert depth == 8
+
+
+STEP = """
+import sys
+from gpu_pipelines.errors import Interrupted, NodeLostError, NotFoundError, user_errors_end_the_step
+with user_errors_end_the_step():
+    if sys.argv[1] == "stop":
+        raise Interrupted("node 0 was told to stop")
+    raise NotFoundError("There is no table.", "Name one.") from NodeLostError("error: node 1 is gone")
+"""
+
+
+@pytest.mark.parametrize(("word", "status"), [("fail", 1), ("stop", 75)])
+def test_a_step_leaves_its_error_for_the_process_that_started_it(tmp_path: Path, word: str, status: int) -> None:
+    file = tmp_path / "error.json"
+    environment = {**os.environ, ERROR_FILE: str(file)}
+    done = subprocess.run([sys.executable, "-c", STEP, word], env=environment, capture_output=True, text=True)
+    assert done.returncode == status
+    left = left_error(file)
+    if word == "stop":
+        assert isinstance(left, Interrupted)
+        assert left.message == "node 0 was told to stop"
+        assert done.stderr.startswith("interrupted: node 0 was told to stop;")
+    else:
+        assert isinstance(left, NotFoundError)
+        assert isinstance(left.__cause__, NodeLostError)
+        assert done.stderr == f"error: {left}\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_left_half_written_or_not_at_all_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "half").write_text('{"kind": "not_found", "prob')
+    assert left_error(tmp_path / "half") is None
+    assert left_error(tmp_path / "none") is None
+
+
+def test_what_a_process_says_itself_is_nearest_to_the_cause() -> None:
+    kinds = [InvalidRequestError, NodeLostError, ProcessKilledError, ProcessFailedError, ConnectionLostError]
+    distances = [distance_from_cause(kind("p")) for kind in (*kinds, NodeFailedError)]
+    assert distances == sorted(set(distances))
+    assert distances[0] == distance_from_cause(UserError("p")) == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (404, NotFoundError),
+        (401, AccessDeniedError),
+        (403, AccessDeniedError),
+        (429, UnavailableError),
+        (503, UnavailableError),
+        (400, UserError),
+        (None, UserError),
+    ],
+)
+def test_programs_can_tell_what_a_service_answered(status: int | None, kind: type[UserError]) -> None:
+    assert type(error_of_status(status, "p", "r")) is kind
+
+
+def test_a_quota_that_is_used_up_is_told_from_too_many_requests_a_minute() -> None:
+    from google.api_core import exceptions as api
+
+    from gpu_pipelines.google_cloud.connection import service_errors
+
+    used_up = "The following quota metrics exceed quota limits: custom_model_training_nvidia_h100_gpus"
+    raised = (api.ResourceExhausted(used_up), api.TooManyRequests("slower"), api.Forbidden("no"), api.NotFound("x"))
+    kinds = (QuotaExceededError, UnavailableError, AccessDeniedError, NotFoundError)
+    for error, kind in zip(raised, kinds, strict=True):
+        with pytest.raises(UserError) as caught, service_errors("Submitting"):
+            raise error
+        assert type(caught.value) is kind
+
+
+def test_of_several_workers_that_fail_the_first_is_the_cause() -> None:
+    failures: list[str] = []
+
+    def add(name: str, more: int) -> int:
+        failures.extend([name] * more)
+        return len(failures)
+
+    store = SimpleNamespace(add=add)
+    first = _explained(ValueError("the loss is not finite"), store)
+    second = _explained(RuntimeError("Connection closed by peer"), store)
+    assert (type(first), type(second)) == (ProcessFailedError, ConnectionLostError)
+    assert str(first) == "ValueError: the loss is not finite"
+
+
+def test_signals_are_noted_and_the_handlers_of_before_come_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with noted() as signalled:
+        assert not signalled.wait(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signalled.wait(5)
+        assert signalled.name == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+POOL = """
+import os, time
+from gpu_pipelines.distributed.processes import process_pool
+if __name__ == "__main__":
+    pool = process_pool(1, print, ())
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_processes_of_a_pool_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    (tmp_path / "pool.py").write_text(POOL)
+    process = subprocess.Popen([sys.executable, str(tmp_path / "pool.py")], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "\n"  # what the initializer prints
+    worker = int(process.stdout.readline())
+    os.kill(worker, signal.SIGTERM)
+    assert Path(f"/proc/{worker}").exists(), "it leaves signals to the one that started it"
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while _runs(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(worker)
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
