@@ -48,7 +48,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy gpu_pipelines components pipelines
-	rm -rf build/layers && $(BIN)/python setup.py -q build -b build/layers --build-lib build/layers/lib && cd build/layers/lib && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
+	rm -rf build/layers && mkdir -p build/layers && $(BIN)/python setup.py -q egg_info -e build/layers build -b build/layers --build-lib build/layers/lib && cd build/layers/lib && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 	$(BIN)/mypy benchmarks/*.py
 	MYPYPATH=benchmarks/training $(BIN)/mypy benchmarks/data_prep/*.py
 	MYPYPATH=tests/training $(BIN)/mypy benchmarks/training/*.py
