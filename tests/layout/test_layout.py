@@ -80,13 +80,15 @@ def test_a_component_is_an_interface_and_a_pipeline_is_a_dag_and_no_more() -> No
 
 
 def test_every_package_and_every_data_file_is_installed(tmp_path: Path) -> None:
-    build = [sys.executable, "setup.py", "--quiet", "build", "--build-base", str(tmp_path), "--build-lib"]
-    subprocess.run([*build, str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)
-    places = {"components": "gpu_pipelines/components", "pipelines": "gpu_pipelines/pipelines"}
+    # What setuptools writes of its own goes elsewhere: in the tree it would hide the entry points that are installed.
+    command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path), "build"]
+    places = ["--build-base", str(tmp_path), "--build-lib", str(tmp_path / "lib")]
+    subprocess.run([*command, *places], cwd=ROOT, check=True, capture_output=True)
+    installed = {"components": "gpu_pipelines/components", "pipelines": "gpu_pipelines/pipelines"}
     for folder in ("components", "gpu_pipelines", "pipelines"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".html", ".sh", ".csv", ".typed"):
-                place = tmp_path / "lib" / places.get(folder, folder) / path.relative_to(ROOT / folder)
+                place = tmp_path / "lib" / installed.get(folder, folder) / path.relative_to(ROOT / folder)
                 assert place.is_file(), relative(path)
 
 
