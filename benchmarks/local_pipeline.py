@@ -47,7 +47,7 @@ def main() -> None:
             evaluation = json.loads(Path(record["artifacts"]["best_checkpoint"], "evaluation.json").read_text())
             accuracies.append(evaluation["test"]["metrics"]["accuracy"]["value"])
             seconds["bare script"].append(timed(bare, cwd))
-            seconds["pipeline, data and training reused"].append(timed([*run, "--reuse"], cwd))
+            seconds["pipeline, data and training reused"].append(timed([*run, "--cache"], cwd))
     medians = {name: round(statistics.median(values), 2) for name, values in seconds.items()}
     for name, median in medians.items():
         print(f"{name:36} {median:6.1f} s   ({min(seconds[name]):.1f} to {max(seconds[name]):.1f})")

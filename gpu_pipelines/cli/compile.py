@@ -75,31 +75,20 @@ def _all(directory: Path, check: bool, settings: ProjectSettings) -> None:
 
 
 def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
-    """The text of every file of the directory `compiled`, by its path there.
-
-    `train_evaluate_upload` has a file for each task and accelerator; `scheduled_retraining` one for each of the
-    accelerators that are used most, of all tasks.
+    """The text of every file of the directory `compiled`, by its path there: those of the targets, and the components.
 
     Args:
         settings: the image of the steps; left out, that is open.
     """
-    from gpu_pipelines.accelerators import plan, plan_request
     from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
-    from gpu_pipelines.dag import PIPELINES
     from gpu_pipelines.targets.compiled import compiled
-    from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
-    from gpu_pipelines.targets.local.target import compiled_for_here
-    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, file_of, published
-    from gpu_pipelines.tasks.tasks import TASKS
+    from gpu_pipelines.targets.target import targets
 
-    files = {f"{name}/local/cpu-2.yaml": compiled_for_here(name, plan("cpu:2")) for name in PIPELINES}
-    wanted = [("train_evaluate_upload", request, task) for request in published() for task in TASKS]
-    wanted += [("scheduled_retraining", request, "") for request in published(most_used=True)]
-    for name, request, task in wanted:
-        planned = plan_request(request)
-        place = f"{task}/{file_of(planned)}" if task else file_of(planned)
-        files[f"{name}/vertex/{place}"] = compiled_for_vertex(name, planned, settings, task=task)
-        files[f"{name}/kubeflow/{place}"] = compiled_for_kubeflow(name, planned, settings, task=task)
+    files = {
+        f"{each.pipeline}/{name}/{each.path}": target(each.options, settings).compile(each.pipeline, each.task).text
+        for name, target in targets().items()
+        for each in target.published()
+    }
     return {**files, **{f"components/{name}.yaml": compiled(load_component(name)) for name in COMPONENTS}}
 
 

@@ -53,13 +53,14 @@ def create(
     from gpu_pipelines.cli.arguments import checked_values
     from gpu_pipelines.cli.data_check import warn_of_data
     from gpu_pipelines.targets.cron import parse_cron
+    from gpu_pipelines.targets.scheduling import Wanted
 
     when = parse_cron(cron, time_zone)
     timing = _timing(when, start, end, max_concurrent)
     compiled = target.schedules.version(pipeline)
     values = checked_values(compiled, target, param or [], params)
     warn_of_data(compiled, values)
-    submission = target.schedules.submission(name, timing, compiled, values, cache)
+    submission = target.schedules.submission(Wanted(name, timing, compiled, values, cache))
     _send(target, submission, compiled.told, "created", dry_run=dry_run, as_json=as_json)
 
 
@@ -125,6 +126,7 @@ def update(
     from gpu_pipelines.cli.arguments import checked_values
     from gpu_pipelines.cli.data_check import warn_of_data
     from gpu_pipelines.targets.cron import parse_cron
+    from gpu_pipelines.targets.scheduling import Wanted
 
     if not hasattr(target.schedules, "contents"):
         raise UserError(
@@ -143,7 +145,7 @@ def update(
         compiled, before = target.schedules.contents(found, pipeline)
         values = checked_values(compiled, target, param or [], params, before)
         warn_of_data(compiled, values)
-    submission = target.schedules.submission(name, timing, compiled, values, found=found)
+    submission = target.schedules.submission(Wanted(name, timing, compiled, values, found=found))
     _send(target, submission, [], "changed", dry_run=dry_run, as_json=as_json)
 
 

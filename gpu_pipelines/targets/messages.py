@@ -107,6 +107,23 @@ class Compiled:
 
 
 @dataclass(frozen=True)
+class Published:
+    """A file of the directory `compiled`.
+
+    Attributes:
+        pipeline: name of the pipeline.
+        task: the one that it is for; empty where that is a parameter.
+        path: where it is below the folder of the pipeline and the target.
+        options: those of the target that it is compiled with.
+    """
+
+    pipeline: str
+    task: str
+    path: str
+    options: Any
+
+
+@dataclass(frozen=True)
 class Values:
     """The parameters of a run.
 

@@ -32,6 +32,27 @@ class Timing:
     max_concurrent: int | None = None
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A schedule to be made, or what is to be changed of one.
+
+    Attributes:
+        name: its name; None to leave that.
+        timing: when runs start.
+        compiled: the version that it runs; None to leave that, with its parameters.
+        values: the parameters of its runs.
+        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+        found: the schedule that is to be changed; None for a new one.
+    """
+
+    name: str | None
+    timing: Timing
+    compiled: Compiled | None = None
+    values: Values | None = None
+    cache: bool | None = None
+    found: Any = None
+
+
 class Schedules(ABC):
     """The schedules of a service. One that is found is whatever the service's client has for it.
 
@@ -44,16 +65,8 @@ class Schedules(ABC):
         """An uploaded version; raises UserError if there is none."""
 
     @abstractmethod
-    def submission(
-        self,
-        name: str | None,
-        timing: Timing,
-        compiled: Compiled | None,
-        values: Values | None,
-        cache: bool | None = None,
-        found: Any = None,
-    ) -> Submission:
-        """A schedule, or what is to be changed of the one that was `found`, as it will be sent."""
+    def submission(self, wanted: Wanted) -> Submission:
+        """A schedule, or what is to be changed of one, as it will be sent."""
 
     @abstractmethod
     def send(self, submission: Submission) -> Any:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpu_pipelines.dag.places import DATA, FILE, REGISTRY, Place, lost_registry
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.messages import Compiled, Request, Submission, Values
+from gpu_pipelines.targets.messages import Compiled, Published, Request, Submission, Values
 from gpu_pipelines.targets.options import declared, flag_of, given
 
 if TYPE_CHECKING:
@@ -122,6 +122,11 @@ class Target(ABC):
         Raises:
             UserError: there is no such pipeline, or the target cannot run it so.
         """
+
+    @classmethod
+    def published(cls) -> Iterable[Published]:
+        """The files that are kept in the directory `compiled`."""
+        return ()
 
     @abstractmethod
     def load(self, request: Request) -> Compiled:

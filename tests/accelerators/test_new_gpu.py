@@ -23,7 +23,8 @@ from gpu_pipelines.targets.compute_engine.command import create_command
 from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
 from gpu_pipelines.targets.compute_engine.terraform import terraform
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
-from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, file_of, published
+from gpu_pipelines.targets.published import file_of, published
+from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, no_reduction_server
 
 PIPELINE = "train_evaluate_upload"

@@ -19,8 +19,8 @@ from gpu_pipelines.project_settings import ProjectSettings, load_project_setting
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
-from gpu_pipelines.targets.vertex.compiled import file_of
-from gpu_pipelines.targets.vertex.compiled import published as published_requests
+from gpu_pipelines.targets.published import file_of
+from gpu_pipelines.targets.published import published as published_requests
 
 ROOT = Path(__file__).parents[2]
 PIPELINE, RETRAINING = "train_evaluate_upload", "scheduled_retraining"

@@ -113,7 +113,7 @@ def test_a_worse_model_is_added_but_the_champion_stays(after_digits: Path) -> No
 
 
 def test_the_same_model_again_is_no_version_and_unchanged_steps_are_not_run_again(after_digits: Path) -> None:
-    done = run_pipeline(after_digits, "--reuse")
+    done = run_pipeline(after_digits, "--cache")
     assert done.status == 0, done.err
     assert aliases(after_digits) == {"champion": 1, "challenger": 1}
     assert "nothing was registered: the same model is digits version 1 as challenger and champion" in done.out
@@ -135,7 +135,7 @@ def test_the_same_model_again_is_no_version_and_unchanged_steps_are_not_run_agai
 
 def test_a_model_that_misses_a_gate_does_not_become_champion(digits_run: Path, tmp_path: Path) -> None:
     shutil.copytree(digits_run / "runs" / ".cache", tmp_path / "runs" / ".cache")
-    done = run_pipeline(tmp_path, "--reuse", gates="accuracy>=0.9,log_loss<=0.0001")
+    done = run_pipeline(tmp_path, "--cache", gates="accuracy>=0.9,log_loss<=0.0001")
     assert done.status == 0, done.err
     assert aliases(tmp_path) == {"challenger": 1}
     assert "✗ log_loss<=0.0001" in done.out

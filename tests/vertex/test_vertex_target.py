@@ -22,7 +22,8 @@ from gpu_pipelines.dag import PIPELINES, load_pipeline
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import compiled
-from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, file_of, published, require_runnable
+from gpu_pipelines.targets.published import file_of, published
+from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, require_runnable
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.target import VertexTarget

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import text_of_file, with_image
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
-from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Request, Submission, Values
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Published, Request, Submission, Values
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, setting
 from gpu_pipelines.targets.target import Target, require_no_flags
 
@@ -77,6 +77,13 @@ class Kubeflow(KubeflowTarget, Target):
         evaluation = self.options.evaluation(planned)
         text = compiled_for_kubeflow(pipeline, planned, self.settings, self.options.environment, evaluation, task=task)
         return Compiled(pipeline, text, told=[f"warning: {caution.message}" for caution in planned.warnings])
+
+    @classmethod
+    def published(cls) -> Iterator[Published]:
+        """Files for every task and accelerator."""
+        from gpu_pipelines.targets.published import published_in_the_cloud
+
+        return published_in_the_cloud(cls.Options)
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, or a compiled file."""

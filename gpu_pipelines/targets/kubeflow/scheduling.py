@@ -10,8 +10,8 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow import schedules
 from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT
 from gpu_pipelines.targets.kubeflow.uploads import find_version
-from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
-from gpu_pipelines.targets.scheduling import Schedules, Timing
+from gpu_pipelines.targets.messages import Compiled, Done, Submission
+from gpu_pipelines.targets.scheduling import Schedules, Wanted
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
@@ -38,30 +38,23 @@ class KubeflowSchedules(Schedules):
         version = find_version(pipeline, self._settings)
         return Compiled(version.spec["pipelineInfo"]["name"], spec=version.spec, origin=version)
 
-    def submission(
-        self,
-        name: str | None,
-        timing: Timing,
-        compiled: Compiled | None,
-        values: Values | None,
-        cache: bool | None = None,
-        found: Any = None,
-    ) -> Submission:
+    def submission(self, wanted: Wanted) -> Submission:
         """A recurring run as it will be sent."""
-        if cache is not None:
+        if wanted.cache is not None:
             raise UserError("What an uploaded version caches is compiled into it.", "Leave out --cache and --no-cache.")
-        assert name
+        timing = wanted.timing
+        assert wanted.name
         assert timing.when
-        assert compiled
-        assert values
+        assert wanted.compiled
+        assert wanted.values
         request = schedules.RecurringRequest(
-            name=name,
+            name=wanted.name,
             when=timing.when,
             start=timing.start,
             end=timing.end,
             max_concurrent=timing.max_concurrent or 1,
-            version=compiled.origin,
-            arguments=values.taken,
+            version=wanted.compiled.origin,
+            arguments=wanted.values.taken,
             experiment=self._settings.kubeflow_experiment or DEFAULT_EXPERIMENT,
             pipeline_root=self._settings.pipeline_root,
             service_account=self._settings.kubeflow_service_account,

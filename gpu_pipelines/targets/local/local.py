@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
-from gpu_pipelines.targets.messages import Compiled, Outcome, Request, Submission, Values
+from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request, Submission, Values
 from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
 from gpu_pipelines.targets.target import Target
 from gpu_pipelines.targets.trial_record import RUNS
@@ -74,6 +74,13 @@ class Local(LocalTarget, Target):
 
         text = compiled_for_here(pipeline, plan(self.options.accelerator or _DEFAULT), task)
         return Compiled(pipeline, text)
+
+    @classmethod
+    def published(cls) -> Iterator[Published]:
+        """One file of each pipeline."""
+        from gpu_pipelines.dag import PIPELINES
+
+        return (Published(name, "", f"{_DEFAULT.replace(':', '-')}.yaml", LocalOptions()) for name in PIPELINES)
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, as KFP's local runner takes it."""

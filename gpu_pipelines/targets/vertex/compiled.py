@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
-from gpu_pipelines.accelerators import AcceleratorPlan, load_catalog
-from gpu_pipelines.accelerators.catalog import CatalogError
+from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
-from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import compiled, documents_of
@@ -20,28 +17,6 @@ from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 #: What a CustomJob's task runs: it creates the job, waits for it, and does no work of its own.
 _LAUNCHER = "google_cloud_pipeline_components.container.v1.custom_job.launcher"
-#: What a file is called after its GPU: see `file_of`.
-_PUBLISHED = re.compile(r"(?P<count>[0-9]+)(-(?P<nodes>[0-9]+)-nodes)?(-(?P<strategy>[a-z-]+))?")
-
-
-def published(most_used: bool = False) -> tuple[PlanRequest, ...]:
-    """The accelerators that compiled files are published for, as the rows of the GPUs in the catalog have them.
-
-    Args:
-        most_used: only those that are used most; for others a file is compiled when it is needed.
-
-    Raises:
-        CatalogError: a row has something else there.
-    """
-    found = []
-    for gpu in load_catalog().gpus.values():
-        for name in gpu.most_used if most_used else gpu.compiled:
-            match = _PUBLISHED.fullmatch(name)
-            if match is None:
-                raise CatalogError(f"{gpu.name} is to be compiled for {name!r}.", "Write 8, 8-4-nodes or 2-spot.")
-            nodes, strategy = int(match["nodes"] or 1), match["strategy"]
-            found.append(PlanRequest(f"{gpu.name}:{match['count']}", nodes=nodes, strategy=strategy))
-    return tuple(found)
 
 
 def compiled_for_vertex(
@@ -91,16 +66,6 @@ def evaluation_for(plan: AcceleratorPlan, settings: ProjectSettings, parameters:
         parameters: of the model; None where its size is not known.
     """
     return replace(plan, nodes=1) if settings.persistent_resource else evaluation_plan(plan, parameters)
-
-
-def file_of(plan: AcceleratorPlan) -> str:
-    """Name of the file of a plan, such as `h100-8-4-nodes.yaml` or `h100-2-spot.yaml`."""
-    parts = [plan.spec.replace(":", "-")]
-    if plan.nodes > 1:
-        parts.append(f"{plan.nodes}-nodes")
-    if plan.strategy != "standard":
-        parts.append(plan.strategy)
-    return f"{'-'.join(parts)}.yaml"
 
 
 def require_runnable(text: str) -> None:

@@ -12,7 +12,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
 from gpu_pipelines.targets.cron import Cron, next_times, parse_cron, shown_time
 from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
-from gpu_pipelines.targets.scheduling import Schedules, Timing
+from gpu_pipelines.targets.scheduling import Schedules, Wanted
 from gpu_pipelines.targets.vertex import schedules
 from gpu_pipelines.targets.vertex.console import schedule_page
 from gpu_pipelines.targets.vertex.pipelines import pipeline_job
@@ -58,24 +58,15 @@ class VertexSchedules(Schedules):
             compiled = Compiled(name, spec=job["pipelineSpec"])
         return compiled, job["runtimeConfig"].get("parameterValues", {})
 
-    def submission(
-        self,
-        name: str | None,
-        timing: Timing,
-        compiled: Compiled | None,
-        values: Values | None,
-        cache: bool | None = None,
-        found: Any = None,
-    ) -> Submission:
+    def submission(self, wanted: Wanted) -> Submission:
         """A schedule as the REST API has it, or the fields that are to be changed."""
-        options, job = self._options, None
-        if compiled and values:
-            job = self._changed(found, compiled, values) if found else self._new(compiled, values, cache)
-        queue = options.queue if found else bool(options.queue)
+        timing, found, job = wanted.timing, wanted.found, None
+        if wanted.compiled and wanted.values:
+            job = self._changed(found, wanted.compiled, wanted.values) if found else self._new(wanted)
+        queue = self._options.queue if found else bool(self._options.queue)
         cron = timing.when.text if timing.when else None
-        request = schedules.ScheduleRequest(
-            name, cron, timing.start, timing.end, options.max_runs, timing.max_concurrent, queue, job
-        )
+        limits = (self._options.max_runs, timing.max_concurrent, queue)
+        request = schedules.ScheduleRequest(wanted.name, cron, timing.start, timing.end, *limits, job)
         body = request.to_json(self._settings)
         if not body:
             raise UserError("Nothing is to be changed.", "Give what is to be, --cron say.")
@@ -86,20 +77,19 @@ class VertexSchedules(Schedules):
         sent = {"method": method, "url": f"{endpoint_of(self._settings)}/v1/{place}", "body": body}
         return Submission((request, found), lambda: [json.dumps(sent, indent=2, ensure_ascii=False)])
 
-    def _new(self, compiled: Compiled, values: Values, cache: bool | None) -> dict[str, Any]:
-        template = compiled.origin.template
-        return pipeline_job(compiled.spec, values.taken, self._settings, cache=cache, template=template)
+    def _new(self, wanted: Wanted) -> dict[str, Any]:
+        assert wanted.compiled
+        assert wanted.values
+        spec, template = wanted.compiled.spec, wanted.compiled.origin.template
+        return pipeline_job(spec, wanted.values.taken, self._settings, cache=wanted.cache, template=template)
 
     @staticmethod
     def _changed(found: Mapping[str, Any], compiled: Compiled, values: Values) -> dict[str, Any]:
         """What each run is from now on: with another version, other parameters, or both; all else stays."""
         before = found["createPipelineJobRequest"]["pipelineJob"]
         taken = {name: value for name, value in values.taken.items() if value is not None}
-        job = {
-            **before,
-            "pipelineSpec": compiled.spec,
-            "runtimeConfig": {**before["runtimeConfig"], "parameterValues": taken},
-        }
+        runtime = {**before["runtimeConfig"], "parameterValues": taken}
+        job = {**before, "pipelineSpec": compiled.spec, "runtimeConfig": runtime}
         return {**job, "templateUri": compiled.origin.template} if compiled.origin else job
 
     def send(self, submission: Submission) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import text_of_file, with_image
-from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Request, Submission, Values
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Published, Request, Submission, Values
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
@@ -78,6 +78,13 @@ class Vertex(VertexTarget, Target):
             pipeline, planned, self.settings, self.options.job, self._nodes, self.options.evaluation(planned), task=task
         )
         return Compiled(pipeline, text, told=[f"warning: {caution.message}" for caution in planned.warnings])
+
+    @classmethod
+    def published(cls) -> Iterator[Published]:
+        """Files for every task and accelerator."""
+        from gpu_pipelines.targets.published import published_in_the_cloud
+
+        return published_in_the_cloud(cls.Options)
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, a file, or the address of an uploaded version."""
