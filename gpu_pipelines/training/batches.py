@@ -18,7 +18,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 
 Columns = dict[str, Any]
 #: Micro-batches with the number of terms in the loss of each, and the number of terms of the global batch.
-Pieces = tuple[list[tuple[Batch, int]], int]
+MicroBatches = tuple[list[tuple[Batch, int]], int]
 
 
 class TrainingBatches:
@@ -39,10 +39,10 @@ class TrainingBatches:
         self._micro = settings.micro_batch_size or settings.global_batch_size // world
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows") if device.type == "cuda" else None
         self._ahead: tuple[int, Future[Columns]] | None = None
-        self._prepared: dict[int, Pieces] = {}
+        self._prepared: dict[int, MicroBatches] = {}
         self._seconds = 0.0
 
-    def of_step(self, step: int) -> Pieces:
+    def of_step(self, step: int) -> MicroBatches:
         """The micro-batches of a step, each with the number of terms in its loss, and that of the global batch."""
         if step not in self._prepared:
             self.prepare(step)
@@ -59,21 +59,21 @@ class TrainingBatches:
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
-    def _make(self, step: int) -> Pieces:
+    def _make(self, step: int) -> MicroBatches:
         columns = self._read(step)
         size = len(next(iter(columns.values())))
-        pieces, counted = [], False
+        micro_batches, counted = [], False
         for start in range(0, size, self._micro):
             part = {name: array[start : start + self._micro] for name, array in columns.items()}
             terms = self._recipe.loss_terms(part)
             counted = terms is not None
             rows = min(self._micro, size - start)
-            pieces.append((self._recipe.batch(part, self._device), rows if terms is None else terms))
+            micro_batches.append((self._recipe.batch(part, self._device), rows if terms is None else terms))
         if not counted:
-            return pieces, self._global
-        together = torch.tensor([sum(terms for _, terms in pieces)])
+            return micro_batches, self._global
+        together = torch.tensor([sum(terms for _, terms in micro_batches)])
         dist.all_reduce(together)
-        return pieces, int(together.item())
+        return micro_batches, int(together.item())
 
     def close(self) -> None:
         """Ends the reading thread."""
