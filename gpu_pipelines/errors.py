@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 ERROR_PREFIX = "error: "
 INTERRUPTED_PREFIX = "interrupted: "
 
-# Exit status of a step, and of a process of a training, that was told to stop, has saved its state, and continues when
+# Exit status of a step, and of a process of a training, that was interrupted, has saved its state, and continues when
 # the same command is run again: EX_TEMPFAIL of sysexits.h.
 INTERRUPTED = 75
 
@@ -131,10 +131,10 @@ class ConnectionLostError(ProcessFailedError):
 
 
 class Interrupted(Exception):  # noqa: N818 (it is no error)
-    """The work was told to stop before its end and can be continued; no mistake of anybody.
+    """The work was interrupted before its end and can be continued; no mistake of anybody.
 
     Args:
-        message: who stopped it and what was saved, such as "node 1 was told to stop".
+        message: who stopped it and what was saved, such as "node 1 was interrupted".
     """
 
     kind: ClassVar[str] = "interrupted"

@@ -19,7 +19,8 @@ UNFINISHED_WORK = "GPU_PIPELINES_UNFINISHED_WORK"
 # For a rehearsal without GPUs of what was placed on them: cpu:N runs N CPU processes on each node instead.
 REHEARSE = "GPU_PIPELINES_REHEARSE"
 
-# Which run the step belongs to, where the platform fills it into no parameter; `in_this_run` of step_interface.
+# Which run the step belongs to, where the platform fills it into no parameter; `in_this_run` of
+# component_interface/step.py.
 RUN = "GPU_PIPELINES_RUN"
 
 # A place that a step may write to while it runs, gs:// or a mounted directory. It is set where the platform itself

@@ -131,7 +131,7 @@ def prepare(
 
     Raises:
         UserError: the source is of no use, or another machine failed.
-        Interrupted: this machine or another was told to stop.
+        Interrupted: this machine or another was interrupted.
     """
     settings = preparation.settings
     files = FilesOfSources(preparation.source, preparation.test_source)

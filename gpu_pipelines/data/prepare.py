@@ -63,7 +63,7 @@ def prepare_together(
     Raises:
         UserError: a setting is wrong, the source has no usable rows, a split or class would be empty, or another
             machine failed.
-        Interrupted: this machine or another was told to stop.
+        Interrupted: this machine or another was interrupted.
     """
     if problems := settings.problems() or settings.problems_on(cluster.nodes):
         raise UserError.of_all(problems)

@@ -52,7 +52,7 @@ def launch(arguments: list[str], *, processes: int, cluster: Cluster, timing: Ti
 
     Raises:
         UserError: a process failed, a node failed, did not come, or vanished.
-        Interrupted: this node or another was told to stop, and its processes ended.
+        Interrupted: this node or another was interrupted, and its processes ended.
     """
     # As many threads as cores in all; torchrun's own default is one for each process.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
@@ -72,7 +72,7 @@ def run_program(
 
     Raises:
         UserError: the program cannot be started or failed, or that of another node.
-        Interrupted: this node or another was told to stop, or the program says that it was.
+        Interrupted: this node or another was interrupted, or the program says that it was.
     """
     _watch_over(Program(command, environment), 1, cluster, timing or Timing())
 
@@ -172,7 +172,7 @@ class _Supervision:
             return f"stopped by {self._signalled.name}"
         for rank, state in self._peers.states.items() if self._peers else ():
             if state.state in (nodes.STOPPING, nodes.INTERRUPTED):
-                return f"{self._name_of(rank)} was told to stop" if state.signalled else state.message
+                return f"{self._name_of(rank)} was interrupted" if state.signalled else state.message
         return ""
 
     def _has_failed_elsewhere(self) -> bool:

@@ -31,7 +31,7 @@ class Timing:
 
     Attributes:
         silence: a node not heard of for so long is given up.
-        stop: workers that were told to stop are killed after so long. Spot machines give notice of 30 s.
+        stop: workers that were interrupted are killed after so long. Spot machines give notice of 30 s.
         end: the same for workers whose checkpoint would be of no use, because another node has failed.
         beat: between two signs of life.
         settle: a node is taken for dead after so long where there is another sign of it: a worker here that failed.
@@ -49,9 +49,9 @@ class NodeState:
     """How a node is, as its launcher says.
 
     Attributes:
-        state: running, stopping (told to stop, its workers are saving), interrupted, failed or done.
+        state: running, stopping (interrupted, its workers are saving), interrupted, failed or done.
         message: what it says: how far it is, or who told it to stop.
-        signalled: whether it was told to stop by a signal to itself.
+        signalled: whether it was interrupted by a signal to itself.
         failure: why it failed, as `as_data` describes it.
         at: when it failed, in seconds since the epoch by that node's clock.
     """

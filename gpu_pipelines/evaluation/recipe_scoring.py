@@ -25,7 +25,7 @@ from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
-from gpu_pipelines.evaluation.spread import Spread
+from gpu_pipelines.evaluation.sharding import ShardedRunner
 from gpu_pipelines.evaluation.text_bytes import scored_bytes
 from gpu_pipelines.evaluation.worst_rows import worst_classified, worst_texts
 from gpu_pipelines.registry import RegisteredVersion
@@ -67,7 +67,7 @@ class RecipeScorer:
             holds_completions(dataset),
         )
         devices = evaluation_devices(torch.cuda.device_count(), processes)
-        self._spread = Spread(settings, devices, at_once=processes is not None)
+        self._sharded = ShardedRunner(settings, devices, at_once=processes is not None)
         self._apart = settings.apart
         self.candidates = _trained_candidates(checkpoints) if self._trained else _foreign_candidates(directory)
         if average_last:
@@ -76,7 +76,7 @@ class RecipeScorer:
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         sources = [self._source(candidate) for candidate in self.candidates]
         rows = self._rows("val")
-        self._spread.predict(sources, "val", rows, lambda n, predicted: done(n, self._scores(predicted, "val")))
+        self._sharded.predict(sources, "val", rows, lambda n, predicted: done(n, self._scores(predicted, "val")))
 
     def on_test(self, candidate: Candidate) -> Scores:
         return self._score_on_test(self._source(candidate))
@@ -86,9 +86,9 @@ class RecipeScorer:
         return self._score_on_test(ModelSource("champion", champion.path, title))
 
     def latency(self, candidate: Candidate) -> dict[str, Any]:
-        took = self._spread.runner.latency_ms(self._source(candidate), "test")
+        took = self._sharded.runner.latency_ms(self._source(candidate), "test")
         p50, p95 = np.percentile(took, [50, 95])
-        device = self._spread.runner.device_name
+        device = self._sharded.runner.device_name
         return {"p50_ms": float(p50), "p95_ms": float(p95), "calls": len(took), "device": device}
 
     def worst(self, scores: Scores) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ class RecipeScorer:
         return [values[row] for row in self._documents[0]] if self._apart else values
 
     def export(self, candidate: Candidate, directory: Path) -> None:
-        models = self._spread.runner.models
+        models = self._sharded.runner.models
         loaded = models.load(self._source(candidate))
         if not self._trained:
             copy_model(candidate.path, directory, self._dataset)
@@ -118,7 +118,7 @@ class RecipeScorer:
             examples.save(directory)
 
     def close(self) -> None:
-        self._spread.close()
+        self._sharded.close()
         self._scratch.cleanup()
 
     def _source(self, candidate: Candidate) -> ModelSource:
@@ -127,7 +127,9 @@ class RecipeScorer:
     def _score_on_test(self, source: ModelSource) -> Scores:
         found: list[Scores] = []
         rows = self._rows("test")
-        self._spread.predict([source], "test", rows, lambda n, predicted: found.append(self._scores(predicted, "test")))
+        self._sharded.predict(
+            [source], "test", rows, lambda n, predicted: found.append(self._scores(predicted, "test"))
+        )
         return found[0]
 
     def _rows(self, split: str) -> int:
@@ -171,9 +173,9 @@ class RecipeScorer:
             raise UserError(f"average_last is {count}, but there is nothing to average: {what}.", "Give 0.")
         last = chosen[-1]
         path = Path(self._scratch.name) / f"average-of-last-{len(chosen)}"
-        model = self._spread.runner.models.load(self._source(last)).model
+        model = self._sharded.runner.models.load(self._source(last)).model
         write_average(model, [candidate.path for candidate in chosen], path)
-        self._spread.runner.models.forget()
+        self._sharded.runner.models.forget()
         names = tuple(candidate.name for candidate in chosen)
         self.candidates.append(Candidate(path, last.step, last.epoch, last.rehearsal, averages=names))
 

@@ -1,4 +1,6 @@
-"""The machine types of AI Platform Training's own, some of which brought GPUs. Vertex AI has Compute Engine's alone.
+"""Machines of old jobs: AI Platform Training's own types, and which of Compute Engine's Vertex AI training takes.
+
+Of the own types some brought GPUs; Vertex AI has none of them.
 
 Source: GPUs are those of Google's page on GPUs for AI Platform Training; machines are those of the old documentation's
 table of machine types, from general knowledge for those with V100.
@@ -7,6 +9,9 @@ table of machine types, from general knowledge for those with V100.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from gpu_pipelines.accelerators.catalog import Catalog
+from gpu_pipelines.errors import UserError, nearest
 
 
 @dataclass(frozen=True)
@@ -45,3 +50,45 @@ LEGACY_MACHINES = {
 
 #: The machine type that stood for a TPU.
 CLOUD_TPU = "cloud_tpu"
+
+
+#: vCPUs and GB of N1 machines that Compute Engine has and Vertex AI training does not take.
+_TOO_SMALL = {
+    "n1-standard-1": (1, 3.75),
+    "n1-standard-2": (2, 7.5),
+    "n1-highcpu-2": (2, 1.8),
+    "n1-highcpu-4": (4, 3.6),
+    "n1-highcpu-8": (8, 7.2),
+}
+
+
+def cpu_machine(name: str, where: str, catalog: Catalog) -> tuple[str, str]:
+    """The machine to take for one that has no GPUs, and a sentence on why it is another; empty if it is the same.
+
+    Args:
+        name: machine type of Compute Engine.
+        where: its field, for messages.
+        catalog: the facts.
+
+    Raises:
+        UserError: there is no such machine.
+    """
+    if name in _TOO_SMALL:
+        return _smallest_with(name, catalog)
+    if catalog.takes_without_gpus(name):
+        return name, ""
+    names = [*LEGACY_MACHINES, *(each for each, machine in catalog.machine_types.items() if machine.attached)]
+    raise UserError(f"{where} is {name[:60]!r}, which AI Platform Training did not have. {nearest(name, names)}")
+
+
+def _smallest_with(name: str, catalog: Catalog) -> tuple[str, str]:
+    vcpus, memory_gb = _TOO_SMALL[name]
+    machines = sorted(
+        (m for m in catalog.machine_types.values() if m.attached and m.vcpus >= vcpus and m.memory_gb >= memory_gb),
+        key=lambda machine: (machine.vcpus, machine.memory_gb),
+    )
+    chosen = machines[0]
+    return chosen.name, (
+        f"Vertex AI training does not take {name} ({vcpus} vCPUs, {memory_gb:g} GB); {chosen.name} is the smallest N1 "
+        f"machine with as much ({chosen.vcpus} vCPUs, {chosen.memory_gb:g} GB)."
+    )

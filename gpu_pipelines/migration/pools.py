@@ -12,8 +12,7 @@ from gpu_pipelines.accelerators.catalog import Catalog, MachineType
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.migration.cpu_machines import cpu_machine
-from gpu_pipelines.migration.legacy_machines import CLOUD_TPU, LEGACY_MACHINES
+from gpu_pipelines.migration.legacy_machines import CLOUD_TPU, LEGACY_MACHINES, cpu_machine
 from gpu_pipelines.migration.notes import Notes
 from gpu_pipelines.migration.old_table import FAMILIES, wrong_combination
 from gpu_pipelines.migration.replacements import Wanted, replace_gpu

@@ -1,4 +1,4 @@
-"""The rows of each step, split over processes and micro-batches."""
+"""The order of the rows, and the rows of each step, split over processes and micro-batches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,47 @@ import torch.distributed as dist
 
 from gpu_pipelines.artifacts.dataset import Split
 from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.training.sample_order import SampleOrder
 from gpu_pipelines.training.settings import TrainingSettings
 
 Columns = dict[str, Any]
 #: Micro-batches with the number of terms in the loss of each, and the number of terms of the global batch.
-Pieces = tuple[list[tuple[Batch, int]], int]
+MicroBatches = tuple[list[tuple[Batch, int]], int]
+
+
+class SampleOrder:
+    """An endless stream of row numbers: one random permutation of the rows after another.
+
+    Step s takes the global batch at positions s × batch to (s + 1) × batch of the stream, and each process an equal,
+    contiguous part of it. A batch may straddle two epochs, so that no row is ever left out.
+
+    Args:
+        rows: number of training rows.
+        global_batch_size: rows per step over all processes; a multiple of `world_size`.
+        seed: of the permutations.
+        rank: this process.
+        world_size: number of processes.
+    """
+
+    def __init__(self, rows: int, global_batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
+        self._rows = rows
+        self._batch = global_batch_size
+        self._seed = seed
+        self._share = global_batch_size // world_size
+        self._offset = rank * self._share
+        self._permutations: dict[int, np.ndarray] = {}
+
+    def rows_of_step(self, step: int) -> np.ndarray:
+        """Row numbers of this process's part of the batch of `step` (from 0): int64 of shape (share,)."""
+        positions = step * self._batch + self._offset + np.arange(self._share)
+        epochs, places = np.divmod(positions, self._rows)
+        for passed in [epoch for epoch in self._permutations if epoch < epochs[0]]:
+            del self._permutations[passed]
+        return np.concatenate([self._permutation(int(e))[places[epochs == e]] for e in np.unique(epochs)])
+
+    def _permutation(self, epoch: int) -> np.ndarray:
+        if epoch not in self._permutations:
+            self._permutations[epoch] = np.random.default_rng([self._seed, epoch]).permutation(self._rows)
+        return self._permutations[epoch]
 
 
 class TrainingBatches:
@@ -41,7 +76,7 @@ class TrainingBatches:
         self._ahead: tuple[int, Future[Columns]] | None = None
         self._seconds = 0.0
 
-    def of_step(self, step: int) -> Pieces:
+    def of_step(self, step: int) -> MicroBatches:
         """The micro-batches of a step, each with the number of terms in its loss, and that of the global batch."""
         began = time.monotonic()
         pieces = self._make(step)
@@ -53,21 +88,21 @@ class TrainingBatches:
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
-    def _make(self, step: int) -> Pieces:
+    def _make(self, step: int) -> MicroBatches:
         columns = self._read(step)
         size = len(next(iter(columns.values())))
-        pieces, counted = [], False
+        micro_batches, counted = [], False
         for start in range(0, size, self._micro):
             part = {name: array[start : start + self._micro] for name, array in columns.items()}
             terms = self._recipe.loss_terms(part)
             counted = terms is not None
             rows = min(self._micro, size - start)
-            pieces.append((self._recipe.batch(part, self._device), rows if terms is None else terms))
+            micro_batches.append((self._recipe.batch(part, self._device), rows if terms is None else terms))
         if not counted:
-            return pieces, self._global
-        together = torch.tensor([sum(terms for _, terms in pieces)])
+            return micro_batches, self._global
+        together = torch.tensor([sum(terms for _, terms in micro_batches)])
         dist.all_reduce(together)
-        return pieces, int(together.item())
+        return micro_batches, int(together.item())
 
     def close(self) -> None:
         """Ends the reading thread."""

@@ -17,7 +17,6 @@ from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.checkpoint_state import State, StateCopy, load_state, save_state
-from gpu_pipelines.training.retention import superseded
 from gpu_pipelines.training.settings import TrainingSettings
 
 
@@ -228,3 +227,24 @@ def _require_readable_on_all_nodes(store: CheckpointStore, checkpoint: Checkpoin
         raise UserError(
             f"{found[0]}.", "Give a gs:// checkpoint_uri or a directory on a file system that all nodes mount."
         )
+
+
+def superseded(
+    checkpoints: Mapping[int, bool], keep_last: int, keep_every_steps: int, best_step: int | None
+) -> list[int]:
+    """Steps of the checkpoints that are not to be kept.
+
+    Args:
+        checkpoints: for the step of each checkpoint known to be whole, whether it was due; one that was written because
+            of an interruption is kept only until there is a newer one, so that an interrupted training ends with the
+            checkpoints of one that was not. The newest is always kept.
+        keep_last: number of newest ones to keep; 0 keeps all.
+        keep_every_steps: those at multiples of this are kept; 0 for none.
+        best_step: step of the one with the lowest loss on val, which is kept; None if not known.
+    """
+    newest = max(checkpoints)
+    due = sorted(step for step, was_due in checkpoints.items() if was_due)
+    kept = set(due if keep_last == 0 else due[-keep_last:]) | {best_step, newest}
+    if keep_every_steps:
+        kept |= {step for step in due if step % keep_every_steps == 0}
+    return sorted(set(checkpoints) - kept)

@@ -30,9 +30,9 @@ from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
 from gpu_pipelines.training.optimization import make_optimizer, schedule
 from gpu_pipelines.training.parallelism import (
     choose_parallelism,
+    place,
     recompute_activations,
-    spread,
-    without_exchange,
+    without_all_reduce,
 )
 from gpu_pipelines.training.precision import choose_precision, computing_in
 from gpu_pipelines.training.settings import TrainingSettings
@@ -75,7 +75,7 @@ class Trainer:
         self._identity = Identity(
             dataset.manifest.fingerprint, settings.configuration_hash(), frozen_weights_sha256(self._model)
         )
-        self._parallel = self._spread()
+        self._parallel = self._place()
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._optimizer = make_optimizer(self._model, settings)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
@@ -87,7 +87,7 @@ class Trainer:
         self._best: tuple[float, int] | None = None
         self._listed: State | None = None
 
-    def _spread(self) -> nn.Module:
+    def _place(self) -> nn.Module:
         settings, model = self._settings, self._model
         trained, frozen = count_parameters(model)
         memory = torch.cuda.mem_get_info(self._device)[1] if self._device.type == "cuda" else None
@@ -99,7 +99,7 @@ class Trainer:
             counted = f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen)"
             print(f"{counted}, {self._parallelism}, {self._precision}", flush=True)
         self._to_compile = (blocks or [model]) if settings.compile_model else []
-        return spread(model, blocks, self._parallelism, self._precision, self._device)
+        return place(model, blocks, self._parallelism, self._precision, self._device)
 
     def train(self) -> bool:
         """Trains to the last step, from the newest good checkpoint if there is one.
@@ -168,12 +168,12 @@ class Trainer:
         )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        pieces, all_terms = self._batches.of_step(step)
-        for number, (batch, terms) in enumerate(pieces, start=1):
-            with without_exchange(self._parallel, last=number == len(pieces)):
+        micro_batches, all_terms = self._batches.of_step(step)
+        for number, (batch, terms) in enumerate(micro_batches, start=1):
+            with without_all_reduce(self._parallel, last=number == len(micro_batches)):
                 with computing_in(self._precision, self._device.type):
                     total = self._recipe.loss(self._parallel, batch) * terms
-                # The exchange takes the mean over the processes; what is wanted is the sum over the mean's terms.
+                # The all-reduce takes the mean over the processes; what is wanted is the sum over the mean's terms.
                 self._scaler.scale(total * (world / max(1, all_terms))).backward()
             self._losses.add(total, terms)
         self._update()

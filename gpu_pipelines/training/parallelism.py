@@ -1,4 +1,4 @@
-"""How a model is spread over the processes: whole on each (DDP) or sharded (FSDP2)."""
+"""How a model is placed on the processes: whole on each (DDP) or sharded (FSDP2)."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def recompute_activations(model: nn.Module, blocks: list[nn.Module]) -> list[nn.
     return [wrapped[id(block)] for block in blocks]
 
 
-def spread(
+def place(
     model: nn.Module, blocks: list[nn.Module], parallelism: str, precision: str, device: torch.device
 ) -> nn.Module:
-    """Moves a model to the device and spreads it over all processes.
+    """Moves a model to the device and places it on all processes.
 
     Args:
         model: the same bits in every process, on the CPU.
@@ -70,8 +70,8 @@ def spread(
     return model.to(device)
 
 
-def without_exchange(parallel: nn.Module, last: bool) -> AbstractContextManager[object]:
-    """The context of one micro-batch: gradients are exchanged between processes after the last of a step only."""
+def without_all_reduce(parallel: nn.Module, last: bool) -> AbstractContextManager[object]:
+    """The context of one micro-batch: gradients are all-reduced after the last of a step only."""
     if isinstance(parallel, DistributedDataParallel):
         return nullcontext() if last else parallel.no_sync()
     if isinstance(parallel, FSDPModule):

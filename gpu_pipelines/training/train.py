@@ -89,7 +89,7 @@ def train_model(
 
     Raises:
         UserError: a setting is wrong or does not fit the data or the machine, or the training failed.
-        Interrupted: it was told to stop, and wrote a checkpoint.
+        Interrupted: it was interrupted, and wrote a checkpoint.
     """
     cluster = cluster or Cluster.from_environment(os.environ)
     if cluster.nodes > 1:

@@ -87,7 +87,7 @@ def test_a_machine_that_is_told_to_stop_stops_the_others(texts: Path, tmp_path: 
     await_units(machines[0], base, 1)
     machines[1].process.terminate()
     assert [machine.wait() for machine in machines] == [INTERRUPTED, INTERRUPTED], machines[0].output
-    assert "interrupted: node 1 (127.0.0.1) was told to stop; what is done is kept" in machines[0].output
+    assert "interrupted: node 1 (127.0.0.1) was interrupted; what is done is kept" in machines[0].output
     assert units_done(base)
 
 

@@ -84,7 +84,7 @@ import sys
 from gpu_pipelines.errors import Interrupted, NodeLostError, NotFoundError, user_errors_end_the_step
 with user_errors_end_the_step():
     if sys.argv[1] == "stop":
-        raise Interrupted("node 0 was told to stop")
+        raise Interrupted("node 0 was interrupted")
     raise NotFoundError("There is no table.", "Name one.") from NodeLostError("error: node 1 is gone")
 """
 
@@ -98,8 +98,8 @@ def test_a_step_leaves_its_error_for_the_process_that_started_it(tmp_path: Path,
     left = left_error(file)
     if word == "stop":
         assert isinstance(left, Interrupted)
-        assert left.message == "node 0 was told to stop"
-        assert done.stderr.startswith("interrupted: node 0 was told to stop;")
+        assert left.message == "node 0 was interrupted"
+        assert done.stderr.startswith("interrupted: node 0 was interrupted;")
     else:
         assert isinstance(left, NotFoundError)
         assert isinstance(left.__cause__, NodeLostError)

@@ -173,7 +173,8 @@ IMPORTS = """
 import importlib, pkgutil
 import google.cloud.aiplatform
 import gpu_pipelines
-for package in ("artifacts", "components", "recipes", "registry"):
+steps = ("artifacts", "components", "data", "distributed", "evaluation", "registry", "tasks", "training")
+for package in steps:
     package = importlib.import_module(f"gpu_pipelines.{package}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if module.name.rsplit(".")[-1] not in ("component", "script_component", "readme", "catalog"):

@@ -71,7 +71,7 @@ def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[
         if what == "interrupted" and rank == "0" and not first.exists():
             first.parent.mkdir(parents=True)
             first.write_text("")
-            raise Interrupted("node 0 was told to stop")
+            raise Interrupted("node 0 was interrupted")
         if what == "lost" and rank == "1" and not first.exists():
             first.parent.mkdir(parents=True)
             first.write_text("")

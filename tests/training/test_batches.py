@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature, Split
-from gpu_pipelines.training.batches import TrainingBatches, validation_batches
-from gpu_pipelines.training.sample_order import SampleOrder
+from gpu_pipelines.training.batches import SampleOrder, TrainingBatches, validation_batches
 from gpu_pipelines.training.settings import TrainingSettings
 
 ROWS, BATCH = 103, 12

@@ -12,7 +12,7 @@ from trainings import entries, names, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.retention import superseded
+from gpu_pipelines.training.checkpointing import superseded
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 

@@ -180,7 +180,7 @@ def test_a_node_that_is_told_to_stop_ends_both_as_interrupted(network: Network, 
     assert all("saved" in node.output for node in nodes)
     ending = "; run the same command again to continue"
     assert f"interrupted: stopped by SIGTERM{ending}" in nodes[told].output
-    assert f"interrupted: node {told} ({ADDRESSES[told]}) was told to stop{ending}" in nodes[1 - told].output
+    assert f"interrupted: node {told} ({ADDRESSES[told]}) was interrupted{ending}" in nodes[1 - told].output
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from trainings import photos_dataset
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints, read_configuration
-from gpu_pipelines.training.machine_checks import build_problem
+from gpu_pipelines.training.local_devices import build_problem
 from gpu_pipelines.training.settings import TrainingSettings
 
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
@@ -39,7 +39,7 @@ def test_a_build_for_one_family_alone_fits_it() -> None:
 
 IN_SMALL_SHM = """
 import sys
-from gpu_pipelines.training.machine_checks import shared_memory_problem
+from gpu_pipelines.training.local_devices import shared_memory_problem
 print(shared_memory_problem(int(sys.argv[1])))
 """
 

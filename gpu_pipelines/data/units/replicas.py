@@ -23,7 +23,7 @@ class Replicas:
     Args:
         cluster: the machines.
         timing: how long to wait for a sign of life.
-        signalled: whether this machine was told to stop.
+        signalled: whether this machine was interrupted.
     """
 
     def __init__(self, cluster: Cluster, timing: Timing, signalled: Signalled) -> None:
@@ -45,7 +45,7 @@ class Replicas:
         """To be called again and again during the work.
 
         Raises:
-            Interrupted: this machine or another was told to stop.
+            Interrupted: this machine or another was interrupted.
             UserError: another has failed or vanished.
         """
         if self._signalled:
@@ -57,7 +57,7 @@ class Replicas:
         states = self._peers.states
         for rank, state in states.items():
             if state.state == nodes.INTERRUPTED:
-                raise Interrupted(f"{self._peers.name_of(rank)} was told to stop; what is done is kept")
+                raise Interrupted(f"{self._peers.name_of(rank)} was interrupted; what is done is kept")
         failures = [(state.distance, state.at, rank) for rank, state in states.items() if state.error]
         if failures:
             rank = min(failures)[-1]

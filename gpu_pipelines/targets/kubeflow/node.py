@@ -61,7 +61,7 @@ def run(exchange: Exchange, command: Sequence[str], silence: float) -> int:
 
 
 def _status_of(command: list[str], listener: Listener, error: Path) -> int:
-    """The exit status of a command; it is told to stop when this process is, or when nobody waits for it.
+    """The exit status of a command; it is interrupted when this process is, or when nobody waits for it.
 
     Args:
         command: the step.

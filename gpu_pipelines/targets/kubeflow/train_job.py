@@ -94,11 +94,11 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stoppe
         spec: what the TrainJob is made of.
         command: the step.
         jobs: where it is created.
-        stopped: whether this process was told to stop.
+        stopped: whether this process was interrupted.
 
     Raises:
         UserError: the step failed; with its own message where it has one.
-        Interrupted: it was told to stop, or its nodes were taken away too often.
+        Interrupted: it was interrupted, or its nodes were taken away too often.
     """
     document = executor_input_of(command)
     run = os.environ.get(RUN) or secrets.token_hex(8)

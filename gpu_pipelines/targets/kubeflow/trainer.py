@@ -171,7 +171,7 @@ class TrainJobs:
         if causes := [error for error in errors if not isinstance(root_of(error), NodeLostError)]:
             return Failure(min(causes, key=distance_from_cause), resumable=False)
         if INTERRUPTED in statuses.values():
-            return Failure(UserError("the training was told to stop and saved its state"), resumable=True)
+            return Failure(UserError("the training was interrupted and saved its state"), resumable=True)
         if errors or len(newest) < nodes:
             gone = NodeLostError(f"{nodes - len(newest)} of {nodes} pods are gone")
             return Failure(errors[0] if errors else gone, resumable=True)
@@ -296,7 +296,7 @@ def wait(jobs: TrainJobs, name: str, every: float, stopped: Signalled, say: Call
         jobs: where it is.
         name: its name.
         every: seconds between two looks.
-        stopped: whether this process was told to stop. An exception of a signal would be lost in the SDK, which catches
+        stopped: whether this process was interrupted. An exception of a signal would be lost in the SDK, which catches
             everything.
         say: takes a line.
 
@@ -305,7 +305,7 @@ def wait(jobs: TrainJobs, name: str, every: float, stopped: Signalled, say: Call
 
     Raises:
         UserError: the cluster could not be reached several times in a row.
-        Interrupted: this process was told to stop.
+        Interrupted: this process was interrupted.
     """
     last, misses = "", 0
     while True:
@@ -322,4 +322,4 @@ def wait(jobs: TrainJobs, name: str, every: float, stopped: Signalled, say: Call
         if state in ("Complete", "Failed"):
             return state
         if stopped.wait(every):
-            raise Interrupted("the step was told to stop, and its TrainJob is deleted")
+            raise Interrupted("the step was interrupted, and its TrainJob is deleted")

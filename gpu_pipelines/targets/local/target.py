@@ -204,6 +204,7 @@ def run_locally(
         return LocalRun("failed", log.steps)
     finally:
         del os.environ[ERROR_FILE]
+        error.unlink(missing_ok=True)
         if not reuse:
             _merge(own_cache, cache)
 

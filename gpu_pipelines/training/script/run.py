@@ -79,7 +79,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
 
     Raises:
         UserError: a setting is wrong, the script cannot be found, or it failed.
-        Interrupted: it was told to stop.
+        Interrupted: it was interrupted.
     """
     if problems := settings.problems():
         raise UserError.of_all(problems)
@@ -141,7 +141,7 @@ def run_with(launcher: str, arguments: list[str], own: dict[str, str], devices: 
 
     Raises:
         UserError: it failed, here or on another node.
-        Interrupted: it was told to stop.
+        Interrupted: it was interrupted.
     """
     if launcher == "torchrun":
         with _in_environment(own):

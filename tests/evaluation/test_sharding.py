@@ -14,12 +14,12 @@ from evaluations import numbers_dataset, settings_in, write_regressions
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation import spread
+from gpu_pipelines.evaluation import sharding
 from gpu_pipelines.evaluation.devices import evaluation_devices
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import RunnerSettings
-from gpu_pipelines.evaluation.spread import Piece, Pieces, Spread
+from gpu_pipelines.evaluation.sharding import RowShard, RowShards, ShardedRunner
 
 
 @pytest.fixture(scope="module")
@@ -33,48 +33,48 @@ def evaluate(numbers: Dataset, folder: Path, name: str, processes: int | None, *
     return evaluate_checkpoints(settings, numbers.directory, folder / name, best, processes)
 
 
-def finish_times(checkpoints: int, processes: int, pieces: int, swap: float = 0.1) -> list[float]:
-    """When each of several processes has nothing left to do, if a piece takes 1 and other weights `swap`."""
-    work = Pieces(checkpoints, pieces, 1)
+def finish_times(checkpoints: int, processes: int, shards: int, swap: float = 0.1) -> list[float]:
+    """When each of several processes has nothing left to do, if a shard takes 1 and other weights `swap`."""
+    work = RowShards(checkpoints, shards, 1)
     clock, last = [0.0] * processes, [None] * processes
     ended: list[float] = []
     while clock:
         now = min(range(len(clock)), key=lambda number: clock[number])
-        piece = work.take(last[now])
-        if piece is None:
+        shard = work.take(last[now])
+        if shard is None:
             ended.append(clock.pop(now))
             last.pop(now)
             continue
-        clock[now] += 1 + swap * (piece.source != last[now])
-        last[now] = piece.source  # type: ignore[call-overload]
+        clock[now] += 1 + swap * (shard.source != last[now])
+        last[now] = shard.source  # type: ignore[call-overload]
     return ended
 
 
 @pytest.mark.parametrize(("checkpoints", "processes"), [(10, 8), (3, 2), (1, 8), (8, 8), (2, 7), (17, 4)])
 def test_all_processes_finish_together(checkpoints: int, processes: int) -> None:
-    ended = finish_times(checkpoints, processes, pieces=4 * processes)
-    fair = checkpoints * 4  # pieces of each process
-    assert max(ended) - min(ended) <= 1.2, "no more than the last piece"
+    ended = finish_times(checkpoints, processes, shards=4 * processes)
+    fair = checkpoints * 4  # shards of each process
+    assert max(ended) - min(ended) <= 1.2, "no more than the last shard"
     assert max(ended) <= fair + 1.2 + 0.1 * (checkpoints / processes + 4), "weights are swapped hardly more than needed"
 
 
 def test_each_piece_is_taken_once_however_many_take() -> None:
-    pieces, taken = Pieces(5, 103, 10), []
+    shards, taken = RowShards(5, 103, 10), []
     lock = threading.Lock()
 
     def take_all() -> None:
         last = None
-        while (piece := pieces.take(last)) is not None:
-            last = piece.source
+        while (shard := shards.take(last)) is not None:
+            last = shard.source
             with lock:
-                taken.append(piece)
+                taken.append(shard)
 
     threads = [threading.Thread(target=take_all) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    wanted = [Piece(source, start, min(103, start + 10)) for source in range(5) for start in range(0, 103, 10)]
+    wanted = [RowShard(source, start, min(103, start + 10)) for source in range(5) for start in range(0, 103, 10)]
     assert sorted(taken) == wanted
 
 
@@ -123,11 +123,13 @@ def test_cpu_processes_are_started_when_there_is_enough_to_do(
         ModelSource("checkpoint", tmp_path / f"checkpoints/step-000000{number}0", str(number)) for number in (1, 2)
     ]
     training = {"model": "linear", "recipe": "evaluations:Regression"}
-    shared = Spread(RunnerSettings(numbers.directory, training, "", 4, apart=False), ["cpu", "cpu"], at_once=False)
+    shared = ShardedRunner(
+        RunnerSettings(numbers.directory, training, "", 4, apart=False), ["cpu", "cpu"], at_once=False
+    )
     found: dict[int, np.ndarray] = {}
     shared.predict(sources, "val", 30, lambda number, predicted: found.update({number: predicted}))
     assert shared.processes == 1
-    monkeypatch.setattr(spread, "WORTH_STARTING", 0.0)
+    monkeypatch.setattr(sharding, "WORTH_STARTING", 0.0)
     again: dict[int, np.ndarray] = {}
     shared.predict(sources, "val", 30, lambda number, predicted: again.update({number: predicted}))
     assert shared.processes == 2

@@ -1,6 +1,6 @@
 """Spreads rows and checkpoints over processes, so that all of them finish together.
 
-This process works too, on the first device. Each of the others has one device, builds the model once and takes pieces
+This process works too, on the first device. Each of the others has one device, builds the model once and takes shards
 of rows, as long as there are any of the checkpoint whose weights it has; then it takes the next checkpoint, and at the
 end it helps with one that another process has begun.
 """
@@ -22,13 +22,13 @@ from gpu_pipelines.errors import ProcessFailedError, UserError
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 
-#: Pieces that the rows of a split are cut into for each process.
-PIECES = 4
+#: Shards that the rows of a split are cut into for each process.
+SHARDS_OF_A_PROCESS = 4
 #: Seconds of work left that are worth starting CPU processes for, which takes them several seconds of all cores.
 WORTH_STARTING = 40.0
 
 
-class Piece(NamedTuple):
+class RowShard(NamedTuple):
     """Rows `start` to `stop` of a split, to be predicted by the model of a source."""
 
     source: int
@@ -36,27 +36,27 @@ class Piece(NamedTuple):
     stop: int
 
 
-class Pieces:
+class RowShards:
     """What is still to be done, shared by the threads that wait for the processes.
 
     Args:
         sources: number of models.
         rows: of the split.
-        size: rows of a piece, the last one of each source apart.
+        size: rows of a shard, the last one of each source apart.
     """
 
     def __init__(self, sources: int, rows: int, size: int) -> None:
         self._left = {
-            source: [Piece(source, start, min(rows, start + size)) for start in range(0, rows, size)]
+            source: [RowShard(source, start, min(rows, start + size)) for start in range(0, rows, size)]
             for source in range(sources)
         }
         self._begun: set[int] = set()
         self._lock = threading.Lock()
 
-    def take(self, last: int | None) -> Piece | None:
-        """The next piece for a process that has the model of source `last` in memory; None if there is none."""
+    def take(self, last: int | None) -> RowShard | None:
+        """The next shard for a process that has the model of source `last` in memory; None if there is none."""
         with self._lock:
-            left = {source: pieces for source, pieces in self._left.items() if pieces}
+            left = {source: shards for source, shards in self._left.items() if shards}
             if not left:
                 return None
             if last not in left:
@@ -73,12 +73,12 @@ class Pieces:
 
     @property
     def left(self) -> int:
-        """Number of pieces that nobody has taken."""
+        """Number of shards that nobody has taken."""
         with self._lock:
-            return sum(len(pieces) for pieces in self._left.values())
+            return sum(len(shards) for shards in self._left.values())
 
 
-class Spread:
+class ShardedRunner:
     """Runs models over rows in several processes.
 
     Args:
@@ -98,7 +98,7 @@ class Spread:
         self.runner = Runner(settings, self._devices[0])
 
     def close(self) -> None:
-        """Ends the processes that were started, each after the piece that it is at."""
+        """Ends the processes that were started, each after the shard that it is at."""
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -125,13 +125,13 @@ class Spread:
         Raises:
             UserError: a model cannot be loaded, or a process was killed.
         """
-        job = _Job(sources, split, rows, self._piece_size(rows))
+        job = _Job(sources, split, rows, self._shard_size(rows))
         threads = [self._waiting_thread(number, job) for number in range(len(self._pools))]
-        while (piece := job.pieces.take(job.last)) is not None and job.error is None:
+        while (shard := job.shards.take(job.last)) is not None and job.error is None:
             started = time.monotonic()
-            job.last = piece.source
+            job.last = shard.source
             try:
-                job.add(piece, self.runner.predict(sources[piece.source], split, piece.start, piece.stop))
+                job.add(shard, self.runner.predict(sources[shard.source], split, shard.start, shard.stop))
             except UserError as error:  # the others stop first: after a champion that fails, the work goes on
                 job.fail(error)
                 break
@@ -145,15 +145,15 @@ class Spread:
             raise job.error
         job.report(done)
 
-    def _piece_size(self, rows: int) -> int:
-        """Whole batches, so that each row is predicted in the same batch however the rows are spread."""
+    def _shard_size(self, rows: int) -> int:
+        """Whole batches, so that each row is predicted in the same batch however the rows are sharded."""
         batch = self._settings.rows_per_batch
         if len(self._devices) == 1:
             return rows
-        return -(-max(1, rows // (PIECES * len(self._devices))) // batch) * batch
+        return -(-max(1, rows // (SHARDS_OF_A_PROCESS * len(self._devices))) // batch) * batch
 
     def _worth_starting(self, job: _Job, took: float) -> bool:
-        return len(self._devices) > 1 and job.pieces.left * took > WORTH_STARTING
+        return len(self._devices) > 1 and job.shards.left * took > WORTH_STARTING
 
     def _start_others(self) -> None:
         if self._devices[0] == "cpu":
@@ -172,51 +172,51 @@ class Spread:
         return thread
 
     def _wait_for(self, number: int, job: _Job) -> None:
-        """Gives pieces to one process, one after the other, and notes how that fails."""
+        """Gives shards to one process, one after the other, and notes how that fails."""
         device = self._devices[number + 1]
         try:
             with killed_is_said(f"The process that evaluates on {device}"):
-                self._give_pieces(number, job)
+                self._give_shards(number, job)
         except UserError as error:
             job.fail(error)
         except Exception as error:  # whatever the model raises there: out of memory, a broken GPU
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             job.fail(ProcessFailedError(f"The evaluation on {device} failed: {type(error).__name__}: {first}"))
 
-    def _give_pieces(self, number: int, job: _Job) -> None:
+    def _give_shards(self, number: int, job: _Job) -> None:
         last = None
         # A process that is not ready when all is done is not waited for.
         while not wait([self._ready[number]], timeout=0.05).done:
-            if not job.pieces.left:
+            if not job.shards.left:
                 return
         self._ready[number].result()
-        while (piece := job.pieces.take(last)) is not None:
-            last = piece.source
-            work = self._pools[number].submit(_predict, job.sources[last], job.split, piece.start, piece.stop)
-            job.add(piece, work.result())
+        while (shard := job.shards.take(last)) is not None:
+            last = shard.source
+            work = self._pools[number].submit(_predict, job.sources[last], job.split, shard.start, shard.stop)
+            job.add(shard, work.result())
 
 
 class _Job:
-    """One call of `Spread.predict`: what is to do and what is done."""
+    """One call of `ShardedRunner.predict`: what is to do and what is done."""
 
     def __init__(self, sources: Sequence[ModelSource], split: str, rows: int, size: int) -> None:
         self.sources = sources
         self.split = split
-        self.pieces = Pieces(len(sources), rows, size)
+        self.shards = RowShards(len(sources), rows, size)
         self.last: int | None = None
         self.error: UserError | None = None
         self._wanted = len(range(0, rows, size))
         self._found: dict[int, dict[int, np.ndarray]] = {source: {} for source in range(len(sources))}
         self._lock = threading.Lock()
 
-    def add(self, piece: Piece, predicted: np.ndarray) -> None:
+    def add(self, shard: RowShard, predicted: np.ndarray) -> None:
         with self._lock:
-            self._found[piece.source][piece.start] = predicted
+            self._found[shard.source][shard.start] = predicted
 
     def fail(self, error: UserError) -> None:
         with self._lock:
             self.error = self.error or error
-        self.pieces.stop()
+        self.shards.stop()
 
     def report(self, done: Callable[[int, np.ndarray], None]) -> None:
         """Gives away the predictions of the sources that have all of them, in order of the sources."""
