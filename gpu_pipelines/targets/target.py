@@ -9,7 +9,7 @@ from gpu_pipelines import __version__
 from gpu_pipelines.accelerators import AcceleratorPlan
 
 if TYPE_CHECKING:
-    from gpu_pipelines.dag.parameters import Parameter
+    from gpu_pipelines.component_interface.parameter import Parameter
 
 # The image that all steps run in where they run in containers.
 STEPS_IMAGE = f"gpu-pipelines/steps:{__version__}"

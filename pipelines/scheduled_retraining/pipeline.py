@@ -7,8 +7,9 @@ from typing import Any
 from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.components.data_watch.component import check_for_new_data
-from gpu_pipelines.dag.parameters import Parameter, inputs_from, with_parameters
+from gpu_pipelines.dag.parameters import inputs_from, with_parameters
 from gpu_pipelines.dag.scheduled_retraining import (
     problems,
     problems_here,
@@ -23,10 +24,9 @@ from gpu_pipelines.targets.target import Target
 __all__ = ["build", "problems", "problems_here", "problems_on_kubeflow", "problems_on_vertex", "state_here"]
 
 _NOTIFY = Parameter(
-    list,
-    None,
-    "One to three e-mail addresses that are told how each run ended: succeeded or failed, and where it is.",
-    required=True,
+    "List",
+    optional=False,
+    text="One to three e-mail addresses that are told how each run ended: succeeded or failed, and where it is.",
 )
 #: The components, by the output of `check_request` with those of their parameters that are fields of `advanced`.
 STEPS = {**TRAINING_STEPS, "watch": check_for_new_data}

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, cast
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.dag.parameters import Parameter
+from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
@@ -168,10 +168,10 @@ class VertexTarget:
 
 
 _IMAGE = Parameter(
-    str,
-    None,
-    "Image that the steps run in, in a registry that the service account can read; docs/images.md says how to make it.",
-    required=True,
+    "String",
+    optional=False,
+    text="Image that the steps run in, in a registry that the service account can read; docs/images.md says how to "
+    "make it.",
 )
 
 
