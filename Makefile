@@ -86,7 +86,7 @@ docs: $(VENV)/.steps
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.steps: $(VENV)/bin/python setup.cfg constraints.txt
+$(VENV)/.steps: $(VENV)/bin/python setup.cfg setup.py constraints.txt
 	$(PIP) --editable '.[steps]'
 	touch $@
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from gpu_pipelines.accelerators.catalog import Catalog, Gpu, MachineType
+from gpu_pipelines.accelerators.catalog.records import ANY_PYTORCH
 from gpu_pipelines.accelerators.placement import located, zones_of
 
 
@@ -66,7 +67,7 @@ def _of_software(gpu: Gpu, machine: MachineType) -> list[Caution]:
         found.append(
             Caution("cuda", f"CUDA {gpu.last_cuda} is the last that runs on {gpu.name}. PyTorch: {gpu.pytorch}.")
         )
-    elif "cuda 12.8" in gpu.pytorch.lower():
+    elif gpu.pytorch != ANY_PYTORCH:
         found.append(Caution("cuda", f"{gpu.name} needs {gpu.pytorch}."))
     if machine.host_architecture != "amd64":
         found.append(Caution("arm64", f"{machine.name} has ARM64 hosts: the image must be built for linux/arm64."))

@@ -134,13 +134,13 @@ def price_in(
 ) -> RegionPrice | None:
     """The price of machines with their GPUs in a region; None if none is known.
 
-    An N1 machine is the sum of its vCPUs, its memory and the GPUs attached to it, if any; every other machine has one
-    price.
+    A machine that GPUs are attached to is the sum of its vCPUs, its memory and those GPUs, if any; every other machine
+    has one price.
     """
-    if machine.family == "n1":
+    if machine.attached:
         parts = [
-            (catalog.prices.get(("n1", "vcpu", region)), float(machine.vcpus)),
-            (catalog.prices.get(("n1", "memory_gb", region)), machine.memory_gb),
+            (catalog.prices.get((machine.family, "vcpu", region)), float(machine.vcpus)),
+            (catalog.prices.get((machine.family, "memory_gb", region)), machine.memory_gb),
         ]
         parts += [(catalog.prices.get((gpu.name, "gpu", region)), float(count))] if gpu else []
     else:

@@ -12,9 +12,5 @@ def catalog_names(device_name: str) -> list[str]:
         device_name: as `nvidia-smi` and PyTorch give it, such as "NVIDIA H100 80GB HBM3".
     """
     words = set(device_name.lower().replace("-", " ").split())
-    return [name for name in load_catalog().gpus if _model_of(name) <= words]
-
-
-def _model_of(name: str) -> set[str]:
-    """The words of a GPU's name without the size of its memory or its machine, which do not change its peak."""
-    return {word for word in name.split("-") if word != "mega" and not word.endswith("gb")}
+    gpus = load_catalog().gpus.values()
+    return [gpu.name for gpu in gpus if set(gpu.device_name.lower().split()) <= words]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gpu_pipelines.accelerators.catalog import Catalog, MachineType
-from gpu_pipelines.accelerators.catalog.loader import N1_GPUS
 from gpu_pipelines.accelerators.placement import usable_regions
 from gpu_pipelines.accelerators.request import STRATEGIES
 
@@ -79,7 +78,7 @@ def _software(catalog: Catalog) -> str:
 
 
 def _machines(catalog: Catalog) -> str:
-    machines = [machine for machine in catalog.machine_types.values() if machine.family != "n1"]
+    machines = [machine for machine in catalog.machine_types.values() if not machine.attached]
     rows = [[*_carried(machine), *_size(machine), *_bought(machine)] for machine in machines]
     header = ["machine type", "GPUs", "vCPUs", "GB", "local SSD GB", "Gbit/s", *STRATEGIES, "boot disk"]
     return _table(header, rows)
@@ -99,23 +98,26 @@ def _bought(machine: MachineType) -> list[str]:
     return [*(machine.offered(strategy) for strategy in STRATEGIES), f"{machine.boot_disk}{mark}"]
 
 
-def _n1(catalog: Catalog) -> str:
+def _attached(catalog: Catalog) -> str:
+    machines = [machine for machine in catalog.machine_types.values() if machine.attached]
+    gpus = list(dict.fromkeys(gpu for machine in machines for gpu in machine.gpu_counts))
     rows = [
         [
             f"`{machine.name}`",
             str(machine.vcpus),
             f"{machine.memory_gb:g}",
-            *(", ".join(map(str, machine.gpu_counts.get(gpu, ()))) for gpu in N1_GPUS),
+            *(", ".join(map(str, machine.gpu_counts.get(gpu, ()))) for gpu in gpus),
         ]
-        for machine in catalog.machine_types.values()
-        if machine.family == "n1"
+        for machine in machines
     ]
-    return _table(["machine type", "vCPUs", "GB", *N1_GPUS], rows)
+    return _table(["machine type", "vCPUs", "GB", *gpus], rows)
 
 
 def _regions(catalog: Catalog) -> str:
     offered = {gpu: set(usable_regions(catalog, gpu, catalog.machines_with(gpu))) for gpu in catalog.gpus}
-    shown = [gpu for gpu in catalog.gpus.values() if offered[gpu.name] and gpu.name != "p100"]
+    # The day of the facts, and not today: the page must not change by itself.
+    day = max(source.as_of for source in catalog.sources.values() if source.as_of)
+    shown = [gpu for gpu in catalog.gpus.values() if offered[gpu.name] and not gpu.has_ended(day)]
     rows = [
         [f"`{region}`", catalog.regions[region].place, *("●" if region in offered[gpu.name] else "" for gpu in shown)]
         for region in sorted(catalog.regions)
@@ -144,7 +146,7 @@ TABLES: dict[str, Callable[[Catalog], str]] = {
     "gpus": _gpus,
     "software": _software,
     "machines": _machines,
-    "n1": _n1,
+    "n1": _attached,
     "regions": _regions,
     "elsewhere": _elsewhere,
     "sources": _sources,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_pipelines.accelerators.catalog import Catalog, Gpu
-from gpu_pipelines.accelerators.cost import RegionPrice, estimate_cost
+from gpu_pipelines.accelerators.cost import RegionPrice, estimate_cost, price_in
 from gpu_pipelines.accelerators.memory_estimate import USABLE, MemoryEstimate, estimate_memory
 from gpu_pipelines.accelerators.plan import AcceleratorPlan
 from gpu_pipelines.accelerators.time_estimate import (
@@ -174,12 +174,8 @@ def option_of(
 
 def _other_steps_usd(catalog: Catalog, region: str) -> float:
     """What the machines of the other steps cost; nothing where the region has no price for them."""
-    machine = catalog.machine_types[OTHER_STEPS_MACHINE]
-    parts = (
-        (catalog.prices.get(("n1", "vcpu", region)), machine.vcpus),
-        (catalog.prices.get(("n1", "memory_gb", region)), machine.memory_gb),
-    )
-    return OTHER_STEPS_HOURS * sum((price.on_demand or 0.0) * amount for price, amount in parts if price)
+    price = price_in(catalog, None, 0, catalog.machine_types[OTHER_STEPS_MACHINE], region)
+    return OTHER_STEPS_HOURS * (price.on_demand or 0.0) if price else 0.0
 
 
 def _estimated(option: Option, gpu: Gpu, workload: Workload, wishes: Wishes) -> Option:

@@ -144,6 +144,11 @@ class AcceleratorPlan:
         }
 
     @property
+    def network_gbps(self) -> int | None:
+        """Network bandwidth of one machine with its GPUs, Gbit/s; None where it is not known."""
+        return self.machine.network_with(self.gpu.name, self.count) if self.machine and self.gpu else None
+
+    @property
     def max_hours(self) -> float | None:
         """The longest the strategy lets a job run, hours; None where only the job's own timeout ends it."""
         return FLEX_START_MAX_HOURS if self.strategy == "flex-start" else None
@@ -175,7 +180,7 @@ class AcceleratorPlan:
             "memory_gb": machine.memory_gb if machine else None,
             "gpu_memory_gb": gpu.memory_gb if gpu else None,
             "local_ssd_gb": machine.local_ssd_gb if machine else None,
-            "network_gbps": machine.network_gbps if machine else None,
+            "network_gbps": self.network_gbps,
             "host_architecture": machine.host_architecture if machine else None,
             "boot_disk_type": self.boot_disk_type,
             "strategy": self.strategy,

@@ -137,7 +137,7 @@ def estimate_time(
     moved = micro_steps * _passed_bytes(workload, precision) + steps * 2e9 * (memory.gradients + memory.optimizer)
     within = exchanges * exchanged_bytes(workload, precision, per_node, memory.parallelism)
     between = exchanges * exchanged_bytes(workload, precision, nodes, memory.parallelism)
-    gbps = machine.network_gbps if machine else None
+    gbps = machine.network_with(gpu.name, per_node) if machine else None
     seconds = {
         "computation": workload.total_samples * flops_per_sample(workload) / (gpus * peak * 1e12 * mfu),
         "memory": moved / (gpu.memory_bandwidth_gb_s * 1e9),

@@ -26,7 +26,11 @@ _READ_AHEAD = 8 << 20
 _UNAVAILABLE = (408, 429, 500, 502, 503, 504)
 
 
-class NoSuchStorageError(UserError):
+class StorageError(UserError):
+    """A storage does not answer, or not to this account; nothing is said of what it holds."""
+
+
+class NoSuchStorageError(StorageError):
     """A URI of a storage that nothing installed reads."""
 
 
@@ -71,7 +75,7 @@ def as_user_errors(uri: str, done: str) -> Iterator[None]:
         raise
     except Exception as error:  # Credentials, permissions, network: each client library has exceptions of its own.
         why, remedy = _explained(error)
-        raise UserError(f"{uri} cannot be {done}: {why}", remedy) from None
+        raise StorageError(f"{uri} cannot be {done}: {why}", remedy) from None
 
 
 def _explained(error: Exception) -> tuple[str, str]:
@@ -128,6 +132,22 @@ def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:
         for name, info in sorted(found.items())
         if info["type"] == "file" and not name.endswith("/")
     }
+
+
+def folders_in(uri: str) -> list[str]:
+    """The names of the folders right in a folder, hidden ones aside; none where there is no such folder.
+
+    Raises:
+        UserError: the storage cannot be listed.
+    """
+    files, path = connected(uri)
+    with as_user_errors(uri, "listed"):
+        try:
+            found = files.ls(path.rstrip("/"), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    names = [info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory"]
+    return [name for name in names if not name.startswith(".")]
 
 
 def read_remote(uri: str, most: int | None = None) -> bytes:

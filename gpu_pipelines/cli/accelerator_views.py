@@ -398,22 +398,24 @@ def _draw_memory(option: dict[str, Any]) -> None:
 
 def draw_quota(report: dict[str, Any]) -> None:
     """Prints a quota report."""
-    print(f"{report['metric']}: {report['needed']} needed in {report['project']}")
+    print(wrapped(f"{report['metric']}: {report['needed']} needed in {report['project']}", then="  "))
     for region in report["regions"]:
         limit = "no limit" if region["limit"] < 0 else str(region["limit"])
         print(f"  {region['region']:<24} {limit:>8}  {'enough' if region['enough'] else 'not enough'}")
     if not report["enough"]:
-        print(f"Ask for more: {report['console']}\n  {report['command']}")
+        print(wrapped(f"Ask for more: {report['console']}", then="  ") + f"\n  {report['command']}")
 
 
 def draw_refreshed(result: dict[str, Any]) -> None:
     """Prints what a refresh wrote."""
-    print(
+    told = (
         f"{result['directory']}: {result['prices_read']} prices read, {result['prices_kept']} kept as they were, "
         f"{result['availability_read']} places of GPUs."
     )
+    print(wrapped(told, then="  "))
     if result["unknown_regions"]:
-        print(f"Left out, for regions.csv does not have them: {', '.join(result['unknown_regions'])}.")
+        unknown = ", ".join(result["unknown_regions"])
+        print(wrapped(f"Left out, for regions.csv does not have them: {unknown}.", then="  "))
 
 
 def _usd(value: float | None) -> str:

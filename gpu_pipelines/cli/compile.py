@@ -180,12 +180,12 @@ def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
     from gpu_pipelines.targets.compiled import compiled
     from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
     from gpu_pipelines.targets.local.target import compiled_for_here
-    from gpu_pipelines.targets.vertex.compiled import MOST_USED, PUBLISHED, compiled_for_vertex, file_of
+    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, file_of, published
     from gpu_pipelines.tasks.tasks import TASKS
 
     files = {f"{name}/local/cpu-2.yaml": compiled_for_here(name, plan("cpu:2")) for name in PIPELINES}
-    wanted = [("train_evaluate_upload", request, task) for request in PUBLISHED for task in TASKS]
-    wanted += [("scheduled_retraining", request, "") for request in MOST_USED]
+    wanted = [("train_evaluate_upload", request, task) for request in published() for task in TASKS]
+    wanted += [("scheduled_retraining", request, "") for request in published(most_used=True)]
     for name, request, task in wanted:
         planned = plan_request(request)
         place = f"{task}/{file_of(planned)}" if task else file_of(planned)

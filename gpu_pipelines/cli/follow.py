@@ -58,7 +58,7 @@ def cancel(
 
         settings = options.kubeflow_settings(kubeflow_host, kubeflow_namespace)
         kubeflow_runs.terminate(job, settings)
-        print(f"asked to cancel {job}: {kubeflow_runs.run_page(job, settings)}")
+        print(f"asked to cancel {job}\nconsole: {kubeflow_runs.run_page(job, settings)}")
         return
     from gpu_pipelines.targets.vertex import pipelines as vertex_pipelines
     from gpu_pipelines.targets.vertex.console import run_page
@@ -66,7 +66,7 @@ def cancel(
     settings = vertex_pipelines.settings_of(job, _settings(project, region))
     name = vertex_pipelines.full_name(job, settings)
     vertex_pipelines.cancel(name, settings)
-    print(f"asked to cancel {name.rpartition('/')[2]}: {run_page(name)}")
+    print(f"asked to cancel {name.rpartition('/')[2]}\nconsole: {run_page(name)}")
 
 
 def _settings(project: str | None, region: str | None) -> ProjectSettings:

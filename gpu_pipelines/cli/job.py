@@ -175,7 +175,7 @@ def cancel(job: Job, project: options.Project = None, region: options.Region = N
 
     name, settings = _named(job, project, region)
     cancel_job(name, settings)
-    print(f"asked to cancel {name.rpartition('/')[2]}: {custom_job_page(name)}")
+    print(f"asked to cancel {name.rpartition('/')[2]}\nconsole: {custom_job_page(name)}")
 
 
 def _named(job: str, project: str | None, region: str | None) -> tuple[str, ProjectSettings]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_pipelines.cli.application import Application
-from gpu_pipelines.cli.tables import Column, Table
+from gpu_pipelines.cli.tables import Column, Table, wrapped
 
 app = Application(help="Look at registered models and move their aliases.")
 
@@ -117,8 +117,13 @@ def deploy(
         raise UserError(f"{registry} is not a registry of Vertex AI.", "Give --registry vertex://PROJECT/REGION.")
     opened = open_registry(registry)
     name, _, reference = model.partition("@")
-    deployed = EndpointDeployer(opened.settings).deploy(opened.version(name, reference or "champion"), request)  # type: ignore[attr-defined]
-    print(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
+    deployer = EndpointDeployer(opened.settings, _say)  # type: ignore[attr-defined]
+    deployed = deployer.deploy(opened.version(name, reference or "champion"), request)
+    _say(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
+
+
+def _say(text: str) -> None:
+    print(wrapped(text, then="  "), flush=True)
 
 
 def existing_registry(uri: str) -> Any:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.cli.data_check import require_usable_data
 from gpu_pipelines.cli.kubeflow_request import checked_arguments, kubeflow_pipeline
-from gpu_pipelines.cli.vertex_request import JobFlags
+from gpu_pipelines.cli.vertex_request import JobFlags, require_settings
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
@@ -48,7 +49,7 @@ def run_on_kubeflow(
     """
     from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, RunRequest, new_run_name, run_page, submit
 
-    settings.require("kubeflow_host")
+    require_settings(pipeline, flags, settings, "kubeflow_host", target="Kubeflow")
     compiled = kubeflow_pipeline(pipeline, flags, settings)
     request = RunRequest(
         name=new_run_name(compiled.name),
@@ -59,6 +60,7 @@ def run_on_kubeflow(
         service_account=settings.kubeflow_service_account,
         cache=cache,
     )
+    require_usable_data(compiled.spec, request.arguments)
     if dry_run:
         url = f"{str(settings.kubeflow_host).rstrip('/')}/apis/v2beta1/runs"
         print(json.dumps({"method": "POST", "url": url, "body": request.to_json()}, indent=2, ensure_ascii=False))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.cli.arguments import given_values
+from gpu_pipelines.cli.data_check import require_usable_data
 from gpu_pipelines.cli.job_options import RUNS
 from gpu_pipelines.cli.trial_record import FILE, hours_by_trial
 from gpu_pipelines.cli.vertex_request import (
@@ -64,6 +65,7 @@ def run_on_vertex(
     given = given_values(assignments, file)
     compiled = compiled_pipeline(pipeline, flags, settings, given)
     arguments = checked_arguments(compiled.spec, assignments, file, of_the_project(compiled.spec, settings))
+    require_usable_data(compiled.spec, arguments)
     if flags.accelerator and (hours := _hours_by_trial(compiled, flags, arguments)):
         compiled = compiled_pipeline(pipeline, flags, settings, given, hours)
     request = PipelineRequest(

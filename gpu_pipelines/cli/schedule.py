@@ -338,6 +338,7 @@ def _job(
     cache: bool | None,
 ) -> dict[str, Any]:
     """What each run is, checked against the version's own file."""
+    from gpu_pipelines.cli.data_check import warn_of_data
     from gpu_pipelines.cli.vertex_request import checked_arguments, of_the_project, show_cost
     from gpu_pipelines.targets.vertex.machines import machines_of
     from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
@@ -346,6 +347,7 @@ def _job(
     spec = parsed_spec(PipelineRepository(version.repository).text(version), version.address)
     machines = machines_of(spec, settings.region)
     arguments = checked_arguments(spec, assignments, file, of_the_project(spec, settings))
+    warn_of_data(spec, arguments)
     show_cost(machines, settings.region)
     return pipeline_job(spec, arguments, settings, cache=cache, template=version.address)
 
@@ -354,6 +356,7 @@ def _changed_job(
     before: dict[str, Any], version: PipelineVersion | None, assignments: Sequence[str], file: Path | None
 ) -> dict[str, Any]:
     """What each run is from now on: with another version, other parameters, or both; all else stays."""
+    from gpu_pipelines.cli.data_check import warn_of_data
     from gpu_pipelines.cli.vertex_request import checked_arguments
     from gpu_pipelines.targets.vertex.pipelines import parsed_spec
     from gpu_pipelines.targets.vertex.repository import PipelineRepository
@@ -364,6 +367,7 @@ def _changed_job(
         template = version.address
     values = before["runtimeConfig"].get("parameterValues", {})
     arguments = checked_arguments(spec, assignments, file, values)
+    warn_of_data(spec, arguments)
     runtime = {**before["runtimeConfig"], "parameterValues": {n: v for n, v in arguments.items() if v is not None}}
     job = {**before, "pipelineSpec": spec, "runtimeConfig": runtime}
     return {**job, "templateUri": template} if template else job

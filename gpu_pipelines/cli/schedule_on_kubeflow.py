@@ -88,6 +88,7 @@ def create(
     Raises:
         UserError: lists what is wrong with the request; or the service refuses it.
     """
+    from gpu_pipelines.cli.data_check import warn_of_data
     from gpu_pipelines.cli.kubeflow_request import checked_arguments
     from gpu_pipelines.cli.schedule import require_runs, time_of
     from gpu_pipelines.targets.cron import parse_cron
@@ -114,6 +115,7 @@ def create(
         pipeline_root=settings.pipeline_root,
         service_account=settings.kubeflow_service_account,
     )
+    warn_of_data(version.spec, request.arguments)
     if dry_run:
         url = f"{str(settings.kubeflow_host).rstrip('/')}/apis/v2beta1/recurringruns"
         print(json.dumps({"method": "POST", "url": url, "body": request.to_json()}, indent=2, ensure_ascii=False))

@@ -119,14 +119,14 @@ class Table:
             self._print_row(console, cells, widths, style)
             if below is not None and cells[below]:
                 _print_line(console, wrapped(cells[below], _BELOW, width=console.width), style)
-        left_out = [heading for place, heading in enumerate(headings) if place not in shown]
+        left_out = [heading for place, heading in enumerate(headings) if heading and place not in shown]
         if left_out:
             told = f"Too narrow for: {', '.join(left_out)}. A wider terminal shows them."
             _print_line(console, wrapped(told, width=console.width), "dim")
 
     def _fitting(self, width: int) -> list[int]:
-        """The places of the columns that are shown."""
-        shown = list(range(len(self._columns)))
+        """The places of the columns that are shown: those with anything in them, as far as there is place."""
+        shown = [place for place in range(len(self._columns)) if self._full_width(place)]
         for place in sorted((p for p in shown if self._columns[p].spare), key=lambda p: -self._columns[p].spare):
             if self._least_width(shown) <= width:
                 break

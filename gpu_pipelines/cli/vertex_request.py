@@ -121,7 +121,9 @@ def no_accelerator(target: str) -> str:
     )
 
 
-def require_settings(what: str, flags: JobFlags, settings: ProjectSettings, *names: str) -> None:
+def require_settings(
+    what: str, flags: JobFlags, settings: ProjectSettings, *names: str, target: str = "Vertex AI"
+) -> None:
     """Checks that all is given that a command needs, so that nobody is sent from one missing setting to the next.
 
     Args:
@@ -129,6 +131,7 @@ def require_settings(what: str, flags: JobFlags, settings: ProjectSettings, *nam
         flags: the accelerator.
         settings: those of the project.
         names: of the settings that the command itself needs.
+        target: its name, for people.
 
     Raises:
         UserError: lists all that is missing.
@@ -139,7 +142,7 @@ def require_settings(what: str, flags: JobFlags, settings: ProjectSettings, *nam
     needed = [*names, "image"] if is_name else names
     missing = [how_to_give(name) for name in needed if not getattr(settings, name)]
     if is_name and not flags.accelerator:
-        missing.append(no_accelerator("Vertex AI"))
+        missing.append(no_accelerator(target))
     if missing:
         raise UserError.of_all(missing)
 

@@ -12,6 +12,7 @@ import typer
 
 from gpu_pipelines.cli import job_options as options
 from gpu_pipelines.cli.application import Application
+from gpu_pipelines.cli.tables import width_of, wrapped
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 
 if TYPE_CHECKING:
@@ -148,10 +149,11 @@ def create(
     from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 
     vm, plan = _requested(locals())
-    print(f"{told_plan(plan)}\n{told_cost(plan)}", file=sys.stderr)
+    _tell(told_plan(plan))
+    _tell(told_cost(plan))
     _warn(vm, plan)
     try:
-        created = create_vm(vm, lambda line: print(line, file=sys.stderr, flush=True))
+        created = create_vm(vm, _tell)
     except CreationError as error:
         print(f"{ERROR_PREFIX}{error}", file=sys.stderr)
         raise typer.Exit(RUN_FAILED) from None
@@ -244,4 +246,8 @@ def _warn(vm: VirtualMachine, plan: AcceleratorPlan) -> None:
     # Quotas, regions and offers of Vertex AI do not apply to Compute Engine.
     of_machine = [caution.message for caution in plan.warnings if not caution.of_vertex]
     for message in dict.fromkeys([*of_machine, *vm.warnings]):
-        print(f"warning: {message}", file=sys.stderr)
+        _tell(f"warning: {message}")
+
+
+def _tell(text: str) -> None:
+    print(wrapped(text, then="  ", width=width_of(sys.stderr)), file=sys.stderr, flush=True)

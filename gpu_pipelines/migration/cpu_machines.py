@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from gpu_pipelines.accelerators.catalog import Catalog
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.migration.legacy_machines import LEGACY_MACHINES
@@ -16,8 +14,6 @@ _TOO_SMALL = {
     "n1-highcpu-4": (4, 3.6),
     "n1-highcpu-8": (8, 7.2),
 }
-#: Families without GPUs that custom training takes (page on configuring compute resources); their sizes are left to it.
-_OTHER_FAMILIES = re.compile(r"((e2|n2)-(standard|highmem|highcpu)|c2-standard|m1-(ultramem|megamem))-[0-9]{1,3}")
 
 
 def cpu_machine(name: str, where: str, catalog: Catalog) -> tuple[str, str]:
@@ -33,21 +29,16 @@ def cpu_machine(name: str, where: str, catalog: Catalog) -> tuple[str, str]:
     """
     if name in _TOO_SMALL:
         return _smallest_with(name, catalog)
-    known = catalog.machine_types.get(name)
-    if (known is not None and known.family == "n1") or _OTHER_FAMILIES.fullmatch(name):
+    if catalog.takes_without_gpus(name):
         return name, ""
-    names = [*LEGACY_MACHINES, *(each for each, machine in catalog.machine_types.items() if machine.family == "n1")]
+    names = [*LEGACY_MACHINES, *(each for each, machine in catalog.machine_types.items() if machine.attached)]
     raise UserError(f"{where} is {name[:60]!r}, which AI Platform Training did not have. {nearest(name, names)}")
 
 
 def _smallest_with(name: str, catalog: Catalog) -> tuple[str, str]:
     vcpus, memory_gb = _TOO_SMALL[name]
     machines = sorted(
-        (
-            m
-            for m in catalog.machine_types.values()
-            if m.family == "n1" and m.vcpus >= vcpus and m.memory_gb >= memory_gb
-        ),
+        (m for m in catalog.machine_types.values() if m.attached and m.vcpus >= vcpus and m.memory_gb >= memory_gb),
         key=lambda machine: (machine.vcpus, machine.memory_gb),
     )
     chosen = machines[0]

@@ -169,8 +169,7 @@ def _hint(word: str) -> str:
 
 
 def _file_and_name(words: list[str], values: Mapping[str, Any], problems: list[str]) -> tuple[Path | None, str | None]:
-    # os.path takes a name that no file can have for no file, where pathlib raises.
-    files = [word for word in words if word.lower().endswith(_FILE_SUFFIXES) or os.path.isfile(word)]  # noqa: PTH113
+    files = [word for word in words if _is_file(word)]
     names = [word for word in words if word not in files]
     if "--config" in values:
         files.append(values["--config"])
@@ -181,6 +180,12 @@ def _file_and_name(words: list[str], values: Mapping[str, Any], problems: list[s
     if len(names) > 1:
         problems.append(f"A job has one name, not {', '.join(name[:60] for name in names[:4])}.")
     return (Path(files[0]) if files else None), (names[0] if names else None)
+
+
+def _is_file(word: str) -> bool:
+    """Whether a word is a file, a device or a pipe rather than the name of a job, in which there are no slashes."""
+    # os.path takes a name that no file can have for no file, where pathlib raises.
+    return word.lower().endswith(_FILE_SUFFIXES) or "/" in word or os.path.isfile(word)  # noqa: PTH113
 
 
 def _document(values: Mapping[str, Any], name: str | None, problems: list[str]) -> dict[str, Any]:

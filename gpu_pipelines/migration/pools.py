@@ -104,7 +104,7 @@ def _pool(role: str, replicas: Replicas, config: Mapping[str, Any], conditions: 
     name, accelerator = _expanded(role, replicas, notes)
     catalog = conditions.catalog
     machine = catalog.machine_types.get(name)
-    if accelerator is None and machine is not None and machine.family in FAMILIES and machine.family != "n1":
+    if accelerator is None and machine is not None and machine.family in FAMILIES and not machine.attached:
         gpu, counts = next(iter(machine.gpu_counts.items()))
         accelerator = (catalog.gpus[gpu].enum, counts[0])
         notes.changed(f"{role}Type", f"{name} has {counts[0]} × {gpu} in it, which Vertex AI wants said.")

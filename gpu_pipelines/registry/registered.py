@@ -84,10 +84,12 @@ class RegisteredVersion:
 
     def _require_undamaged(self, place: str) -> None:
         if what := self._damage(place):
+            # Of a version that is champion and challenger, what is served and compared with is the champion.
+            alias = CHAMPION if CHAMPION in self.aliases else next(iter(self.aliases), CHAMPION)
             raise DamagedVersionError(
                 f"Version {self.number} of {self.name!r} in {self.place} is damaged: {what}.",
                 "Restore the file from a copy, or let the alias name another version: gpu-pipelines models alias "
-                f"{self.name} {self.aliases[0] if self.aliases else CHAMPION} NUMBER",
+                f"{self.name} {alias} NUMBER",
             )
 
     def _damage(self, place: str) -> str:

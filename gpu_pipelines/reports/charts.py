@@ -82,7 +82,7 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
     Returns:
         An `<svg>` element.
     """
-    with _drawn(title, 4.6, 3.9) as (axes, svg):
+    with _drawn(title, 4.6, 4.5) as (axes, svg):
         rows = np.array([entry["rows"] for entry in bins], dtype=float)
         axes.plot([0, 1], [0, 1], color=_INK, alpha=0.5, linewidth=1, linestyle=":", label="right as often as it says")
         lows, widths = [entry["low"] for entry in bins], [entry["high"] - entry["low"] for entry in bins]
@@ -95,7 +95,8 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
         axes.set_xlabel("probability of the predicted class", color=_INK)
         axes.set_ylabel("share that is right", color=_INK)
         axes.grid(color=_INK, alpha=0.12)
-        axes.legend(frameon=False, labelcolor=_INK, loc="upper left", fontsize=9)
+        # Below the axes: within them a line could run through it.
+        axes.figure.legend(frameon=False, labelcolor=_INK, loc="outside lower left", fontsize=9)
     return svg[0]
 
 
@@ -184,7 +185,23 @@ def _set_logarithmic(axes: Any, values: Sequence[float]) -> None:
 def _plain_ticks(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    axis.set_major_formatter(FuncFormatter(lambda value, place: tick_label(value)))
+    class Plain(FuncFormatter):
+        def format_ticks(self, values: Sequence[float]) -> list[str]:
+            return tick_labels(values) if axis.get_scale() == "linear" else list(map(tick_label, values))
+
+    axis.set_major_formatter(Plain(lambda value, place: tick_label(value)))
+
+
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """The numbers at an axis, each with as many decimals as the one that needs most; 0 is plain."""
+    plain = list(map(tick_label, values))
+    if any("e" in label for label in plain):
+        return plain
+    decimals = max((len(label.partition(".")[2]) for label in plain), default=0)
+    return [
+        f"{value:,.{decimals}f}".replace("-", "−") if value else label
+        for value, label in zip(values, plain, strict=True)
+    ]
 
 
 def tick_label(value: float) -> str:

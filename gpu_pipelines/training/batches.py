@@ -39,20 +39,14 @@ class TrainingBatches:
         self._micro = settings.micro_batch_size or settings.global_batch_size // world
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows") if device.type == "cuda" else None
         self._ahead: tuple[int, Future[Columns]] | None = None
-        self._prepared: dict[int, Pieces] = {}
         self._seconds = 0.0
 
     def of_step(self, step: int) -> Pieces:
         """The micro-batches of a step, each with the number of terms in its loss, and that of the global batch."""
-        if step not in self._prepared:
-            self.prepare(step)
-        return self._prepared.pop(step)
-
-    def prepare(self, step: int) -> None:
-        """Makes the batches of a step now, to be had later without waiting."""
         began = time.monotonic()
-        self._prepared = {step: self._make(step)}
+        pieces = self._make(step)
         self._seconds += time.monotonic() - began
+        return pieces
 
     def seconds_taken(self) -> float:
         """Seconds that the calling thread spent on making batches since the last call."""

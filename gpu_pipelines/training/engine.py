@@ -24,7 +24,6 @@ from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.checkpointing import CheckpointWriter, Identity, restore
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
-from gpu_pipelines.training.flat_adamw import FlatAdamW, can_be_flat
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
@@ -78,7 +77,7 @@ class Trainer:
         )
         self._parallel = self._spread()
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        self._optimizer = make_optimizer(self._model, settings, flat=self._flat)
+        self._optimizer = make_optimizer(self._model, settings)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
         rows = dataset.split("train")
         self._rows = len(rows)
@@ -96,16 +95,10 @@ class Trainer:
         blocks = self._recipe.blocks(model)
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks)
-        self._flat = settings.parallelism == "auto" and can_be_flat(model, self._device)
         if self._chief:
-            print(
-                f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen), "
-                f"{self._parallelism}{' in one piece' if self._flat else ''}, {self._precision}",
-                flush=True,
-            )
+            counted = f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen)"
+            print(f"{counted}, {self._parallelism}, {self._precision}", flush=True)
         self._to_compile = (blocks or [model]) if settings.compile_model else []
-        if self._flat:
-            return model
         return spread(model, blocks, self._parallelism, self._precision, self._device)
 
     def train(self) -> bool:
@@ -183,17 +176,13 @@ class Trainer:
                 # The exchange takes the mean over the processes; what is wanted is the sum over the mean's terms.
                 self._scaler.scale(total * (world / max(1, all_terms))).backward()
             self._losses.add(total, terms)
-        self._update(step)
+        self._update()
         self._speed.step(self._batches.seconds_taken())
         return rate
 
-    def _update(self, step: int) -> None:
+    def _update(self) -> None:
         largest_norm = self._settings.gradient_clip
         self._require_gradients()
-        if isinstance(self._optimizer, FlatAdamW):
-            self._optimizer.exchange(largest_norm, meanwhile=lambda: self._batches.prepare(step + 1))
-            self._optimizer.step()
-            return
         if largest_norm:
             self._scaler.unscale_(self._optimizer)
             nn.utils.clip_grad_norm_(self._model.parameters(), largest_norm)

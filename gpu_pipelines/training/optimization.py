@@ -7,7 +7,6 @@ import math
 import torch
 from torch import nn
 
-from gpu_pipelines.training.flat_adamw import FlatAdamW
 from gpu_pipelines.training.settings import TrainingSettings
 
 
@@ -29,13 +28,12 @@ def schedule(kind: str, step: int, total: int, warmup: int) -> float:
     return {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}[kind]
 
 
-def make_optimizer(model: nn.Module, settings: TrainingSettings, *, flat: bool) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """AdamW (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101) on what is trained, fused into one kernel.
 
     Args:
         model: its weights are where they are trained.
         settings: learning rate and weight decay.
-        flat: whether the optimizer exchanges the gradients as well: see `FlatAdamW`.
     """
     # Norm scales and biases are not decayed, as in every published recipe of these architectures.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -44,6 +42,4 @@ def make_optimizer(model: nn.Module, settings: TrainingSettings, *, flat: bool) 
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    if flat:
-        return FlatAdamW(groups, lr=settings.learning_rate)
     return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from accelerator_facts import TODAY
-from typer.testing import CliRunner
+from command_line import command
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.advice import advise
@@ -26,7 +26,6 @@ from gpu_pipelines.accelerators.time_estimate import (
 )
 from gpu_pipelines.accelerators.workload import Workload, parse_quantity
 from gpu_pipelines.cli.accelerator_views import _marks
-from gpu_pipelines.cli.accelerators import app
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from advice import estimated_rate, published_runs
@@ -247,14 +246,14 @@ def test_activations_of_what_is_no_transformer_are_bounded_and_said_to_be() -> N
 
 def test_where_nothing_will_do_it_says_what_would_help() -> None:
     arguments = ["advise", "--parameters", "70b", "--tokens", "1b", "--max-nodes", "1", "--no-recompute"]
-    out = CliRunner().invoke(app, arguments).stdout
+    out = command("accelerators", *arguments).out
     assert "Nothing will do." in out
     assert "weights 17.5, gradients 17.5, optimizer 105.0, activations" in out, "the memory, part by part"
     for remedy in ("--recompute", "--lora-rank 16", "--max-nodes 64"):
         assert any(remedy in line and "it would do on" in line for line in out.splitlines()), remedy
-    both = CliRunner().invoke(app, [*arguments, "--batch", "64"]).stdout
+    both = command("accelerators", *arguments, "--batch", "64").out
     assert "With recomputed activations and a smaller batch (--recompute, --batch 1) it would do on" in both
-    late = CliRunner().invoke(app, ["advise", "--parameters", "8b", "--tokens", "1t", "--deadline", "1"]).stdout
+    late = command("accelerators", "advise", "--parameters", "8b", "--tokens", "1t", "--deadline", "1").out
     assert "With no deadline it would do on" in late
 
 
@@ -328,19 +327,19 @@ def test_quantities(text: str, value: float) -> None:
     ],
 )
 def test_a_wrong_description_exits_2(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, ["advise", *arguments])
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert result.stdout == ""
+    result = command("accelerators", "advise", *arguments)
+    assert result.status == 2
+    assert message in result.err
+    assert result.out == ""
 
 
 def test_the_table_and_the_document() -> None:
     arguments = ["advise", "--parameters", "7b", "--tokens", "1b", "--deadline", "100"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0
+    result = command("accelerators", *arguments)
+    assert result.status == 0
     for text in ("MFU of published trainings", "weights", "optimizer", "not p4:4", "management fee"):
-        assert text in result.stdout
-    document = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+        assert text in result.out
+    document = json.loads(command("accelerators", *arguments, "--json").out)
     first = document["options"][0]
     assert first["memory_gb"]["total"] <= first["usable_gb"]
     assert first["hours"]["hours"] <= 100
@@ -350,7 +349,7 @@ def test_the_table_and_the_document() -> None:
 def test_what_the_time_leaves_out_is_marked() -> None:
     # The facts have no network figure for N1, and B200 prices have one weak source.
     arguments = ["advise", "--parameters", "100m", "--tokens", "1b", "--max-nodes", "2", "--json"]
-    found = json.loads(CliRunner().invoke(app, arguments).stdout)["options"]
+    found = json.loads(command("accelerators", *arguments).out)["options"]
     marks = {(option["spec"], option["nodes"]): _marks(option) for option in found}
     assert "network not counted" in marks["v100:8", 2]
     assert "price unverified" in marks["b200:8", 1]

@@ -13,7 +13,7 @@ from google.cloud.aiplatform_v1 import AcceleratorType
 from google.cloud.aiplatform_v1.types import Scheduling
 
 from gpu_pipelines.accelerators.catalog import Catalog, CatalogError, load_catalog
-from gpu_pipelines.accelerators.catalog.loader import COLUMNS, PACKAGED
+from gpu_pipelines.accelerators.catalog.loader import FILES, PACKAGED
 from gpu_pipelines.accelerators.plan import SCHEDULING
 
 
@@ -27,7 +27,7 @@ def rows_of(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("name", sorted(COLUMNS))
+@pytest.mark.parametrize("name", sorted(FILES))
 def test_each_row_names_its_sources_and_what_is_unverified(name: str, catalog: Catalog) -> None:
     rows = rows_of(name)
     assert rows
@@ -42,12 +42,12 @@ def test_each_row_names_its_sources_and_what_is_unverified(name: str, catalog: C
 
 
 def test_no_file_lies_about_unread() -> None:
-    assert {path.name for path in PACKAGED.glob("*.csv")} == set(COLUMNS)
+    assert {path.name for path in PACKAGED.glob("*.csv")} == set(FILES)
 
 
 def test_sources_are_used_and_dated(catalog: Catalog) -> None:
     used = {
-        source for name in COLUMNS if name != "sources.csv" for row in rows_of(name) for source in row["source"].split()
+        source for name in FILES if name != "sources.csv" for row in rows_of(name) for source in row["source"].split()
     }
     assert used == set(catalog.sources)
     assert [source.id for source in catalog.sources.values() if source.as_of is None] == ["skypilot"]
@@ -70,13 +70,12 @@ def test_every_name_finds_one_gpu(catalog: Catalog) -> None:
 
 def test_references_between_files_hold(catalog: Catalog) -> None:
     gpus = set(catalog.gpus)
-    for name in ("gpu_hardware.csv", "gpu_software.csv", "gpu_quotas.csv"):
-        assert [row["gpu"] for row in rows_of(name)] == list(catalog.gpus), name
     assert {gpu for machine in catalog.machine_types.values() for gpu in machine.gpu_counts} == gpus
     assert {gpu for gpu, _ in catalog.host_limits} <= gpus
     assert {gpu for gpu, _ in catalog.availability} == gpus - {"k80"}
     assert {region for _, region in catalog.availability} == set(catalog.regions)
-    families = {machine.family for machine in catalog.machine_types.values()} | {"a3-edgegpu"}
+    machines = (*catalog.machine_types.values(), *catalog.unusable_machine_types.values())
+    families = {machine.family for machine in machines}
     for row in catalog.availability.values():
         assert set(row.machine_families) <= families
         assert all(zone.rpartition("-")[0] == row.region for zone in row.zones)
@@ -106,7 +105,7 @@ def test_the_regions_of_the_ai_platform_page_are_known(catalog: Catalog) -> None
 def test_no_row_is_given_twice(catalog: Catalog) -> None:
     assert len(catalog.availability) == len(rows_of("availability.csv"))
     assert len(catalog.prices) == len(rows_of("prices.csv"))
-    assert len(catalog.machine_types) == len(rows_of("machine_types.csv")) + len(rows_of("n1_machine_types.csv"))
+    assert len(catalog.machine_types) == len(rows_of("machine_types.csv"))
 
 
 def test_prices_are_of_known_things_and_spot_is_cheaper(catalog: Catalog) -> None:
@@ -151,6 +150,39 @@ def test_accelerator_optimized_machines_cell_by_cell(catalog: Catalog) -> None:
         assert machine.network_gbps == int(row["network_gbps"])
         assert catalog.gpus[row["gpu"]].memory_gb * count == int(row["gpu_memory_gb"])
         assert not row["boot_disk"] or machine.boot_disk == row["boot_disk"]
+
+
+def test_networks_are_those_of_compute_engines_page(catalog: Catalog) -> None:
+    machines = catalog.machine_types.values()
+    assert {m.name: (m.gpudirect, m.interfaces) for m in machines if m.gpudirect or m.rdma or m.interfaces} == {
+        "a3-highgpu-8g": ("GPUDirect-TCPX", 5),
+        "a3-megagpu-8g": ("GPUDirect-TCPXO", 9),
+        "a3-ultragpu-8g": ("GPUDirect-RDMA", 10),
+        "a4-highgpu-8g": ("GPUDirect-RDMA", 10),
+        "a4x-highgpu-4g": ("GPUDirect-RDMA with multi-node NVLink", 6),
+    }
+    assert {m.name for m in machines if m.rdma} == {"a3-ultragpu-8g", "a4-highgpu-8g", "a4x-highgpu-4g"}
+    # The others leave it to the image.
+    assert {m.name.partition("-")[0] for m in machines if m.nic == "GVNIC"} == {"a3", "a4", "a4x", "g4"}
+    assert all(m.nic == "" for m in machines if m.name.startswith(("a2-", "g2-", "n1-")))
+    assert catalog.machine_types["n1-highmem-96"].network_with("v100", 8) == 100
+    assert catalog.machine_types["n1-highmem-96"].network_with("t4", 4) is None
+    assert catalog.machine_types["a2-highgpu-8g"].network_with("a100", 8) == 100
+
+
+def test_machines_without_gpus_that_training_takes(catalog: Catalog) -> None:
+    taken = ("e2-standard-4", "n1-standard-4", "n1-highcpu-16", "n2-highmem-8", "c2-standard-60", "m1-ultramem-40")
+    assert all(catalog.takes_without_gpus(name) for name in taken)
+    refused = (
+        "n1-standard-1",
+        "n1-highcpu-8",
+        "n1-standard-5",
+        "e2-micro",
+        "c3-standard-4",
+        "a2-highgpu-1g",
+        "n2-standard-",
+    )
+    assert not any(catalog.takes_without_gpus(name) for name in refused)
 
 
 def test_the_n1_table_cell_by_cell(catalog: Catalog) -> None:

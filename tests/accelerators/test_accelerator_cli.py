@@ -1,35 +1,32 @@
-"""`gpu-pipelines accelerators` as a process: what it prints where, and its exit status."""
+"""`gpu-pipelines accelerators`: what it prints where, and its exit status."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import GPU_PIPELINES
-from typer.testing import CliRunner
+from command_line import command
+from conftest import gpu_pipelines
 
-from gpu_pipelines.cli.accelerators import app
-
-runner = CliRunner()
 NONSENSE = ["banana:3", "h100:-1", "h100:9999999999", "", "x" * 10_000, "h100:8:8"]
-
-
-def as_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(GPU_PIPELINES), "accelerators", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("spec", NONSENSE, ids=lambda spec: spec[:12] or "empty")
 def test_nonsense_exits_2_with_one_short_message(spec: str) -> None:
-    done = as_a_process("plan", spec)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr) < 300
-    assert done.stderr.count("\n") <= 2
+    done = command("accelerators", "plan", spec)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    assert len(done.err) < 300
+    assert done.err.count("\n") <= 2
+
+
+def test_a_process_prints_and_ends_as_the_command_does() -> None:
+    for spec in ("banana:3", "cpu:2"):
+        done = gpu_pipelines("accelerators", "plan", spec, cwd=Path.cwd())
+        assert done == command("accelerators", "plan", spec)
 
 
 @pytest.mark.parametrize(
@@ -49,17 +46,17 @@ def test_nonsense_exits_2_with_one_short_message(spec: str) -> None:
     ids=" ".join,
 )
 def test_json_is_one_document_and_nothing_else(arguments: list[str]) -> None:
-    result = runner.invoke(app, [*arguments, "--json"])
-    document = json.loads(result.stdout)
+    result = command("accelerators", *arguments, "--json")
+    document = json.loads(result.out)
     assert isinstance(document, dict)
-    assert ("error" in document) == (result.exit_code == 2)
-    assert result.exit_code in (0, 2)
-    assert bool(result.stderr) == (result.exit_code == 2)
+    assert ("error" in document) == (result.status == 2)
+    assert result.status in (0, 2)
+    assert bool(result.err) == (result.status == 2)
 
 
 def test_a_plan_is_told_with_its_cost_and_its_warnings() -> None:
-    result = runner.invoke(app, ["plan", "h100:4", "--region", "us-central1", "--hours", "10"])
-    assert result.exit_code == 0
+    result = command("accelerators", "plan", "h100:4", "--region", "us-central1", "--hours", "10")
+    assert result.status == 0
     for text in (
         "a3-highgpu-4g",
         "NVIDIA_H100_80GB",
@@ -69,31 +66,31 @@ def test_a_plan_is_told_with_its_cost_and_its_warnings() -> None:
         "USD",
         "2026-07-30",
     ):
-        assert text in result.stdout
-    assert "management fee of Vertex AI" in result.stdout
+        assert text in result.out
+    assert "management fee of Vertex AI" in result.out
 
 
 def test_all_problems_of_all_pools_are_told_at_once() -> None:
-    result = runner.invoke(app, ["plan", "h100:3", "v100:3", "--region", "europe-west2", "--json"])
-    assert result.exit_code == 2
-    problems = json.loads(result.stdout)["problems"]
+    result = command("accelerators", "plan", "h100:3", "v100:3", "--region", "europe-west2", "--json")
+    assert result.status == 2
+    problems = json.loads(result.out)["problems"]
     assert [problem["field"] for problem in problems] == ["count", "region", "count", "region"]
     for problem in problems:
         for alternative in problem["alternatives"]:
-            assert runner.invoke(app, ["plan", *alternative.split()]).exit_code == 0, alternative
+            assert command("accelerators", "plan", *alternative.split()).status == 0, alternative
 
 
 def test_pools_that_share_no_zone_exit_2() -> None:
-    result = runner.invoke(app, ["plan", "h200:8", "h100:8", "--region", "asia-south1"])
-    assert result.exit_code == 2
-    assert "No zone of asia-south1" in result.stderr
+    result = command("accelerators", "plan", "h200:8", "h100:8", "--region", "asia-south1")
+    assert result.status == 2
+    assert "No zone of asia-south1" in result.err
 
 
 def test_a_consumer_card_is_answered_side_by_side() -> None:
-    result = runner.invoke(app, ["plan", "rtx4090:2"])
-    assert result.exit_code == 2
-    assert "1008 GB/s" in result.stderr
-    assert "Instead: l4:2; a100:2" in result.stderr
+    result = command("accelerators", "plan", "rtx4090:2")
+    assert result.status == 2
+    assert "1008 GB/s" in result.err
+    assert "Instead: l4:2; a100:2" in result.err
 
 
 @pytest.mark.parametrize(
@@ -108,14 +105,14 @@ def test_a_consumer_card_is_answered_side_by_side() -> None:
     ],
 )
 def test_wrong_arguments_exit_2_with_a_message_on_stderr(arguments: list[str], message: str) -> None:
-    result = runner.invoke(app, arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert result.stdout == ""
+    result = command("accelerators", *arguments)
+    assert result.status == 2
+    assert message in result.err
+    assert result.out == ""
 
 
 def test_the_list_names_every_gpu_and_says_what_ended() -> None:
-    document = json.loads(runner.invoke(app, ["list", "--json"]).stdout)
+    document = json.loads(command("accelerators", "list", "--json").out)
     gpus = {gpu["name"]: gpu for gpu in document["gpus"]}
     assert len(gpus) == 14
     assert gpus["p100"]["status"] == "gone"
@@ -124,13 +121,13 @@ def test_the_list_names_every_gpu_and_says_what_ended() -> None:
     assert gpus["gb200"]["cheapest_on_demand_per_gpu_hour"] is None
     # Compute Engine does not sell a3-highgpu-1g on demand, so the lowest price is an eighth of a3-highgpu-8g.
     assert gpus["h100"]["cheapest_on_demand_per_gpu_hour"] == pytest.approx(88.490151 / 8, rel=1e-3)
-    here = json.loads(runner.invoke(app, ["list", "--region", "me-west1", "--json"]).stdout)
+    here = json.loads(command("accelerators", "list", "--region", "me-west1", "--json").out)
     assert {gpu["name"] for gpu in here["gpus"]} - {"t4"} == {"a100"}
 
 
 def test_what_is_not_verified_is_marked() -> None:
-    assert "bf16_tflops" in json.loads(runner.invoke(app, ["show", "h100", "--json"]).stdout)["unverified"]
-    assert "(unverified)" in runner.invoke(app, ["show", "h100"]).stdout
+    assert "bf16_tflops" in json.loads(command("accelerators", "show", "h100", "--json").out)["unverified"]
+    assert "(unverified)" in command("accelerators", "show", "h100").out
 
 
 def test_help_and_plan_load_nothing_heavy() -> None:

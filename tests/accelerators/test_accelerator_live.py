@@ -12,17 +12,17 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import new_gpu
 import pytest
+from command_line import command
 from conftest import GPU_PIPELINES
 from google.cloud import billing_v1, cloudquotas_v1, compute_v1
 from google_api_server import GoogleApis, serving
-from typer.testing import CliRunner
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.catalog import Catalog
 from gpu_pipelines.accelerators.cost import estimate_cost
 from gpu_pipelines.accelerators.plan import plan
-from gpu_pipelines.cli.accelerators import app
 
 METRIC = "aiplatform.googleapis.com/custom_model_training_nvidia_h100_gpus"
 SPOT_METRIC = "aiplatform.googleapis.com/custom_model_training_preemptible_nvidia_h100_gpus"
@@ -63,9 +63,9 @@ def quotas(apis: GoogleApis) -> GoogleApis:
     return apis
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, arguments)
-    return result.exit_code, result.stdout, result.stderr
+def run(*arguments: str, columns: int = 0) -> tuple[int, str, str]:
+    result = command("accelerators", *arguments, columns=columns)
+    return result.status, result.out, result.err
 
 
 def test_quota_that_is_enough(quotas: GoogleApis) -> None:
@@ -90,6 +90,21 @@ def test_quota_that_is_too_little_exits_1_and_says_what_to_ask_for(quotas: Googl
         "--dimensions=region=europe-west4 --project=my-project"
     )
     assert report["command"] in run(*arguments)[1]
+
+
+def test_what_is_told_of_quota_and_refresh_is_wrapped_between_words(
+    quotas: GoogleApis, compute_engine: GoogleApis, tmp_path: Path
+) -> None:
+    _, asked, _ = run(
+        "quota", "h100:8", "--nodes", "4", "--region", "europe-west4", "--project", "my-project", columns=80
+    )
+    _, made, _ = run("catalog", "refresh", "--project", "p", "--output", str(tmp_path), columns=80)
+    # What is pasted is one line, however long.
+    lines = [line for line in (asked + made).splitlines() if not line.startswith("  gcloud ")]
+    assert not [line for line in lines if len(line) > 80 and len(line.split()) > 1]
+    assert METRIC in asked
+    assert str(tmp_path) in made
+    assert "moon-north1" in made
 
 
 def test_a_region_without_a_row_of_its_own_has_the_default(quotas: GoogleApis) -> None:
@@ -268,6 +283,20 @@ def test_refresh_rebuilds_prices_and_places_in_the_same_form(
     assert chosen.regions == ("us-central1",)
     assert estimate_cost(chosen, catalog=load_catalog()).here.on_demand == h100.on_demand
     assert run("plan", "h100:8", "--region", "us-east1")[0] == 2
+
+
+def test_refresh_finds_the_machines_that_were_added_to_the_catalog_and_no_others(
+    compute_engine: GoogleApis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_gpu.add_to(tmp_path)
+    monkeypatch.setenv("GPU_PIPELINES_CATALOG", str(tmp_path))
+    compute_engine.machines["us-central1-c"] = [
+        machine("zz9-alpha-8g", "nvidia-x900-400gb", 8),
+        machine("zz9-beta-8g", "nvidia-x900-400gb", 8),
+    ]
+    assert run("catalog", "refresh", "--project", "p")[0] == 0
+    found = Catalog(tmp_path).availability["x900", "us-central1"]
+    assert (found.zones, found.machine_families) == (("us-central1-c",), ("zz9-alpha",))
 
 
 def test_a_refreshed_file_reads_back_and_writes_the_same_bytes(compute_engine: GoogleApis, tmp_path: Path) -> None:

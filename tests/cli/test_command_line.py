@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import GPU_PIPELINES, PIPELINE, Finished
-
-from gpu_pipelines.cli.main import main
+from command_line import command
+from conftest import GPU_PIPELINES, PIPELINE
 
 COMPILED = Path(__file__).parents[2] / "compiled" / PIPELINE / "vertex"
-
-
-def command(*arguments: str, cwd: Path, columns: int = 0) -> Finished:
-    """Runs the command line in this process, with a width, or with none said."""
-    out, err, status = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(cwd)
-        patch.setattr(sys, "argv", ["gpu-pipelines", *arguments])
-        patch.delenv("COLUMNS", raising=False)
-        if columns:
-            patch.setenv("COLUMNS", str(columns))
-        try:
-            with redirect_stdout(out), redirect_stderr(err):
-                main()
-        except SystemExit as end:
-            status = int(end.code or 0)
-    return Finished(status, out.getvalue(), err.getvalue())
 
 
 # Help

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import command
 from conftest import gpu_pipelines, write_photos
 
 from gpu_pipelines.accelerators import load_catalog, plan
@@ -47,7 +48,7 @@ def test_a_trial_measures_here_and_projects_to_every_accelerator_that_fits(tmp_p
 
 
 def test_a_wrong_request_is_refused_before_the_trial(tmp_path: Path) -> None:
-    done = gpu_pipelines("run", "train_evaluate_upload", "--trial", "-p", "learning_rate=-1", cwd=tmp_path)
+    done = command("run", "train_evaluate_upload", "--trial", "-p", "learning_rate=-1", cwd=tmp_path)
     assert done.status == 2
     assert "learning_rate is -1" in done.err
 

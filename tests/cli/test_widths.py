@@ -59,6 +59,12 @@ def test_what_there_is_no_place_for_is_said_and_text_goes_below_before_a_name_is
     assert not [line for line in wide if line.startswith("Too narrow")]
 
 
+def test_a_column_with_nothing_in_it_takes_no_place() -> None:
+    table = Table("name", Column("region", spare=1), Column.text(""))
+    table.add_row("a" * 10, "us-central1", "")
+    assert printed(table, 23) == ["name        region", f"{'a' * 10}  us-central1"]
+
+
 def test_cells_of_other_scripts_are_as_wide_as_they_are_shown() -> None:
     table = Table("name", Column.number("rows"))
     table.add_row("猫", 1)

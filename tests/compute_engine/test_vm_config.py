@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vm_command_line import vm_command
+from command_line import command
 
 from gpu_pipelines.accelerators import AcceleratorPlan, load_catalog, plan
 from gpu_pipelines.accelerators.placement import usable_regions, zones_of
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("no_project_settings")
 
 
 def printed(*arguments: str) -> str:
-    done = vm_command("config", *arguments)
+    done = command("vm", "config", *arguments)
     assert done.status == 0, done.err
     return done.out
 
@@ -47,7 +47,7 @@ def flags(*arguments: str) -> list[str]:
 
 
 def refusal(*arguments: str, here: tuple[str, ...] = HERE) -> str:
-    done = vm_command("config", *arguments, *here)
+    done = command("vm", "config", *arguments, *here)
     assert done.status == 2
     assert done.out == ""
     return done.err
@@ -92,10 +92,10 @@ def test_the_printed_command_is_one_that_can_be_pasted_and_its_script_is_printed
     words = flags(*L4)
     assert words[:5] == ["gcloud", "compute", "instances", "create", "train-l4-4"]
     assert "--metadata-from-file=startup-script=startup.sh" in words
-    done = vm_command("config", *L4, *HERE, "-o", "vm files", "--", "it's", "$(id)")
+    done = command("vm", "config", *L4, *HERE, "-o", "vm files", "--", "it's", "$(id)")
     assert done.out.splitlines() == ["wrote vm files/create.sh", "wrote vm files/startup.sh"]
-    command = shlex.split((tmp_path / "vm files" / "create.sh").read_text().replace("\\\n", ""))
-    assert "--metadata-from-file=startup-script=vm files/startup.sh" in command
+    created = shlex.split((tmp_path / "vm files" / "create.sh").read_text().replace("\\\n", ""))
+    assert "--metadata-from-file=startup-script=vm files/startup.sh" in created
     script = (tmp_path / "vm files" / "startup.sh").read_text()
     assert script == printed(*L4, *HERE, "--format", "script", "--", "it's", "$(id)")
     assert "readonly words=(" + shlex.join(["it's", "$(id)"]) + ")\n" in script
@@ -113,7 +113,7 @@ def test_the_printed_command_is_one_that_can_be_pasted_and_its_script_is_printed
 def test_the_boot_image_is_of_a_cuda_generation_that_knows_the_gpu(spec: str, family: str) -> None:
     planned = plan(spec)
     region = next(r for r in planned.regions if load_catalog().availability[spec.partition(":")[0], r].zones)
-    done = vm_command("config", "--accelerator", spec, "--region", region, *HERE)
+    done = command("vm", "config", "--accelerator", spec, "--region", region, *HERE)
     assert f"--image-family={family}" in done.out
     assert "--image-project=deeplearning-platform-release" in done.out
     assert ("not verified: NVIDIA's open kernel modules" in done.err) is ("cu128" in family)
@@ -250,7 +250,8 @@ def test_a_vm_is_told_nothing_of_vertex_ais_quotas_and_regions() -> None:
         if any("quota metric" in message for message in of_vertex):
             break
     assert made.machine is not None
-    done = vm_command(
+    done = command(
+        "vm",
         *("config", *HERE, "--accelerator", made.spec, "--machine-type", made.machine.name),
         *("--region", str(made.region), "--strategy", made.strategy),
     )
@@ -271,5 +272,5 @@ def test_the_boot_disk_takes_a_key_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_an_image_of_container_registry_is_said_to_be_shut_down() -> None:
-    done = vm_command("config", "--project", "my-project", "--image", "gcr.io/p/i:1", *L4)
+    done = command("vm", "config", "--project", "my-project", "--image", "gcr.io/p/i:1", *L4)
     assert "shut down on 2025-03-18" in done.err

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_line import command
 from compute_api import ComputeApi, serving
 from google.cloud import compute_v1
 from google.protobuf import json_format
-from vm_command_line import vm_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,8 @@ def metadata(instance: compute_v1.Instance) -> dict[str, str]:
 
 def test_a_gpu_on_n1_is_attached_in_the_next_zone_where_the_first_has_none_left(compute_api: ComputeApi) -> None:
     compute_api.exhausted = {"us-central1-a"}
-    done = vm_command(
+    done = command(
+        "vm",
         *("create", "--accelerator", "t4:2", "--region", "us-central1", "--json", "--label", "team=vision", *HERE),
         *("--output-dir", "gs://bucket/run", "--", "--name", "it's"),
     )
@@ -75,9 +77,18 @@ def test_a_gpu_on_n1_is_attached_in_the_next_zone_where_the_first_has_none_left(
     }
 
 
+def test_what_is_told_is_wrapped_between_words_and_commands_are_one_line(compute_api: ComputeApi) -> None:
+    done = command("vm", "create", "--accelerator", "h100:2", "--zone", "us-central1-a", *HERE, columns=80)
+    assert done.status == 0, done.err
+    assert "Compute Engine sells this shape" in " ".join(done.err.split())
+    assert max(map(len, done.err.splitlines())) <= 80
+    assert re.search(r"^delete: gcloud compute instances delete .* --project=my-project$", done.out, re.MULTILINE)
+
+
 def test_a_spot_vm_without_an_external_address_and_with_a_time_limit(compute_api: ComputeApi) -> None:
     account = "trainer@my-project.iam.gserviceaccount.com"
-    done = vm_command(
+    done = command(
+        "vm",
         *("create", "--accelerator", "h100:2", "--strategy", "spot", "--zone", "us-central1-a", "--hours", "5"),
         *("--network", "net", "--subnet", "sub", "--no-external-ip", "--service-account", account, *HERE),
     )
@@ -103,7 +114,8 @@ def test_a_spot_vm_without_an_external_address_and_with_a_time_limit(compute_api
 
 
 def test_a_vm_from_a_shared_reservation_that_deletes_itself_may_call_compute_engine(compute_api: ComputeApi) -> None:
-    done = vm_command(
+    done = command(
+        "vm",
         *("create", "--accelerator", "h200:8", "--at-end", "delete", *HERE),
         *("--reservation", "projects/owner/zones/us-central1-b/reservations/mine"),
     )
@@ -121,7 +133,7 @@ def test_a_vm_from_a_shared_reservation_that_deletes_itself_may_call_compute_eng
 
 def test_what_compute_engine_refuses_is_told_and_no_other_zone_is_tried(compute_api: ComputeApi) -> None:
     compute_api.refusal = "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 0.0 globally."
-    done = vm_command("create", "--accelerator", "l4:1", "--region", "us-central1", *HERE)
+    done = command("vm", "create", "--accelerator", "l4:1", "--region", "us-central1", *HERE)
     assert done.status == 1
     assert compute_api.refusal in done.err
     assert done.err.count("creating train-l4-1") == 1
@@ -131,7 +143,9 @@ def test_what_compute_engine_refuses_is_told_and_no_other_zone_is_tried(compute_
 
 @pytest.mark.slow
 def test_flex_start_is_asked_for_or_a_gcloud_from_before_it_is_found_out(compute_api: ComputeApi) -> None:
-    done = vm_command("create", "--accelerator", "l4:1", "--strategy", "flex-start", "--zone", "us-central1-a", *HERE)
+    done = command(
+        "vm", "create", "--accelerator", "l4:1", "--strategy", "flex-start", "--zone", "us-central1-a", *HERE
+    )
     if done.status == 0:
         (instance,) = compute_api.instances
         assert as_json(instance)["params"] == {"requestValidForDuration": {"seconds": "7200"}}
@@ -144,7 +158,7 @@ def test_flex_start_is_asked_for_or_a_gcloud_from_before_it_is_found_out(compute
 @pytest.mark.slow
 def test_a_flex_start_vm_as_far_as_alpha_of_an_old_gcloud_knows_it(compute_api: ComputeApi, tmp_path: Path) -> None:
     place = ("--strategy", "flex-start", "--zone", "us-central1-a", "-o", ".")
-    assert vm_command("config", "--accelerator", "l4:1", *place, *HERE).status == 0
+    assert command("vm", "config", "--accelerator", "l4:1", *place, *HERE).status == 0
     text = (tmp_path / "create.sh").read_text()
     assert "  --request-valid-for-duration=7200s \\\n" in text
     text = text.replace("  --request-valid-for-duration=7200s \\\n", "").replace("gcloud", "gcloud alpha", 1)
@@ -159,14 +173,14 @@ def test_a_flex_start_vm_as_far_as_alpha_of_an_old_gcloud_knows_it(compute_api: 
 
 def test_without_gcloud_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = vm_command("create", "--accelerator", "l4:1", "--zone", "us-central1-a", *HERE)
+    done = command("vm", "create", "--accelerator", "l4:1", "--zone", "us-central1-a", *HERE)
     assert done.status == 2
     assert "--format terraform" in done.err
 
 
 def test_the_boot_disk_is_encrypted_with_the_key(compute_api: ComputeApi) -> None:
     key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
-    done = vm_command("create", "--accelerator", "l4:1", "--zone", "us-central1-a", "--encryption-key", key, *HERE)
+    done = command("vm", "create", "--accelerator", "l4:1", "--zone", "us-central1-a", "--encryption-key", key, *HERE)
     assert done.status == 0, done.err
     (instance,) = compute_api.instances
     assert instance.disks[0].disk_encryption_key.kms_key_name == key

@@ -38,7 +38,8 @@ def test_a_compiled_file_runs_with_its_claim_mounted(tmp_path: Path) -> None:
     pipeline = components.load_component_from_text(text)
     mount = Mount(MOUNT_PATH, str(claim), type="bind")
     local.init(local.DockerRunner(entrypoint=STAYS_A_WHILE, mounts=[mount]), pipeline_root=str(root))
-    task = pipeline(max_steps=20, checkpoint_every_steps=10, gates=["accuracy>=0"], model_name="digits")
+    steps = {"max_steps": 20, "checkpoint_every_steps": 10}
+    task = pipeline(gates=["accuracy>=0"], model_name="digits", advanced=steps)
     checkpoints = sorted(path.name for path in (claim / "checkpoints" / "run-1").glob("step-*"))
     assert checkpoints == ["step-00000010", "step-00000020"]
     assert json.loads((claim / "registry/digits/model.json").read_text())["aliases"]["champion"] == 1

@@ -99,7 +99,7 @@ def test_sigterm_to_the_container_ends_the_training_with_a_checkpoint(
 
 def training_command(dataset: Path, place: Path) -> list[str]:
     """What Vertex AI starts a replica of the step train-model with, here for a training of minutes."""
-    document = yaml.safe_load((COMPILED / "train_evaluate_upload/vertex/l4-1.yaml").read_text())
+    document = yaml.safe_load((COMPILED / "train_evaluate_upload/vertex/image_classification/l4-1.yaml").read_text())
     inputs = document["components"]["comp-train-model"]["inputDefinitions"]["parameters"]
     container = inputs["worker_pool_specs"]["defaultValue"][0]["container_spec"]
     executor_input = {

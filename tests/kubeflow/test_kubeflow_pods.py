@@ -19,7 +19,8 @@ from gpu_pipelines.project_settings import ProjectSettings, load_project_setting
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
-from gpu_pipelines.targets.vertex.compiled import MOST_USED, PUBLISHED, file_of
+from gpu_pipelines.targets.vertex.compiled import file_of
+from gpu_pipelines.targets.vertex.compiled import published as published_requests
 
 ROOT = Path(__file__).parents[2]
 PIPELINE, RETRAINING = "train_evaluate_upload", "scheduled_retraining"
@@ -28,7 +29,7 @@ GPU_STEPS = ("train-model", "evaluate-checkpoints")
 
 def accelerators(pipeline: str) -> tuple[PlanRequest, ...]:
     """Those that the files of a pipeline are published for."""
-    return MOST_USED if pipeline == RETRAINING else PUBLISHED
+    return published_requests(most_used=pipeline == RETRAINING)
 
 
 def published(pipeline: str) -> dict[str, tuple[Any, CompiledFile]]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
+import re
+import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 import yaml
-from conftest import GPU_PIPELINES, Finished
+from conftest import GPU_PIPELINES, Finished, storage_emulator
 from kfp_api.server import KfpApi, serving
 
 from gpu_pipelines.accelerators import plan
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.target import EVALUATES
@@ -54,19 +55,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, *arguments: str) -> Finished:
-    """Runs a command in this process: KFP's client takes a second to import."""
-    from gpu_pipelines.cli.main import main
-
-    out, err, status = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["gpu-pipelines", *arguments])
-        try:
-            with redirect_stdout(out), redirect_stderr(err):
-                main()
-        except SystemExit as end:
-            status = int(end.code or 0)
-    return Finished(status, out.getvalue(), err.getvalue())
+    """Runs a command in this process."""
+    return command_line.command(*arguments, cwd=folder)
 
 
 def done(folder: Path, *arguments: str) -> str:
@@ -187,6 +177,8 @@ def test_a_service_that_is_out_for_a_moment_does_not_end_the_following(
 def test_a_run_that_is_not_there_ends_the_following_at_once(folder: Path, kfp_api: KfpApi) -> None:
     followed = command(folder, "follow", "3f0c", "--target", "kubeflow", "--interval", "60")
     assert (followed.status, "Run 3f0c not found" in followed.err) == (2, True), followed.err
+    assert "The run goes on" not in followed.err
+    assert "kubeflow_namespace" in followed.err
     assert len([request for request in kfp_api.state.requests if request.endswith("runs/3f0c")]) == 1
 
 
@@ -274,11 +266,29 @@ def test_ctrl_c_leaves_the_run(folder: Path, kfp_api: KfpApi, compiled: Path) ->
 def test_a_run_is_cancelled(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
     assert on_kubeflow(folder, compiled).status == 0
     ((run_id, run),) = kfp_api.state.runs.items()
-    assert f"asked to cancel {run_id}" in done(folder, "cancel", run_id, "--target", "kubeflow")
+    cancelled = done(folder, "cancel", run_id, "--target", "kubeflow")
+    assert cancelled == f"asked to cancel {run_id}\nconsole: {kfp_api.url}/#/runs/details/{run_id}\n"
     assert run["state"] == "CANCELED"
     followed = command(folder, "follow", run_id, "--target", "kubeflow", "--interval", "0.1")
     assert followed.status == 1
     assert "the run was cancelled" in followed.err
+
+
+def test_all_settings_that_are_missing_are_told_at_once(folder: Path) -> None:
+    (folder / "gpu-pipelines.yaml").write_text("{}\n")
+    refused = on_kubeflow(folder, PIPELINE)
+    assert refused.status == 2
+    assert "3 things are wrong" in refused.err
+    assert all(f"Give --{name}" in refused.err for name in ("kubeflow-host", "image", "accelerator"))
+
+
+def test_data_in_a_bucket_is_looked_at_before_anything_is_sent(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    with storage_emulator("sent-later") as bucket:
+        RemoteFolder(bucket).write("red/1.png", b"-")
+        refused = on_kubeflow(folder, compiled, "-p", f"source={bucket}", "-p", "registry=vertex://p/us-central1")
+    assert refused.status == 2
+    assert f"The source {bucket} has a single class, 'red'" in refused.err
+    assert kfp_api.state.requests == []
 
 
 @pytest.mark.parametrize(
@@ -382,7 +392,8 @@ def test_the_life_of_a_schedule(folder: Path, kfp_api: KfpApi, compiled: Path) -
     assert document[0]["display_name"] == "weekly"
     done(folder, "schedule", "delete", "weekly", "--target", "kubeflow")
     assert kfp_api.state.recurring == {}
-    assert command(folder, "schedule", "pause", "weekly", "--target", "kubeflow").status == 2
+    gone = command(folder, "schedule", "pause", "weekly", "--target", "kubeflow")
+    assert (gone.status, "There are no schedules here" in gone.err) == (2, True), gone.err
 
 
 @pytest.mark.parametrize(
@@ -437,3 +448,18 @@ def test_the_server_refuses_what_the_api_does_not_know(kfp_api: KfpApi, compiled
     assert "unknown field" in refused({"displayname": "x"})
     pipeline["rooot"] = {}
     assert "rooot" in refused({"pipeline_spec": {"pipeline_spec": pipeline, "platform_spec": platform}})
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "kubeflow.md"
+#: What is another in each run: addresses, ids, and the digest of a file, in which is the version of the project.
+CHANGING = re.compile(r"http://127\.0\.0\.1:\d+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=/)[\d.]+-[0-9a-f]{12}")
+
+
+def test_what_the_document_shows_is_what_is_printed(folder: Path, kfp_api: KfpApi) -> None:
+    blocks = re.findall(r"```console\n(.*?)```\n", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    shown = [part for block in blocks for part in re.split(r"^\$ gpu-pipelines ", block, flags=re.MULTILINE)[1:]]
+    for line, _, output in (part.partition("\n") for part in shown):
+        quick = ("--interval", "0.1") if "--follow" in line else ()
+        finished = command(folder, *shlex.split(line), *quick)
+        assert CHANGING.sub("…", finished.err + finished.out) == CHANGING.sub("…", output), line
+    assert len(shown) == 5

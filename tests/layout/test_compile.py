@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from command_line import command
 from conftest import gpu_pipelines
 from google.protobuf import json_format
 from kfp import components, dsl
@@ -61,7 +62,7 @@ def test_compiled_components_can_be_joined_to_a_pipeline_of_ones_own() -> None:
 
 
 def test_one_pipeline_can_be_compiled_to_a_file(tmp_path: Path) -> None:
-    done = gpu_pipelines("compile", "train_evaluate_upload", "-o", "mine.yaml", cwd=tmp_path)
+    done = command("compile", "train_evaluate_upload", "-o", "mine.yaml", cwd=tmp_path)
     assert done.status == 0
     expected = (ROOT / "compiled/train_evaluate_upload/local/cpu-2.yaml").read_bytes()
     assert (tmp_path / "mine.yaml").read_bytes() == expected
@@ -81,7 +82,7 @@ def test_one_pipeline_can_be_compiled_to_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_request_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = gpu_pipelines("compile", *arguments, cwd=tmp_path)
+    done = command("compile", *arguments, cwd=tmp_path)
     assert done.status == 2
     assert message in done.err
     assert "Traceback" not in done.err

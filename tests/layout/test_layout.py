@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,12 @@ ONLY_IN = {
 }
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    return frozenset(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -177,3 +184,11 @@ def test_what_both_pipelines_take_is_the_same_in_both() -> None:
     }
     fields, more = (fields_of_advanced(load_request(name).SETTINGS.values()) for name in PIPELINES)
     assert more == {**fields, "min_champion_age_days": more["min_champion_age_days"]}
+    assert more["min_champion_age_days"].default == 0.0
+
+
+def test_every_compiled_file_that_a_document_names_is_published() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {path for page in pages for path in re.findall(r"compiled/[\w/-]+\.yaml", page.read_text(encoding="utf-8"))}
+    assert len(named) >= 2
+    assert not [path for path in named if not (ROOT / path).is_file()]

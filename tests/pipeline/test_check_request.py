@@ -1,16 +1,12 @@
-"""The first step of every run: what it refuses, what it opens, and that what is cached depends on the data itself."""
+"""The first step of every run: what it refuses, and what it opens."""
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import write_photos
-from kfp import dsl
 
 from gpu_pipelines.artifacts.checkpoint import mark_complete
 from gpu_pipelines.component_interface.catalog import load_component
@@ -20,7 +16,6 @@ from gpu_pipelines.dag.check import Checked
 from gpu_pipelines.dag.check import check as check_request
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.local.target import LocalRun, LocalTarget, run_locally
 from gpu_pipelines.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -149,39 +144,3 @@ def test_a_registry_that_may_not_be_written_is_found_before_the_training(
         assert message in str(caught.value)
     else:
         assert check(**given, place="vertex").source_fingerprint
-
-
-def prepared_twice_and_again(folder: Path) -> list[dict[str, str]]:
-    """How the steps of a pipeline over a folder of images ended: in two runs, and in one after the images changed."""
-    photos = write_photos(folder / "photos", per_class=12)
-    look, prepare = (LocalTarget().place(load_component(name), None) for name in ("check_request", "prepare_data"))
-
-    @dsl.pipeline(name="looked-at")
-    def looked_at():  # type: ignore[no-untyped-def]
-        checked = look(source=str(photos), registry=str(folder / "registry"))
-        prepare(source=str(photos), image_size=8, source_fingerprint=checked.outputs["source_fingerprint"])
-
-    class Watch:
-        def __getattr__(self, name: str) -> Any:
-            return lambda *arguments, **named: None
-
-    def run(number: int) -> LocalRun:
-        return run_locally(looked_at, {}, folder / f"run-{number}", folder / "cache", Watch(), reuse=True)
-
-    found = [run(0), run(1)]
-    write_photos(folder / "more", per_class=3, seed=1)
-    for path in (folder / "more").glob("*/*"):
-        path.rename(photos / path.parent.name / f"more-{path.name}")
-    found.append(run(2))
-    assert [each.status for each in found] == ["succeeded"] * 3
-    return [{step.name: step.status for step in each.steps} for each in found]
-
-
-def test_data_that_has_changed_is_prepared_again_here(tmp_path: Path) -> None:
-    logging.getLogger().setLevel(logging.WARNING)
-    first, second, third = prepared_twice_and_again(tmp_path)
-    assert first == {"check-request": "succeeded", "prepare-data": "succeeded"}
-    assert second == {"check-request": "succeeded", "prepare-data": "reused"}
-    assert third == first
-    manifests = sorted(tmp_path.glob("run-*/artifacts/*/prepare-data/dataset/dataset.json"))
-    assert [json.loads(path.read_text())["rows_read"] for path in manifests] == [24, 30]

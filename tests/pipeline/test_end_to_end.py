@@ -105,7 +105,7 @@ def test_the_registered_model_opens_in_transformers_and_predicts_as_evaluated(di
 
 
 def test_a_worse_model_is_added_but_the_champion_stays(after_digits: Path) -> None:
-    done = run_pipeline(after_digits, "--reuse", epochs=1)
+    done = run_pipeline(after_digits, "--reuse", "--accelerator", "cpu:1", epochs=1)
     assert done.status == 0, done.err
     assert aliases(after_digits) == {"champion": 1, "challenger": 2}
     assert "✗ better than the champion: accuracy is" in done.out
@@ -164,7 +164,7 @@ def photos_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "red" / "empty.png").write_bytes(b"")
     (folder / "blue" / "<b>notes.txt").write_text("not a picture")
     (cwd / "params.yaml").write_text("source: My Photos\nepochs: 50\nglobal_batch_size: 16\n")
-    done = run_pipeline(cwd, "--params", "params.yaml", epochs=2)
+    done = run_pipeline(cwd, "--params", "params.yaml", "--accelerator", "cpu:1", epochs=2)
     assert done.status == 0, done.out + done.err
     return cwd
 

@@ -39,8 +39,9 @@ def here(kind: Any, folder: Path, name: str) -> Any:
 
 
 def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(
-    bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
     photos = write_photos(tmp_path / "photos", per_class=30)
     dataset = dsl.Dataset(name="dataset", uri=f"{bucket}/run/dataset")
     prepare(

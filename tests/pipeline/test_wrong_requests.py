@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import gpu_pipelines, newest_run, run_pipeline, write_photos
+from command_line import command
+from conftest import PIPELINE, newest_run, run_pipeline, write_photos
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path, argumen
     write_photos(tmp_path / "one", per_class=1, classes=("red",))
     (tmp_path / "table.csv").write_text("image,class\none/red/000.png,red\n")
     (tmp_path / "broken.yaml").write_text("epochs: [1\n")
-    done = gpu_pipelines("run", "train_evaluate_upload", *arguments, cwd=tmp_path)
+    done = command("run", PIPELINE, *arguments, cwd=tmp_path)
     assert done.status == 2
     assert done.err.startswith("error: ")
     assert message in done.err
@@ -80,16 +81,20 @@ def test_names_that_are_not_utf8_are_no_traceback(tmp_path: Path) -> None:
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("epochs: many\nsorce: x\n")
-    done = run_pipeline(tmp_path, "--params", "p.yaml", gates="x>=1")
+    done = command("run", PIPELINE, "--params", "p.yaml", "-p", "gates=x>=1", cwd=tmp_path)
     assert done.status == 2
     assert "2 things are wrong" in done.err
     assert "sorce" in done.err
+    # As a process, for all of them.
     done = run_pipeline(tmp_path, learning_rate=-1, gates="x>=1", image_size=3)
+    assert done.status == 2
+    assert done.err.startswith("error: ")
+    assert "Traceback" not in done.err + done.out
     assert "3 things are wrong" in done.err
 
 
 def test_an_unknown_pipeline_is_refused_with_the_valid_ones(tmp_path: Path) -> None:
-    done = gpu_pipelines("run", "train_evaluate", cwd=tmp_path)
+    done = command("run", "train_evaluate", cwd=tmp_path)
     assert (done.status, done.err) == (
         2,
         "error: There is no pipeline 'train_evaluate'.\n  Did you mean 'train_evaluate_upload'?\n",
@@ -97,7 +102,7 @@ def test_an_unknown_pipeline_is_refused_with_the_valid_ones(tmp_path: Path) -> N
 
 
 def test_a_dry_run_shows_the_request_and_runs_nothing(tmp_path: Path) -> None:
-    done = run_pipeline(tmp_path, "--dry-run", epochs=3)
+    done = command("run", PIPELINE, "--dry-run", "-p", "epochs=3", cwd=tmp_path)
     assert done.status == 0
     assert "check-request → prepare-data → train-model → evaluate-checkpoints → upload-model" in done.out
     assert "Nothing was run." in done.out

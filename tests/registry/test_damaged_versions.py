@@ -61,7 +61,7 @@ def test_a_file_that_was_changed_lost_or_added_is_named_with_the_version(
         with pytest.raises(DamagedVersionError) as caught:
             read()
         assert f"Version 1 of 'digits' in {version.place} is damaged: {what}." in str(caught.value)
-        assert "gpu-pipelines models alias digits" in caught.value.remedy
+        assert "gpu-pipelines models alias digits champion NUMBER" in caught.value.remedy
     assert damaged.digest != digest, "a cache that goes by the digest holds nothing for the damaged files"
     assert registry.aliases("digits") == {"challenger": 1, "champion": 1}
 

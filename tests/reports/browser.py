@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 #: What the page says of itself, in CSS pixels: how far it is wider than the window, and what is cut at its edges.
-_MEASURE = """
+_MEASURE = r"""
 <script>
 addEventListener("load", () => {
   const cut = [];
@@ -28,8 +28,17 @@ addEventListener("load", () => {
     }).length);
   const numbers = [...document.querySelectorAll("td.number")].filter(seen)
     .filter((cell) => cell.getBoundingClientRect().right > innerWidth).length;
+  const told = [...document.querySelectorAll(".more")].filter((text) => text.clientWidth > 0)
+    .map((text) => text.textContent);
+  // A word that is broken has a line more than it has words.
+  const broken = [...document.querySelectorAll("td.key, td.number")].filter(seen).filter((cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    const lines = new Set([...range.getClientRects()].map((place) => Math.round(place.top)));
+    return lines.size > (cell.matches(".key") ? cell.textContent.trim().split(/\s+/).length : 1);
+  }).map((cell) => cell.textContent.trim());
   parent.postMessage(JSON.stringify({
-    width: innerWidth, wider: document.documentElement.scrollWidth - innerWidth, cut, steps, numbers,
+    width: innerWidth, wider: document.documentElement.scrollWidth - innerWidth, cut, steps, numbers, told, broken,
     background: getComputedStyle(document.body).backgroundColor,
   }), "*");
 });

@@ -10,7 +10,7 @@ from browser import chromium, measured
 from report_pages import CLASSES, LONG, evaluation_of, write_pages
 
 from gpu_pipelines.evaluation.report import write_report
-from gpu_pipelines.reports.charts import Line, line_chart, tick_label
+from gpu_pipelines.reports.charts import Line, line_chart, tick_label, tick_labels
 from gpu_pipelines.reports.dag import draw_dag
 
 REPORTS = ("run", "training", "evaluation", "many_classes", "script", "data")
@@ -50,6 +50,14 @@ def test_a_logarithmic_axis_has_plain_numbers(values: list[float], wanted: set[s
     assert wanted <= set(labels)
     assert "10,000" in labels
     assert not [label for label in labels if "×" in label or "^" in label]
+
+
+def test_the_numbers_of_an_axis_have_the_same_decimals() -> None:
+    assert tick_labels([0.8, 0.85, 0.9, 0.95]) == ["0.80", "0.85", "0.90", "0.95"]
+    assert tick_labels([-0.5, 0, 0.5, 1]) == ["−0.5", "0", "0.5", "1.0"]
+    assert tick_labels([0, 1000, 2000]) == ["0", "1,000", "2,000"]
+    labels = texts(line_chart("Score", "step", [Line("score", [0, 1], [0.8, 0.95])]))
+    assert {"0.80", "0.90"} <= set(labels)
 
 
 def test_no_axis_counts_from_an_offset() -> None:
@@ -113,6 +121,10 @@ def test_nothing_is_cut_at_any_width(pages: dict[str, Path], name: str, width: i
     assert found["wider"] <= 0, "the page is as wide as the window"
     assert found["numbers"] == 0, "every figure is in the window"
     assert found["steps"] in ([], [4]), "one picture of the DAG, with all its steps in the window"
+    assert found["broken"] == [], "no name of a parameter and no figure is broken"
+    told = [kind for kind in ("table", "picture") if f"The {kind} scrolls sideways." in found["told"]]
+    scrolls = {box.rpartition("confusion")[1] or "picture" for box in found["cut"]}
+    assert told == [{"confusion": "table"}.get(kind, kind) for kind in scrolls], "what scrolls says so"
     # What does not fit a phone: ten columns of counts above ten thousand, and a picture of 180 classes.
     allowed = {"evaluation": {"confusion"}, "run": {"confusion"}, "many_classes": {"picture"}} if width == 400 else {}
     assert not [box for box in found["cut"] if not any(box.endswith(kind) for kind in allowed.get(name, ()))]
@@ -126,7 +138,9 @@ def test_ten_classes_are_whole_in_the_confusion_matrix(tmp_path: Path, pages: di
     evaluation = evaluation_of([*CLASSES[:9], LONG])
     evaluation.test["confusion"] = [[min(count, 100) for count in row] for row in evaluation.test["confusion"]]
     write_report(evaluation, pages["data"].parent / "dataset", tmp_path / "page.html")
-    assert measured(tmp_path / "page.html", width)["cut"] == []
+    found = measured(tmp_path / "page.html", width)
+    assert found["cut"] == []
+    assert found["told"] == []
 
 
 @pytest.mark.slow

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_line import command
 from exported_models import export
-from typer.testing import CliRunner
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.cli.main import app
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import Registry, open_registry
 from gpu_pipelines.registry.serving_container import HUGGING_FACE_IMAGE
@@ -255,13 +254,18 @@ def test_the_command_deploys_what_an_alias_names(
 ) -> None:
     add(registry, model, tmp_path, 1)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["models", "deploy", "animals@champion", "--endpoint", "animals", "--traffic", "30"])
-    assert done.exit_code == 0, done.output
-    assert "made the endpoint projects/" in done.stdout
-    assert "animals@champion gets 100 percent of the requests" in done.stdout
+    done = command("models", "deploy", "animals@champion", "--endpoint", "animals", "--traffic", "30")
+    assert done.status == 0, done.err
+    assert "made the endpoint projects/" in done.out
+    assert "animals@champion gets 100 percent of the requests" in done.out
     assert state_of(vertex_api) == (["1"], {"1": 100})
-    refused = CliRunner().invoke(app, ["models", "deploy", "animals", "--endpoint", "a", "--registry", "./registry"])
-    assert "./registry is not a registry of Vertex AI" in str(refused.exception)
+    again = command("models", "deploy", "animals@champion", "--endpoint", "animals", columns=80)
+    assert "is deployed to animals already" in again.out
+    # A line that is wider than the terminal is a name.
+    assert not [line for line in again.out.splitlines() if len(line) > 80 and len(line.split()) > 1]
+    refused = command("models", "deploy", "animals", "--endpoint", "a", "--registry", "./registry")
+    assert refused.status == 2
+    assert "./registry is not a registry of Vertex AI" in refused.err
 
 
 def test_wrong_requests_are_refused_before_anything_is_sent(registry: Any, vertex_api: VertexApi) -> None:

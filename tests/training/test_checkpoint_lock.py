@@ -187,7 +187,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_training_is_refused_while_another_writes_there(photos: Path, tmp_path: Path) -> None:
     with CheckpointLock(str(tmp_path), "another"):
-        refused = run_training(SETTINGS, photos, str(tmp_path))
+        refused = run_training(SETTINGS, photos, str(tmp_path), environment={"GPU_PIPELINES_ACCELERATOR": "cpu:1"})
         assert refused.status == 1, refused.text
         assert f"error: Another training writes to {tmp_path}: process {os.getpid()} on " in refused.text
         assert "Traceback" not in refused.text

@@ -104,13 +104,19 @@ def test_a_sharded_run_is_exact_too_and_continues_on_one_process(
     assert all(held[name].numpy() == pytest.approx(wanted[name].numpy(), abs=2e-3) for name in weights)
 
 
-def test_checkpoints_of_other_data_are_not_continued(trained: Path, tmp_path: Path) -> None:
+def test_checkpoints_of_other_data_are_not_continued(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
     other = photos_dataset(tmp_path, image_size=24)
     with pytest.raises(UserError, match="another dataset fingerprint"):
         train_model(SETTINGS, other, str(trained))
 
 
-def test_the_newest_and_the_best_checkpoints_are_kept(photos: Path, tmp_path: Path) -> None:
+def test_the_newest_and_the_best_checkpoints_are_kept(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
     settings = replace(SETTINGS, max_steps=8, checkpoint_every_steps=1, keep_last=2, keep_every_steps=4)
     train_model(replace(settings, learning_rate=0.05), photos, str(tmp_path))
     found = complete_checkpoints(tmp_path)

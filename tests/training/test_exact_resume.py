@@ -29,21 +29,29 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "changes"),
+    ("model", "data", "changes", "accelerator"),
     [
-        pytest.param("vit-micro", "images", {}, marks=pytest.mark.slow),
-        ("swin-micro", "images", {}),
-        pytest.param("resnet-micro", "images", {}, marks=pytest.mark.slow),
-        pytest.param("convnext-micro", "images", {"parallelism": "fsdp"}, marks=pytest.mark.slow),
-        pytest.param("gpt2-micro", "lm", {"micro_batch_size": 3}, marks=pytest.mark.slow),
-        pytest.param("llama-micro", "lm", {"lora_rank": 4}, marks=pytest.mark.slow),
-        ("mixtral-micro", "lm", {"parallelism": "fsdp"}),
-        pytest.param("bert-micro", "texts", {"precision": "bf16"}, marks=pytest.mark.slow),
+        pytest.param("vit-micro", "images", {}, "cpu:2", marks=pytest.mark.slow),
+        ("swin-micro", "images", {}, "cpu:1"),
+        pytest.param("swin-micro", "images", {}, "cpu:2", marks=pytest.mark.slow),
+        pytest.param("resnet-micro", "images", {}, "cpu:2", marks=pytest.mark.slow),
+        pytest.param("convnext-micro", "images", {"parallelism": "fsdp"}, "cpu:2", marks=pytest.mark.slow),
+        pytest.param("gpt2-micro", "lm", {"micro_batch_size": 3}, "cpu:2", marks=pytest.mark.slow),
+        pytest.param("llama-micro", "lm", {"lora_rank": 4}, "cpu:2", marks=pytest.mark.slow),
+        ("mixtral-micro", "lm", {"parallelism": "fsdp"}, "cpu:2"),
+        pytest.param("bert-micro", "texts", {"precision": "bf16"}, "cpu:2", marks=pytest.mark.slow),
     ],
 )
 def test_an_architecture_continues_to_the_bit(
-    datasets: dict[str, Path], tmp_path: Path, model: str, data: str, changes: dict
+    datasets: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    data: str,
+    changes: dict,
+    accelerator: str,
 ) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", accelerator)
     settings = TrainingSettings(model=model, max_steps=6, checkpoint_every_steps=3, global_batch_size=12, **changes)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     train_model(settings, datasets[data], str(whole))

@@ -17,6 +17,7 @@ from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_steps=3, global_batch_size=16)
 
@@ -35,13 +36,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(bucket: str, photos: Path) -> str:
     uri = f"{bucket}/first"
-    ended = run_training(SETTINGS, photos, uri)
-    assert ended.status == 0, ended.text
+    train_model(SETTINGS, photos, uri)
     return uri
 
 
 def test_all_that_a_local_training_leaves_is_in_the_bucket(trained: str, photos: Path, tmp_path: Path) -> None:
-    assert run_training(SETTINGS, photos, str(tmp_path / "local")).status == 0
+    train_model(SETTINGS, photos, str(tmp_path / "local"))
     local = {path.relative_to(tmp_path / "local").as_posix() for path in (tmp_path / "local").rglob("*.*")}
     held = set(RemoteFolder(trained).names())
     assert {name for name in held if "tfevents" not in name} == {name for name in local if "tfevents" not in name}
@@ -52,12 +52,19 @@ def test_all_that_a_local_training_leaves_is_in_the_bucket(trained: str, photos:
     assert all(checkpoint.damaged_file() is None for checkpoint in complete_checkpoints(copy))
 
 
-@pytest.mark.parametrize("parallelism", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "parallelism", ["auto", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow)]
+)
 def test_a_training_in_a_bucket_continues_where_it_was_cut_off(
-    bucket: str, trained: str, photos: Path, tmp_path: Path, parallelism: str
+    bucket: str, trained: str, photos: Path, tmp_path: Path, parallelism: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings, uri = replace(SETTINGS, parallelism=parallelism), f"{bucket}/{parallelism}"
-    assert run_training(settings, photos, uri).status == 0
+    if settings == SETTINGS:
+        names = RemoteFolder(trained).names()
+        RemoteFolder(trained).download(names, tmp_path / "again")
+        RemoteFolder(uri).upload(tmp_path / "again", names)
+    else:
+        train_model(settings, photos, uri)
     whole = weights_digest(local_copy(uri, tmp_path / "whole") / "step-00000009")
     # As if it had been killed before the marker of its last checkpoint, with a damaged one before that.
     folder = RemoteFolder(uri)
@@ -66,10 +73,10 @@ def test_a_training_in_a_bucket_continues_where_it_was_cut_off(
     (tmp_path / damaged).parent.mkdir()
     (tmp_path / damaged).write_bytes(b"cut off")
     folder.upload(tmp_path, [damaged])
-    continued = run_training(settings, photos, uri)
-    assert continued.status == 0, continued.text
-    assert "passing over step-00000006" in continued.text
-    assert "continuing from step-00000003" in continued.text
+    train_model(settings, photos, uri)
+    printed = capfd.readouterr().out
+    assert "passing over step-00000006" in printed
+    assert "continuing from step-00000003" in printed
     assert weights_digest(local_copy(uri, tmp_path / "continued") / "step-00000009") == whole
 
 

@@ -15,11 +15,22 @@ from trainings import entries, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.optimization import schedule
+from gpu_pipelines.training.optimization import make_optimizer, schedule
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_steps=3, global_batch_size=16)
+
+FORGETFUL = """
+from torch import nn
+from gpu_pipelines.tasks.image_classification import ImageClassification
+
+class Forgotten(ImageClassification):
+    def build_model(self, name):
+        model = super().build_model(name)
+        model.forgotten = nn.Linear(3, 3)
+        return model
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +52,34 @@ def test_checkpoints_are_written_at_every_interval_with_all_that_their_marker_mu
     assert (info.step, info.samples_seen, info.world_size) == (6, 96, 2)
     assert set(info.files) == {path.name for path in checkpoints[1].path.iterdir()} - {"checkpoint.json"}
     assert checkpoints[1].damaged_file() is None
+
+
+def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(photos: Path, trained: Path, tmp_path: Path) -> None:
+    train_model(replace(SETTINGS, parallelism="ddp"), photos, str(tmp_path))
+    assert entries(tmp_path, "loss") == entries(trained, "loss")
+    last, same = (complete_checkpoints(directory)[-1].path for directory in (trained, tmp_path))
+    assert weights_digest(last) == weights_digest(same)
+
+
+def test_the_optimizer_is_adamw_of_torch_fused_and_decays_matrices_alone() -> None:
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4).requires_grad_(False))
+    optimizer = make_optimizer(model, TrainingSettings(learning_rate=0.1, weight_decay=0.3))
+    assert type(optimizer).__module__ == "torch.optim.adamw"
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decays == {id(p): 0.3 if p.ndim == 2 else 0.0 for p in model.parameters() if p.requires_grad}
+    assert all(group["fused"] for group in optimizer.param_groups)
+
+
+def test_weights_that_the_loss_does_not_depend_on_are_named(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipes.py").write_text(FORGETFUL, encoding="utf-8")
+    settings = replace(SETTINGS, recipe="recipes:Forgotten")
+    ended = run_training(settings, photos, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
+    assert ended.status == 1
+    assert "no gradient, because the loss does not depend on them: forgotten.bias, forgotten.weight" in ended.text
+    assert "requires_grad_(False)" in ended.text
+    assert "Traceback" not in ended.text
 
 
 def test_metrics_are_written_for_every_step_of_a_short_run(trained: Path) -> None:
@@ -88,7 +127,10 @@ def test_checkpoints_of_other_settings_are_not_continued(photos: Path, trained: 
     assert weights_digest(trained / "step-00000009") == before
 
 
-def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(photos: Path, tmp_path: Path) -> None:
+def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
     settings = TrainingSettings(**{**SETTINGS.__dict__, "learning_rate": 1e30, "gradient_clip": 0})
     with pytest.raises(UserError, match=r"(?s)diverged.*Lower learning_rate"):
         train_model(settings, photos, str(tmp_path))
@@ -124,10 +166,11 @@ def test_a_recipe_of_ones_own_is_trained_from_the_document(photos: Path, tmp_pat
     assert code
     (tmp_path / "brightness.py").write_text(code[1], encoding="utf-8")
     settings = replace(SETTINGS, recipe="brightness:BrightnessRecipe", model="grid-4")
-    ended = run_training(settings, photos, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
+    alone = {"GPU_PIPELINES_ACCELERATOR": "cpu:1"}
+    ended = run_training(settings, photos, str(tmp_path / "run"), environment={**alone, "PYTHONPATH": str(tmp_path)})
     assert ended.status == 0, ended.text
     assert entries(tmp_path / "run", "loss")[-1] < entries(tmp_path / "run", "loss")[0]
-    missing = run_training(settings, photos, str(tmp_path / "other"))
+    missing = run_training(settings, photos, str(tmp_path / "other"), environment=alone)
     assert missing.status == 1
     assert "The recipe brightness:BrightnessRecipe cannot be imported" in missing.text
     assert "Traceback" not in missing.text

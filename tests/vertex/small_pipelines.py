@@ -61,10 +61,11 @@ def compiled_wait(folder: Path) -> Path:
 def compiled_preparation(folder: Path, nodes: int) -> Path:
     """The compiled file of prepare_data alone, on several machines."""
     from gpu_pipelines.components.data_prep.component import prepare_data
+    from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.vertex.data_nodes import DataNodes
     from gpu_pipelines.targets.vertex.target import VertexTarget
 
-    placed = VertexTarget(data=DataNodes(nodes)).place(prepare_data, None)
+    placed = VertexTarget(ProjectSettings(image="eu.example/steps:1"), data=DataNodes(nodes)).place(prepare_data, None)
 
     @dsl.pipeline(name="prepare")
     def prepare(source: str):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
-from commands import command
+from command_line import command
 
 from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from commands import command
+from command_line import command
 from gcloud_reader_process import read_by_gcloud
 
 from gpu_pipelines.accelerators import load_catalog

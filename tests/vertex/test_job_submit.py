@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from commands import command
+from command_line import command
 from conftest import GPU_PIPELINES
 
 from gpu_pipelines.targets.vertex import jobs as vertex_jobs
@@ -150,6 +150,10 @@ def test_a_server_that_is_not_there_is_told(api: VertexApi, monkeypatch: pytest.
     done = command("job", "submit", *JOB)
     assert done.status == 2
     assert "nothing was sent" in done.err
+    assert (
+        "No connection to 127.0.0.1:9: Failed to establish a new connection: [Errno 111] Connection refused" in done.err
+    )
+    assert "Max retries" not in done.err
 
 
 def test_a_job_is_followed_with_its_lines_to_its_end(api: VertexApi) -> None:

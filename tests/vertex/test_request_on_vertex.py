@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Finished, write_photos
-from vertex_commands import command
+from vertex_commands import command, put_texts
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.component_interface.catalog import load_component
@@ -233,12 +233,13 @@ def test_no_cache_answers_for_what_has_to_be_looked_at() -> None:
 
 
 def submitted(api: VertexApi, folder: Path, *given: str) -> Finished:
-    return command(api, folder, "run", "--target", "vertex", "-p", "source=gs://example-bucket/photos", *given)
+    return command(api, folder, "run", "--target", "vertex", "-p", "source=gs://example-bucket/texts", *given)
 
 
 def test_a_published_file_takes_every_parameter_by_its_own_name(vertex_api: VertexApi, tmp_path: Path) -> None:
     file = tmp_path / "causal_lm.yaml"
     file.write_text(compiled_for_vertex(PIPELINE, plan("l4:1"), task="causal_lm"))
+    put_texts(vertex_api)
     done = submitted(vertex_api, tmp_path, str(file), "-p", "packing=false", "-p", "keep_last=3", "--dry-run")
     assert done.status == 0, done.err
     values = json.loads(done.out)["body"]["runtimeConfig"]["parameterValues"]

@@ -138,6 +138,8 @@ def test_a_request_that_nobody_would_hear_of_is_refused(
 
 
 def test_a_run_can_be_looked_at_before_it_is_submitted(vertex_api: VertexApi, tmp_path: Path) -> None:
+    for label in ("red", "blue"):
+        vertex_api.storage.put(f"photos/{label}/1.png", b"-")
     request = ("run", PIPELINE, "--target", "vertex", "--accelerator", "l4:1", *DATA, *TOLD, "--dry-run")
     done = command(vertex_api, tmp_path, *request)
     assert done.status == 0, done.err

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from commands import command as command_here
+from command_line import command as command_here
 from conftest import GPU_PIPELINES
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1 as api
 from small_pipelines import compiled_sum
-from vertex_commands import PROJECT_FILE, command
+from vertex_commands import PROJECT_FILE, command, put_texts
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.cli.trial_record import shaping_parameters
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
 REGISTRY = "registry=vertex://"
+CLASSIFY = ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "task=text_classification", "-p", REGISTRY]
+CLASSIFY += ["-p", "source=gs://example-bucket/texts"]
 CREATE = "POST .*/pipelineJobs$"
 ATTACHMENT = "projects/p/regions/us-central1/networkAttachments/a"
 LINE = "error: the images are not there"
@@ -98,7 +100,8 @@ def test_the_evaluation_is_where_it_was_asked_for_at_its_own_price(vertex_api: V
     where = ("run", "train_evaluate_upload", "--target", "vertex", "--accelerator", "h100:8", "-p", REGISTRY)
     smallest = command(vertex_api, tmp_path, *where, "--dry-run")
     assert "evaluate-checkpoints: 1 × g2-standard-8 with 1 × NVIDIA_L4, about $0.85 an hour" in smallest.err
-    llama = ("-p", "task=causal_lm", "-p", "source=gs://b/texts", "-p", "model=meta-llama/Llama-3.1-8B")
+    put_texts(vertex_api)
+    llama = ("-p", "task=causal_lm", "-p", "source=gs://example-bucket/texts", "-p", "model=meta-llama/Llama-3.1-8B")
     larger = command(vertex_api, tmp_path, *where, *llama, "--dry-run")
     assert "evaluate-checkpoints: 1 × a2-ultragpu-1g with 1 × NVIDIA_A100_80GB, about $5.07 an hour" in larger.err
     given = ("--evaluation-accelerator", "a100:2", "--hours", "6")
@@ -267,6 +270,8 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
             ["train_evaluate_upload", "--accelerator", "l4:4", "-p", "source=gs://b/d", "-p", "global_batch_size=30"],
             ["global_batch_size is 30, which 4 processes cannot share equally. Give 28 or 32."],
         ),
+        ([*CLASSIFY, "-p", "label_column=class"], ["no column 'class'; it has text, label."]),
+        ([*CLASSIFY, "-p", "test_source=gs://example-bucket/none"], ["gs://example-bucket/none does not exist."]),
         (["sum.yaml", "-p", "a=1.5"], ["a takes a whole number"]),
         (["sum.yaml"], ["The parameter a must be given"]),
         (["sum.yaml", "-p", "a=1", "--nodes", "2"], ["compiled already; --nodes cannot change it"]),
@@ -282,6 +287,8 @@ def test_a_wrong_request_is_refused_before_anything_is_sent(
 ) -> None:
     if "here.yaml" in arguments:
         (tmp_path / "here.yaml").write_text(compiled_for_here("train_evaluate_upload", plan("cpu:2")))
+    if arguments[: len(CLASSIFY)] == CLASSIFY:
+        put_texts(vertex_api)
     (tmp_path / "two.yaml").write_text(compiled_sum(tmp_path).read_text() + "---\nplatforms: {}\n")
     done = command(vertex_api, tmp_path, "run", "--target", "vertex", *arguments)
     assert done.status == 2

@@ -48,6 +48,14 @@ class Storage:
             requests.post(at, json={"name": name}, timeout=_SECONDS).raise_for_status()
             requests.patch(f"{at}/{name}", json={"location": location}, timeout=_SECONDS).raise_for_status()
 
+    def put(self, name: str, content: bytes) -> None:
+        """Writes an object into the bucket that is there."""
+        with self._lock:
+            self._start()
+            at = f"{self._address}/upload/storage/v1/b/{BUCKET}/o"
+            given = {"params": {"uploadType": "media", "name": name}, "data": content, "timeout": _SECONDS}
+            requests.post(at, **given).raise_for_status()
+
     def close(self) -> None:
         """Stops the emulator."""
         if self._server is not None:

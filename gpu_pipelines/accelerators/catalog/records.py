@@ -1,4 +1,4 @@
-"""The rows of the catalog as frozen dataclasses."""
+"""The rows of the catalog as frozen dataclasses: an attribute is a column, `sources` the column `source`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from datetime import date
 
 #: How a way of buying a machine stands: `contested` and `unverified` are let through with a warning.
 OFFERED = ("yes", "no", "contested", "unverified")
+#: What `Gpu.pytorch` says of a GPU that nothing is to be minded with.
+ANY_PYTORCH = "any current build"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Gpu:
         product: NVIDIA's name.
         compute_engine_name: accelerator type of Compute Engine, e.g. `nvidia-h100-80gb`.
         gke_label: value of the node label `cloud.google.com/gke-accelerator`.
+        device_name: words that NVIDIA's driver has in the name of the device, e.g. `H100`.
         aliases: further names that are accepted.
         ends: day of its end of support, when its machines are shut down; None if none is announced.
         replacements: names of the GPUs to take after that.
@@ -59,6 +62,8 @@ class Gpu:
         training_metric: Vertex AI quota of standard and reserved jobs.
         spot_metric: Vertex AI quota of Spot and Flex-start jobs.
         serving_metric: Vertex AI quota of predictions.
+        compiled: what compiled pipelines are published for, as names of files have it: `8`, `8-4-nodes`, `2-spot`.
+        most_used: those of them that are used most.
         unverified: names of the attributes above that are not verified.
         sources: ids of the sources.
     """
@@ -68,6 +73,7 @@ class Gpu:
     product: str
     compute_engine_name: str
     gke_label: str
+    device_name: str
     aliases: tuple[str, ...]
     ends: date | None
     replacements: tuple[str, ...]
@@ -90,6 +96,8 @@ class Gpu:
     training_metric: str
     spot_metric: str
     serving_metric: str
+    compiled: tuple[str, ...]
+    most_used: tuple[str, ...]
     unverified: tuple[str, ...]
     sources: tuple[str, ...]
 
@@ -140,11 +148,19 @@ class MachineType:
 
     Attributes:
         name: e.g. `a3-highgpu-8g`.
-        gpu_counts: GPU name → the numbers of that GPU it takes in training. All but N1 have one GPU and one number.
+        family: what regions, and prices of its parts, are listed by, e.g. `a3-highgpu`.
+        gpu_counts: GPU name → the numbers of that GPU it takes in training.
+        attached: whether GPUs are attached to it, of one kind or another, and paid for beside its vCPUs and memory;
+            else they are part of the machine, in one number, and of its price.
         vcpus: vCPUs.
         memory_gb: main memory, GB.
         local_ssd_gb: bundled local SSD, GB.
-        network_gbps: greatest network bandwidth, Gbit/s; None where the facts have no figure.
+        network_gbps: greatest network bandwidth, Gbit/s; None where the facts have no figure for any GPUs.
+        network_gbps_with: the same by GPU and number, where it depends on them.
+        interfaces: network interfaces that it has on Google's pages; None where the facts have no figure.
+        nic: type of network interface it must have, as Compute Engine names it; empty where the image may decide.
+        gpudirect: network by which its GPUs reach those of other machines past the processor; empty if there is none.
+        rdma: whether some of its interfaces are for that alone, by RDMA.
         standard, spot, flex_start, reservation: whether it is sold that way, one of `OFFERED`.
         boot_disk: type of boot disk it starts from.
         host_architecture: `amd64` or `arm64`; what the container image must be built for.
@@ -154,25 +170,31 @@ class MachineType:
     """
 
     name: str
+    family: str
     gpu_counts: Mapping[str, tuple[int, ...]] = field(hash=False)
+    attached: bool
     vcpus: int
     memory_gb: float
     local_ssd_gb: int
     network_gbps: int | None
-    standard: str
-    spot: str
-    flex_start: str
-    reservation: str
-    boot_disk: str
-    host_architecture: str
+    network_gbps_with: Mapping[tuple[str, int], int] = field(hash=False)
+    interfaces: int | None
+    nic: str
+    gpudirect: str
+    rdma: bool
+    standard: str = field(metadata={"choices": OFFERED})
+    spot: str = field(metadata={"choices": OFFERED})
+    flex_start: str = field(metadata={"choices": OFFERED})
+    reservation: str = field(metadata={"choices": OFFERED})
+    boot_disk: str = field(metadata={"choices": ("pd-ssd", "hyperdisk-balanced")})
+    host_architecture: str = field(metadata={"choices": ("amd64", "arm64")})
     note: str
     unverified: tuple[str, ...]
     sources: tuple[str, ...]
 
-    @property
-    def family(self) -> str:
-        """The part of the name that regions are listed by: `a3-highgpu`, `g2-standard`, `n1`."""
-        return machine_family(self.name)
+    def network_with(self, gpu: str, count: int) -> int | None:
+        """Greatest network bandwidth with that many of that GPU, Gbit/s; None where the facts have no figure."""
+        return self.network_gbps_with.get((gpu, count), self.network_gbps)
 
     def takes(self, gpu: str, count: int) -> bool:
         """Whether training runs on this machine with that many of that GPU."""
@@ -189,34 +211,39 @@ class UnusableMachineType:
 
     Attributes:
         name: e.g. `a3-edgegpu-8g`.
+        family: what regions are listed by.
         gpu: name of its GPU, which need not be in the catalog.
         gpu_count: as Compute Engine writes it; may be a fraction.
         vcpus: vCPUs.
         memory_gb: main memory, GB.
         reason: why training does not take it.
         instead: machine type to take.
+        unverified: names of the attributes above that are not verified.
         sources: ids of the sources.
     """
 
     name: str
+    family: str
     gpu: str
     gpu_count: str
     vcpus: int
     memory_gb: float
     reason: str
     instead: str
+    unverified: tuple[str, ...]
     sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class HostLimit:
-    """The largest N1 machine that a number of attached GPUs can carry.
+    """The largest machine that a number of attached GPUs can carry.
 
     Attributes:
         gpu: name of the GPU.
         count: number of GPUs.
         max_vcpus: most vCPUs.
         max_memory_gb: most main memory, GB.
+        unverified: names of the attributes above that are not verified.
         sources: ids of the sources.
     """
 
@@ -224,6 +251,7 @@ class HostLimit:
     count: int
     max_vcpus: int
     max_memory_gb: float
+    unverified: tuple[str, ...]
     sources: tuple[str, ...]
 
 
@@ -244,7 +272,7 @@ class Region:
     place: str
     latitude: float
     longitude: float
-    vertex_training: str
+    vertex_training: str = field(metadata={"choices": ("yes", "no", "sdk-only")})
     unverified: tuple[str, ...]
     sources: tuple[str, ...]
 
@@ -275,7 +303,7 @@ class Price:
     """A list price of Compute Engine, US dollars per hour.
 
     Attributes:
-        item: a machine type (GPUs and bundled SSD included), a GPU, or `n1`.
+        item: a machine type (GPUs and bundled SSD included), a GPU, or a family whose machines have GPUs attached.
         unit: what one of `item` is: `machine`, `gpu`, `vcpu` or `memory_gb`.
         region: name of the region.
         on_demand: USD per hour on demand; None where no trustworthy figure was found.
@@ -285,7 +313,7 @@ class Price:
     """
 
     item: str
-    unit: str
+    unit: str = field(metadata={"choices": ("machine", "gpu", "vcpu", "memory_gb")})
     region: str
     on_demand: float | None
     spot: float | None
@@ -302,15 +330,30 @@ class SkuName:
         resource: `vcpu`, `memory_gb`, `gpu` or `local_ssd_gb`.
         machine_families: families of machine types that are billed by it.
         gpu: name of the GPU; empty for the others.
+        unverified: names of the attributes above that are not verified.
+        sources: ids of the sources.
     """
 
     sku: str
-    resource: str
+    resource: str = field(metadata={"choices": ("vcpu", "memory_gb", "gpu", "local_ssd_gb")})
     machine_families: tuple[str, ...]
     gpu: str
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]
 
 
-def machine_family(machine_type: str) -> str:
-    """The family of a machine type by its name: `a3-highgpu-8g` → `a3-highgpu`; every N1 → `n1`."""
-    series, _, rest = machine_type.partition("-")
-    return series if series == "n1" else f"{series}-{rest.partition('-')[0]}"
+@dataclass(frozen=True)
+class CpuFamily:
+    """Machine types that training takes without GPUs.
+
+    Attributes:
+        family: their names without the size, e.g. `n2-standard`.
+        sizes: `any`, which is left to the service; or `listed`: those that machine_types.csv has.
+        unverified: names of the attributes above that are not verified.
+        sources: ids of the sources.
+    """
+
+    family: str
+    sizes: str = field(metadata={"choices": ("any", "listed")})
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]

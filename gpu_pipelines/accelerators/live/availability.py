@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gpu_pipelines.accelerators.catalog import Availability, Catalog
-from gpu_pipelines.accelerators.catalog.records import machine_family
 from gpu_pipelines.accelerators.live.clients import Clients, api_errors
 
 SOURCE = "compute-engine-api"
-#: Series of machine types with GPUs built in, as a filter of the API.
-GPU_MACHINES = "name eq '(a2|a3|a4|a4x|g2|g4)-.*'"
-
 #: GPU → zone → families of machine types there.
 Places = dict[str, dict[str, set[str]]]
 
@@ -23,23 +19,30 @@ def read_places(catalog: Catalog, clients: Clients) -> Places:
         UserError: if the API cannot be read.
     """
     gpus = {gpu.compute_engine_name: gpu.name for gpu in catalog.gpus.values()}
-    attached = {
-        gpu for machine in catalog.machine_types.values() if machine.family == "n1" for gpu in machine.gpu_counts
-    }
+    attached: dict[str, set[str]] = defaultdict(set)
+    families = {machine.name: machine.family for machine in catalog.unusable_machine_types.values()}
+    for machine in catalog.machine_types.values():
+        if machine.attached:
+            for gpu in machine.gpu_counts:
+                attached[gpu].add(machine.family)
+        else:
+            families[machine.name] = machine.family
+    series = sorted({name.partition("-")[0] for name in families})
     places: Places = defaultdict(lambda: defaultdict(set))
     with api_errors(f"The machine types of {clients.project}", "the role Compute Viewer and the API compute"):
         for zone, listed in clients.accelerator_types().aggregated_list(request={"project": clients.project}):
             for accelerator in listed.accelerator_types:
                 name = gpus.get(accelerator.name)
                 if name is not None:
-                    places[name][_zone(zone)] |= {"n1"} if name in attached else set()
-        request = {"project": clients.project, "filter": GPU_MACHINES}
+                    places[name][_zone(zone)] |= attached[name]
+        request = {"project": clients.project, "filter": f"name eq '({'|'.join(series)})-.*'"}
         for zone, machines in clients.machine_types().aggregated_list(request=request):
             for machine in machines.machine_types:
                 for accelerator in machine.accelerators:
                     name = gpus.get(accelerator.guest_accelerator_type)
                     if name is not None:
-                        places[name][_zone(zone)].add(machine_family(machine.name))
+                        # Of a machine that the catalog does not have, only the zone is of use.
+                        places[name][_zone(zone)] |= {families[machine.name]} if machine.name in families else set()
     return places
 
 

@@ -59,18 +59,19 @@ def _rate_per_hour(expression: Any) -> float | None:
 
 
 def prices_of(rates: Rates, catalog: Catalog) -> list[Price]:
-    """The rates as rows of prices.csv: N1 by its parts, every other machine as a whole.
+    """The rates as rows of prices.csv: what GPUs are attached to by its parts, every other machine as a whole.
 
     A machine has a price in a region only if every part it is billed by has one there.
     """
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    by_parts = {machine.family for machine in catalog.machine_types.values() if machine.attached}
     for (what, family, kind, region), rate in rates.items():
-        if family == "n1":
-            item, unit = ("n1", what) if what in ("vcpu", "memory_gb") else (what, "gpu")
+        if family in by_parts:
+            item, unit = (family, what) if what in ("vcpu", "memory_gb") else (what, "gpu")
             found[item, unit, region][kind] = rate
     billed = _billed_parts(catalog)
     for machine in catalog.machine_types.values():
-        if machine.family == "n1":
+        if machine.attached:
             continue
         for kind in KINDS.values():
             regions = {region for _, family, of, region in rates if family == machine.family and of == kind}

@@ -38,11 +38,6 @@ SCOPES = (
 DELETE_SCOPE = "https://www.googleapis.com/auth/compute"
 LABEL = {"created-by": "gpu-pipelines"}
 
-#: Series whose network interface is gVNIC alone; for the others it is left to the image.
-_GVNIC_SERIES = ("a3-", "a4-", "a4x-", "g4-")
-#: Series that Google's pages show with two gVNIC and eight RDMA interfaces.
-_RDMA_SERIES = ("a3-ultragpu-", "a4-", "a4x-")
-
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NETWORK = re.compile(r"([a-z0-9.:-]+|projects/[^/\s,]+/global/networks/[a-z0-9-]+)")
 _SUBNET = re.compile(r"([a-z0-9-]+|projects/[^/\s,]+/regions/[a-z0-9-]+/subnetworks/[a-z0-9-]+)")
@@ -176,7 +171,7 @@ def virtual_machine(
         zone=zone,
         other_zones=tuple(others),
         machine_type=machine.name,
-        accelerator=(gpu.compute_engine_name, plan.count) if machine.family == "n1" else None,
+        accelerator=(gpu.compute_engine_name, plan.count) if machine.attached else None,
         boot_image=image,
         boot_disk_type=machine.boot_disk,
         boot_disk_gb=options.boot_disk_gb,
@@ -190,7 +185,7 @@ def virtual_machine(
         network=options.network or settings.network,
         subnet=options.subnet,
         external_ip=options.external_ip,
-        nic_type="GVNIC" if machine.name.startswith(_GVNIC_SERIES) else None,
+        nic_type=machine.nic or None,
         service_account=settings.service_account,
         scopes=SCOPES + ((DELETE_SCOPE,) if options.at_end == "delete" else ()),
         labels={**LABEL, **settings.labels},
@@ -274,10 +269,10 @@ def _max_wait_seconds(plan: AcceleratorPlan, options: VmOptions) -> int | None:
 
 def _warnings(plan: AcceleratorPlan, image: BootImage, container: Container, options: VmOptions) -> tuple[str, ...]:
     warnings = list(filter(None, [image.warning, shut_down(container.image)]))
-    if (plan.machine_type or "").startswith(_RDMA_SERIES):
+    if plan.machine is not None and plan.machine.rdma:
         warnings.append(
-            f"Google's pages show {plan.machine_type} with ten network interfaces. This VM has one, which one machine "
-            "can train with; that it starts so is not verified."
+            f"Google's pages show {plan.machine_type} with {plan.machine.interfaces or 'further'} network interfaces. "
+            "This VM has one, which one machine can train with; that it starts so is not verified."
         )
     if plan.strategy == "reservation" and plan.reservation is None:
         warnings.append(

@@ -27,6 +27,7 @@ _TIMEOUT = (15, 60)
 #: What KFP's gateway in Google Cloud is called; its client finds credentials for it itself.
 _GOOGLE_PROXY = ".googleusercontent.com"
 _SIGN_IN = f"Give a token in {TOKEN}, or use a port-forward of svc/ml-pipeline-ui: docs/kubeflow.md."
+_NOT_THERE = "Look at its name or id, and at kubeflow_host and kubeflow_namespace."
 _WHERE = (
     "kubeflow_host takes the address of Kubeflow Pipelines' API: that of a port-forward of svc/ml-pipeline-ui, or on a "
     f"deployment with a dashboard https://HOST/pipeline. A page to sign in wants a token in {TOKEN}: docs/kubeflow.md."
@@ -149,7 +150,7 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
 
     Args:
         what: what was being done.
-        remedy: what to do about it.
+        remedy: what to do where the service could not answer, or refused.
 
     Raises:
         UserError: in place of every such error.
@@ -162,7 +163,7 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
     except ApiException as error:
         problem = f"{what} failed: {_said(error)}"
         if error.status == HTTPStatus.NOT_FOUND:
-            raise NotThereError(problem, remedy) from None
+            raise NotThereError(problem, _NOT_THERE) from None
         if error.status in _FOR_NOW:
             raise UnavailableError(problem, remedy, error.status) from None
         if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or 300 <= (error.status or 0) < 400:

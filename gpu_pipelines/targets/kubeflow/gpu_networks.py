@@ -8,37 +8,16 @@ Without them NCCL would take the ordinary network, and say so nowhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_RUNTIME
 
-
-@dataclass(frozen=True)
-class GpuNetwork:
-    """A network for the GPUs of several nodes.
-
-    Attributes:
-        name: what it is called.
-        runtime: the training runtime of docs/kubeflow-runtimes/ that sets it up; empty where there is none.
-    """
-
-    name: str
-    runtime: str
-
-
-_TCPX = GpuNetwork("GPUDirect-TCPX", "gpu-pipelines-tcpx")
-_TCPXO = GpuNetwork("GPUDirect-TCPXO", "gpu-pipelines-tcpxo")
-_RDMA = GpuNetwork("GPUDirect-RDMA", "gpu-pipelines-rdma")
-_NETWORKS = {
-    "a3-highgpu-8g": _TCPX,
-    "a3-edgegpu-8g": _TCPX,
-    "a3-megagpu-8g": _TCPXO,
-    "a3-ultragpu-8g": _RDMA,
-    "a4-highgpu-8g": _RDMA,
-    # Its nodes share NVLink as well, by ComputeDomains of NVIDIA's DRA driver.
-    "a4x-highgpu-4g": GpuNetwork("GPUDirect-RDMA with multi-node NVLink", ""),
+#: The training runtime of docs/kubeflow-runtimes/ that sets up a network, by the network's name in the catalog. There
+#: is none for machines whose nodes share NVLink as well, by ComputeDomains of NVIDIA's DRA driver.
+RUNTIMES = {
+    "GPUDirect-TCPX": "gpu-pipelines-tcpx",
+    "GPUDirect-TCPXO": "gpu-pipelines-tcpxo",
+    "GPUDirect-RDMA": "gpu-pipelines-rdma",
 }
 
 
@@ -52,19 +31,20 @@ def runtime_for(plan: AcceleratorPlan, chosen: str | None) -> str:
     Raises:
         UserError: the GPUs of the machine have a network that the runtime does not set up.
     """
-    network = _NETWORKS.get(str(plan.machine_type)) if plan.nodes > 1 else None
-    if network is None:
+    network = plan.machine.gpudirect if plan.machine and plan.nodes > 1 else ""
+    if not network:
         return chosen or DEFAULT_RUNTIME
-    if not (chosen or network.runtime):
+    runtime = RUNTIMES.get(network, "")
+    if not (chosen or runtime):
         raise UserError(
-            f"{plan.nodes} nodes of {plan.machine_type} talk by {network.name}, for which there is no runtime here.",
+            f"{plan.nodes} nodes of {plan.machine_type} talk by {network}, for which there is no runtime here.",
             "Make one after GKE's guide and give it as kubeflow_runtime, or take other GPUs: docs/kubeflow.md.",
         )
     if chosen == DEFAULT_RUNTIME:
-        instead = f"take {network.runtime} by leaving kubeflow_runtime out, or " if network.runtime else ""
+        instead = f"take {runtime} by leaving kubeflow_runtime out, or " if runtime else ""
         raise UserError(
-            f"The runtime {chosen} has no {network.name}: {plan.nodes} nodes of {plan.machine_type} would talk over "
+            f"The runtime {chosen} has no {network}: {plan.nodes} nodes of {plan.machine_type} would talk over "
             "the ordinary network.",
             f"Instead {instead}give a runtime of your own that has it: docs/kubeflow.md.",
         )
-    return chosen or network.runtime
+    return chosen or runtime

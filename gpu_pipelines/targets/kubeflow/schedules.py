@@ -15,6 +15,7 @@ from gpu_pipelines.targets.kubeflow.runs import experiment_id, given
 from gpu_pipelines.targets.kubeflow.uploads import UploadedVersion
 
 _PAGE = 100
+_NONE = "There are no schedules here; gpu-pipelines schedule create makes one."
 #: Most runs at the same time that the service takes.
 MOST_AT_A_TIME = 10
 
@@ -151,7 +152,7 @@ def find(schedule: str, settings: ProjectSettings) -> Any:
         ids = ", ".join(str(each.recurring_run_id) for each in found)
         raise UserError(f"{len(found)} schedules have the name {schedule!r}.", f"Give the id: {ids}.")
     names = [str(each.display_name) for each in there]
-    raise UserError(f"There is no schedule {schedule[:80]!r}.", nearest(schedule, names) if names else "There is none.")
+    raise UserError(f"There is no schedule {schedule[:80]!r}.", nearest(schedule, names) if names else _NONE)
 
 
 def pause(found: Any, settings: ProjectSettings) -> None:

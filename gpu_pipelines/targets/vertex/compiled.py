@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
-from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators import AcceleratorPlan, load_catalog
+from gpu_pipelines.accelerators.catalog import CatalogError
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.errors import UserError
@@ -16,36 +18,30 @@ from gpu_pipelines.targets.vertex.job_spec import JobOptions, require_job
 from gpu_pipelines.targets.vertex.target import VertexTarget
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
-#: The accelerators that compiled files are published for.
-PUBLISHED = (
-    PlanRequest("l4:1"),
-    PlanRequest("l4:4"),
-    PlanRequest("t4:4"),
-    PlanRequest("v100:8"),
-    PlanRequest("a100:2"),
-    PlanRequest("a100:8"),
-    PlanRequest("a100:16"),
-    PlanRequest("a100-80gb:8"),
-    PlanRequest("h100:2", strategy="spot"),
-    PlanRequest("h100:8"),
-    PlanRequest("h100:8", nodes=4),
-    PlanRequest("h100-mega:8", nodes=2),
-    PlanRequest("h200:8"),
-    PlanRequest("b200:8"),
-    PlanRequest("rtx-pro-6000:8"),
-)
-#: Those that are used most; for other accelerators a file is compiled when it is needed.
-MOST_USED = (
-    PlanRequest("l4:1"),
-    PlanRequest("l4:4"),
-    PlanRequest("a100:8"),
-    PlanRequest("a100-80gb:8"),
-    PlanRequest("h100:2", strategy="spot"),
-    PlanRequest("h100:8"),
-)
-
 #: What a CustomJob's task runs: it creates the job, waits for it, and does no work of its own.
 _LAUNCHER = "google_cloud_pipeline_components.container.v1.custom_job.launcher"
+#: What a file is called after its GPU: see `file_of`.
+_PUBLISHED = re.compile(r"(?P<count>[0-9]+)(-(?P<nodes>[0-9]+)-nodes)?(-(?P<strategy>[a-z-]+))?")
+
+
+def published(most_used: bool = False) -> tuple[PlanRequest, ...]:
+    """The accelerators that compiled files are published for, as the rows of the GPUs in the catalog have them.
+
+    Args:
+        most_used: only those that are used most; for others a file is compiled when it is needed.
+
+    Raises:
+        CatalogError: a row has something else there.
+    """
+    found = []
+    for gpu in load_catalog().gpus.values():
+        for name in gpu.most_used if most_used else gpu.compiled:
+            match = _PUBLISHED.fullmatch(name)
+            if match is None:
+                raise CatalogError(f"{gpu.name} is to be compiled for {name!r}.", "Write 8, 8-4-nodes or 2-spot.")
+            nodes, strategy = int(match["nodes"] or 1), match["strategy"]
+            found.append(PlanRequest(f"{gpu.name}:{match['count']}", nodes=nodes, strategy=strategy))
+    return tuple(found)
 
 
 def compiled_for_vertex(

@@ -174,7 +174,7 @@ def tried_again() -> Any:
         maximum=_LONGEST_WAIT,
         multiplier=2.0,
         timeout=_GIVE_UP,
-        on_error=lambda error: print(f"trying again: {_message(error)}", file=sys.stderr),
+        on_error=lambda error: print(f"trying again: {message_of(error)}", file=sys.stderr),
     )
 
 
@@ -220,22 +220,33 @@ def service_errors(what: str, if_lost: str = "") -> Iterator[None]:
         raise UserError(f"{what} failed: the credentials are not valid any more.", LOGIN_REMEDY) from error
     except requests.HTTPError as error:
         told = api.from_http_response(error.response)
-        raise UserError(f"{what} failed: {_message(told)}", _remedy(told, if_lost)) from error
+        raise UserError(f"{what} failed: {message_of(told)}", _remedy(told, if_lost)) from error
     except (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException) as error:
         if reason := untrusted_certificate(error):
             told = f"{what} failed: the service's certificate is not trusted ({reason})."
             raise UserError(told, TRUST_REMEDY) from error
-        raise UserError(f"{what} failed: {_message(error)}", _remedy(error, if_lost)) from error
+        raise UserError(f"{what} failed: {message_of(error)}", _remedy(error, if_lost)) from error
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
+    """What an error of a service or of the network says, in one line, without the request that it was told of."""
     cause = getattr(error, "cause", None)
-    text = str(getattr(error, "message", "") or error)
+    text = _said(error)
     if cause is not None:
-        text = f"{text} {getattr(cause, 'message', '') or cause}"
+        text = f"{text} {_said(cause)}"
     # The clients put the request before what the service says.
     text = re.sub(r"\b(?:GET|POST|PATCH|DELETE) https?://\S+: ", "", " ".join(text.split()))
     return text[:600] or type(error).__name__
+
+
+def _said(error: Exception) -> str:
+    """What an error says; of a connection that was not made, where to and why, without the request."""
+    tried = error.args[0] if error.args else None
+    pool, reason = getattr(tried, "pool", None), getattr(tried, "reason", None)
+    if pool is None or reason is None:
+        return str(getattr(error, "message", "") or error)
+    why = re.sub(r"^\w+\(host=[^)]*\): ", "", str(reason.args[-1]))
+    return f"No connection to {pool.host}:{pool.port}: {why}"
 
 
 #: What messages of the service say, and what to do then; the first that fits.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_pipelines.accelerators.catalog import load_catalog
+from gpu_pipelines.accelerators.rules import listed
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.job_spec import (
@@ -21,8 +22,6 @@ from gpu_pipelines.targets.vertex.job_spec import (
 #: The machine of each replica where none is named: CPUs and memory as those of the plain task.
 DATA_MACHINE = "n2-standard-16"
 _MOST_NODES = 256
-#: Families without GPUs that custom training takes (page on configuring compute resources); their sizes are left to it.
-_MACHINE = re.compile(r"((e2|n1|n2)-(standard|highmem|highcpu)|c2-standard|m1-(ultramem|megamem))-[0-9]{1,3}")
 _BOOT_DISK = "pd-ssd"
 
 
@@ -52,10 +51,12 @@ class DataNodes:
         problems = []
         if not 1 <= self.nodes <= _MOST_NODES:
             problems.append(f"Data cannot be prepared on {self.nodes} machines; give 1 to {_MOST_NODES}.")
-        if self.machine_type and not _MACHINE.fullmatch(self.machine_type):
+        catalog = load_catalog()
+        if self.machine_type and not catalog.takes_without_gpus(self.machine_type):
+            series = dict.fromkeys(family.partition("-")[0].upper() for family in catalog.cpu_families)
             problems.append(
                 f"{self.machine_type[:60]!r} is no machine without GPUs that custom jobs take. "
-                f"Give one of E2, N1, N2, C2 or M1, such as {DATA_MACHINE}."
+                f"Give one of {listed(list(series))}, such as {DATA_MACHINE}."
             )
         if problems:
             raise UserError.of_all(problems)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators import AcceleratorPlan, load_catalog
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.environment import problems_of_variables
@@ -32,11 +32,6 @@ REDUCTION_MACHINE = "n1-highcpu-16"
 _REDUCTION_GBPS = 32
 _REDUCTION_IMAGE = "{}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 _REDUCTION_REGISTRIES = ("us", "europe", "asia")
-#: Bandwidth of N1 machines, Gbit/s, by machine type, GPU and GPUs, as that page names it. The catalog has none for N1,
-#: where it depends on the GPUs.
-_N1_GBPS = {("n1-highmem-96", "v100", 8): 100}
-#: Machines whose GPUs exchange gradients past the processor (GPUDirect); a server on the way would slow them down.
-_GPUDIRECT_FAMILIES = ("a3-", "a4-", "a4x-")
 
 
 @dataclass(frozen=True)
@@ -129,11 +124,12 @@ def no_reduction_server(plan: AcceleratorPlan) -> str | None:
         return "there is one machine, and nothing to exchange with another. Leave it out, or give --nodes."
     if plan.strategy == "flex-start":
         return "flex-start takes the same machine in every pool, and reduction servers have no GPU."
-    machine = plan.machine
-    if machine is None or machine.name.startswith(_GPUDIRECT_FAMILIES):
+    machine, gpu = plan.machine, plan.gpu
+    if machine is None or gpu is None or machine.gpudirect:
         return f"{plan.machine_type} exchanges gradients past the processor (GPUDirect), faster than any server could."
-    if not _network_gbps(plan):
-        known = [name for name, gpu, count in _N1_GBPS if plan.gpu and (gpu, count) == (plan.gpu.name, plan.count)]
+    if not plan.network_gbps:
+        carriers = load_catalog().machines_with(gpu.name, plan.count)
+        known = [other.name for other in carriers if other.network_with(gpu.name, plan.count)]
         other = f"Give --machine-type {known[0]}" if known else "Leave it out, or train on other GPUs, a100:8 say"
         return f"the network bandwidth of {machine.name}, by which the pool is sized, is not known. {other}."
     return None
@@ -144,14 +140,7 @@ def reduction_servers(plan: AcceleratorPlan) -> int:
 
     The formula is that of Google's page on distributed training.
     """
-    return math.ceil(_network_gbps(plan) * plan.nodes / _REDUCTION_GBPS)
-
-
-def _network_gbps(plan: AcceleratorPlan) -> float:
-    """Bandwidth of one machine of a plan; 0 where it is not known."""
-    if plan.machine is None or plan.gpu is None:
-        return 0
-    return plan.machine.network_gbps or _N1_GBPS.get((plan.machine.name, plan.gpu.name, plan.count), 0)
+    return math.ceil((plan.network_gbps or 0) * plan.nodes / _REDUCTION_GBPS)
 
 
 def custom_job(

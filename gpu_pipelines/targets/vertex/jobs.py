@@ -23,6 +23,7 @@ from gpu_pipelines.targets.vertex.connection import (
     connect,
     job_service,
     location_of,
+    message_of,
     service_errors,
     tried_again,
 )
@@ -110,7 +111,7 @@ def _once(create: Callable[[], str], look: Callable[[], str | None]) -> str:
         except Exception as error:
             if _was_never_sent(error):
                 raise UserError(
-                    f"Vertex AI cannot be reached, so nothing was sent: {str(error)[:300]}", "Look at your network."
+                    f"Vertex AI cannot be reached, so nothing was sent: {message_of(error)}", "Look at your network."
                 ) from error
             if not (_was_refused_for_now(error) or answer_was_lost(error)):
                 raise

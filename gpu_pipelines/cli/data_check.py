@@ -1,0 +1,52 @@
+"""A look at the data of a run before it is sent, as far as this machine may read it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.cli.arguments import compiled_in
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.remote_check import Look
+
+
+def require_usable_data(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Refuses data in object storage that the first step of a run would refuse; says what cannot be seen from here.
+
+    Args:
+        spec: the compiled pipeline; of one that is not of this project nothing is known.
+        arguments: its parameters, as it takes them.
+
+    Raises:
+        UserError: lists what is wrong with the data.
+    """
+    look = _look(spec, arguments)
+    if look and look.problems:
+        raise UserError.of_all(look.problems)
+
+
+def warn_of_data(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """As `require_usable_data`, for runs that come later: the data may be there by then."""
+    look = _look(spec, arguments)
+    for problem in look.problems if look else ():
+        print(f"warning: with the data as it is now, each run will fail: {problem}", file=sys.stderr)
+
+
+def _look(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Look | None:
+    from gpu_pipelines.dag import PIPELINES
+    from gpu_pipelines.dag.advanced import ADVANCED
+
+    if str(spec["pipelineInfo"]["name"]).replace("-", "_") not in PIPELINES:
+        return None
+    from gpu_pipelines.component_interface.step import fields_from
+    from gpu_pipelines.data.remote_check import look_at_sources
+    from gpu_pipelines.data.settings import PrepareSettings
+
+    values = {**compiled_in(spec), **arguments, **(arguments.get(ADVANCED) or {})}
+    look = look_at_sources(fields_from(PrepareSettings, values))
+    for line in look.unseen:
+        print(f"note: {line} The first step of the run checks it.", file=sys.stderr)
+    return look
