@@ -27,13 +27,13 @@ def check_request(
     start_from_champion: bool = False,
     notify: list = [],  # noqa: B006
     checkpoint_uri: str = "",
-    advanced: dict = {},  # noqa: B006
     pipeline: str = "train_evaluate_upload",
     place: str = "local",
     data_nodes: int = 1,
     processes: int = 0,
     storage: str = "",
     run_name: str = "",
+    advanced: dict = {},  # noqa: B006
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Outputs",
     [
@@ -67,13 +67,13 @@ def check_request(
         notify: E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.
         checkpoint_uri: Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the
             parameters that shape the weights must be the same. Empty for a place of the run's own.
-        advanced: The other parameters of the steps, by name; what is left out has its default.
         pipeline: Pipeline whose request it is, train_evaluate_upload or scheduled_retraining.
         place: Where the pipeline runs: local, vertex or kubeflow.
         data_nodes: Machines that prepare the data.
         processes: Processes that train, on all nodes together; 0 if that is not known.
         storage: Where the run leaves its artifacts.
         run_name: Name of the run. Each has another, so that no service takes the answer of one for that of the next.
+        advanced: The other parameters of the steps, by name; what is left out has its default.
 
     Returns:
         source_fingerprint: What tells the source as it is now from what it was before, without reading its rows.
@@ -83,6 +83,36 @@ def check_request(
         upload: Those of the other parameters that are upload_model's.
         watch: Those of the other parameters that are check_for_new_data's.
     """
-    from gpu_pipelines.dag.check import run as check
+    from gpu_pipelines.dag.check import Request, run
 
-    return check(locals())
+    return run(
+        {
+            "source": source,
+            "task": task,
+            "label_column": label_column,
+            "text_column": text_column,
+            "image_size": image_size,
+            "tokenizer": tokenizer,
+            "sequence_length": sequence_length,
+            "model": model,
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "global_batch_size": global_batch_size,
+            "lora_rank": lora_rank,
+            "gates": gates,
+            "registry": registry,
+            "model_name": model_name,
+            "start_from_champion": start_from_champion,
+        },
+        Request(
+            notify=notify,
+            checkpoint_uri=checkpoint_uri,
+            pipeline=pipeline,
+            place=place,
+            data_nodes=data_nodes,
+            processes=processes,
+            storage=storage,
+            run_name=run_name,
+        ),
+        advanced=advanced,
+    )

@@ -114,6 +114,44 @@ def prepare_data(
         statistics: Numbers of rows read, kept, left out as duplicates and rejected, of classes, and of rows in each
             split.
     """
-    from gpu_pipelines.data.step import run
+    from gpu_pipelines.data.step import PrepareSettings, run
 
-    run(locals())
+    run(
+        PrepareSettings(
+            source=source,
+            test_source=test_source,
+            source_format=source_format,
+            delimiter=delimiter,
+            encoding=encoding,
+            row_filter=row_filter,
+            billing_project=billing_project,
+            task=task,
+            image_column=image_column,
+            image_root=image_root,
+            label_column=label_column,
+            missing_labels=missing_labels,
+            label_conflicts=label_conflicts,
+            text_column=text_column,
+            image_size=image_size,
+            color_mode=color_mode,
+            tokenizer=tokenizer,
+            vocabulary_size=vocabulary_size,
+            sequence_length=sequence_length,
+            packing=packing,
+            val_fraction=val_fraction,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+            stratify=stratify,
+            remove_duplicates=remove_duplicates,
+            near_duplicates=near_duplicates,
+            max_rejected=max_rejected,
+            shard_megabytes=shard_megabytes,
+            slice_by=slice_by,
+        ),
+        dataset=dataset,
+        report=report,
+        statistics=statistics,
+        source_fingerprint=source_fingerprint,
+        test_source_fingerprint=test_source_fingerprint,
+        advanced=advanced,
+    )

@@ -45,6 +45,20 @@ def check_for_new_data(
         model: What to train: model, or where the champion is.
         tokenizer: What to prepare texts with: tokenizer, or where the champion is.
     """
-    from gpu_pipelines.data.watch_step import run
+    from gpu_pipelines.data.watch_step import WatchSettings, run
 
-    return run(locals())
+    return run(
+        WatchSettings(
+            source=source,
+            billing_project=billing_project,
+            task=task,
+            tokenizer=tokenizer,
+            model=model,
+            registry=registry,
+            model_name=model_name,
+            min_champion_age_days=min_champion_age_days,
+            start_from_champion=start_from_champion,
+            source_fingerprint=source_fingerprint,
+        ),
+        advanced=advanced,
+    )

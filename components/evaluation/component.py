@@ -67,6 +67,24 @@ def evaluate_checkpoints(
             rows, and for a classifier confusion matrix and calibration.
         passed: True if all gates passed, the model is better than the champion, and the data has not shifted.
     """
-    from gpu_pipelines.evaluation.step import run
+    from gpu_pipelines.evaluation.step import EvaluationSettings, run
 
-    return (run(locals()),)
+    return run(
+        EvaluationSettings(
+            gates=gates,
+            select_by=select_by,
+            scoring_function=scoring_function,
+            average_last=average_last,
+            slice_by=slice_by,
+            registry=registry,
+            model_name=model_name,
+            accept_shift=accept_shift,
+        ),
+        dataset=dataset,
+        checkpoints=checkpoints,
+        best_checkpoint=best_checkpoint,
+        evaluation=evaluation,
+        confusion=confusion,
+        report=report,
+        advanced=advanced,
+    )

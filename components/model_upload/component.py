@@ -10,20 +10,19 @@ from gpu_pipelines.component_interface.image import STEPS_IMAGE
 def upload_model(
     best_checkpoint: Input[Model],
     model: Output[Model],
-    passed: bool = False,
     registry: str = "./registry",
     model_name: str = "",
     serving_image: str = "",
     pipeline_job: str = "",
     encryption_key: str = "",
     smoke_test: bool = True,
+    passed: bool = False,
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
 
     Args:
         best_checkpoint: Made by evaluate_checkpoints.
-        passed: Whether the model may become the champion. The alias challenger names the new version either way.
         registry: Directory of the model registry, made if it does not exist; or vertex://PROJECT/REGION for Vertex AI
             Model Registry, vertex:// alone for that of the job's own project and region.
         model_name: Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for
@@ -36,11 +35,25 @@ def upload_model(
             that of the project's settings, if there is one.
         smoke_test: Whether to start this project's prediction server on the uploaded files and compare its predictions
             with the evaluated ones, before any alias moves. Of another container it says that it was not tested.
+        passed: Whether the model may become the champion. The alias challenger names the new version either way.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
         model: The version in the registry, with its name, number and aliases as metadata.
     """
-    from gpu_pipelines.registry.upload_step import run
+    from gpu_pipelines.registry.upload_step import UploadSettings, run
 
-    run(locals())
+    run(
+        UploadSettings(
+            registry=registry,
+            model_name=model_name,
+            serving_image=serving_image,
+            pipeline_job=pipeline_job,
+            encryption_key=encryption_key,
+            smoke_test=smoke_test,
+        ),
+        best_checkpoint=best_checkpoint,
+        model=model,
+        passed=passed,
+        advanced=advanced,
+    )

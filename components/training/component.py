@@ -77,6 +77,37 @@ def train_model(
         training_metrics: Steps, losses, throughput, memory, MFU and number of processes.
         training_report: Curves of loss, learning rate and throughput.
     """
-    from gpu_pipelines.training.step import run
+    from gpu_pipelines.training.step import TrainingSettings, run
 
-    run(locals())
+    run(
+        TrainingSettings(
+            model=model,
+            recipe=recipe,
+            epochs=epochs,
+            max_steps=max_steps,
+            learning_rate=learning_rate,
+            learning_rate_schedule=learning_rate_schedule,
+            weight_decay=weight_decay,
+            warmup_steps=warmup_steps,
+            gradient_clip=gradient_clip,
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            precision=precision,
+            parallelism=parallelism,
+            activation_checkpointing=activation_checkpointing,
+            compile_model=compile_model,
+            lora_rank=lora_rank,
+            lora_alpha=lora_alpha,
+            checkpoint_every_steps=checkpoint_every_steps,
+            keep_last=keep_last,
+            keep_every_steps=keep_every_steps,
+            early_stopping_patience=early_stopping_patience,
+            seed=seed,
+        ),
+        dataset=dataset,
+        checkpoints=checkpoints,
+        training_metrics=training_metrics,
+        training_report=training_report,
+        checkpoint_uri=checkpoint_uri,
+        advanced=advanced,
+    )

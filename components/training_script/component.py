@@ -39,6 +39,20 @@ def run_training_script(
         training_metrics: Last value of each metric that the script wrote to GPU_PIPELINES_METRICS, and duration.
         training_report: Curves of these metrics.
     """
-    from gpu_pipelines.training.script.step import run
+    from gpu_pipelines.training.script.step import ScriptSettings, run
 
-    run(locals())
+    run(
+        ScriptSettings(
+            script=script,
+            code=code,
+            arguments=arguments,
+            launcher=launcher,
+            processes_per_node=processes_per_node,
+            environment=environment,
+        ),
+        dataset=dataset,
+        checkpoints=checkpoints,
+        training_metrics=training_metrics,
+        training_report=training_report,
+        checkpoint_uri=checkpoint_uri,
+    )

@@ -8,12 +8,13 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
@@ -37,8 +38,6 @@ _TYPES = {
 ADVANCED = "advanced"
 #: The step that knows the task of a pipeline.
 _CHECK = "check-request"
-#: What KFP calls the types.
-_TYPE_NAMES = {str: "String", int: "Integer", float: "Float", bool: "Boolean", list: "List", dict: "Dict"}
 #: What a compiled file calls the types.
 _COMPILED_TYPES = {
     "STRING": "String",
@@ -48,23 +47,6 @@ _COMPILED_TYPES = {
     "LIST": "List",
     "STRUCT": "Dict",
 }
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """What a pipeline says of one of its parameters.
-
-    Attributes:
-        type: String, Integer, Float, Boolean, List or Dict.
-        default: its value where none is given.
-        optional: whether it may be left out.
-        text: what it means.
-    """
-
-    type: str
-    default: Any = None
-    optional: bool = True
-    text: str = ""
 
 
 def parameters_of_pipeline(pipeline: Any) -> dict[str, Parameter]:
@@ -145,10 +127,9 @@ def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parame
     name = pipeline.replace("-", "_")
     if name not in PIPELINES or ADVANCED not in known:
         return {}
-    from gpu_pipelines.dag.advanced import advanced_defaults
+    from gpu_pipelines.dag.advanced import fields_of_advanced
 
-    defaults = advanced_defaults(load_request(name).SETTINGS)
-    return {name: Parameter(_TYPE_NAMES[type(default)], default) for name, default in defaults.items()}
+    return fields_of_advanced(load_request(name).SETTINGS.values())
 
 
 def as_taken(

@@ -125,7 +125,6 @@ def _parameters(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 def _values_of(name: str, parameter: Any) -> list[str]:
     from gpu_pipelines.tasks.tasks import TASKS
-    from gpu_pipelines.training.settings import CHOICES
 
     if parameter.type == "Boolean":
         return ["true", "false"]
@@ -138,7 +137,7 @@ def _values_of(name: str, parameter: Any) -> list[str]:
     if name == "select_by":
         return [metric for task in TASKS.values() for metric in task.metrics]
     shown = [] if parameter.default in (None, "", [], {}) else [str(parameter.default)]
-    return [*CHOICES.get(name, shown)]
+    return [*(parameter.choices or shown)]
 
 
 def _models(context: typer.Context, incomplete: str) -> Iterable[str]:

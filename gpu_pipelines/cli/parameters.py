@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
-    from gpu_pipelines.cli.arguments import Parameter
+    from gpu_pipelines.component_interface.parameter import Parameter
 
 #: The steps in their order; the first that takes a parameter has it. What none of them takes is the pipeline's.
 STEPS = (
@@ -96,16 +95,13 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
         task: the one that it was compiled for, whose fields alone are of use; empty for all.
     """
     from gpu_pipelines.cli.arguments import ADVANCED, fields_of
-    from gpu_pipelines.component_interface.catalog import load_component
     from gpu_pipelines.dag.advanced import is_of
 
     fields = fields_of(pipeline, known)
     if not fields:
         return dict(known)
-    inputs = [load_component(name).component_spec.inputs or {} for name in STEPS]
-    texts = {name: spec.description or "" for each in reversed(inputs) for name, spec in each.items()}
-    told = {name: replace(field, text=texts[name]) for name, field in fields.items() if is_of(name, task)}
-    return {**{name: each for name, each in known.items() if name != ADVANCED}, **told}
+    fields = {name: field for name, field in fields.items() if is_of(name, task)}
+    return {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
 
 
 def _require_task(task: str, known: Mapping[str, Parameter], pipeline: str) -> None:

@@ -5,18 +5,47 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# The folder of each component, by its name.
+from gpu_pipelines.component_interface.parameter import parameters_in
+
+# The folder of each component, by its name; in the order in which a pipeline's form has their parameters.
 COMPONENTS = {
-    "check_request": "check_request",
-    "check_for_new_data": "data_watch",
     "prepare_data": "data_prep",
     "train_model": "training",
     "run_training_script": "training_script",
     "evaluate_checkpoints": "evaluation",
     "upload_model": "model_upload",
+    "check_for_new_data": "data_watch",
+    "check_request": "check_request",
+}
+# The dataclass that declares the parameters of each, as `module:class`.
+_SETTINGS = {
+    "prepare_data": "gpu_pipelines.data.settings:PrepareSettings",
+    "train_model": "gpu_pipelines.training.settings:TrainingSettings",
+    "run_training_script": "gpu_pipelines.training.script.settings:ScriptSettings",
+    "evaluate_checkpoints": "gpu_pipelines.evaluation.settings:EvaluationSettings",
+    "upload_model": "gpu_pipelines.registry.upload:UploadSettings",
+    "check_for_new_data": "gpu_pipelines.data.watch:WatchSettings",
+    "check_request": "gpu_pipelines.dag.request:Request",
 }
 
 
 def load_component(name: str) -> Any:
     """The KFP component of that name."""
     return getattr(import_module(f"gpu_pipelines.components.{COMPONENTS[name]}.component"), name)
+
+
+def settings_of(name: str) -> type[Any]:
+    """The dataclass that declares the parameters of the component of that name; needs no compiler of KFP."""
+    module, _, settings = _SETTINGS[name].partition(":")
+    found: type[Any] = getattr(import_module(module), settings)
+    return found
+
+
+def common_parameters() -> dict[str, str]:
+    """The parameters that stand in the forms of the pipelines one by one, each with the component that declares it."""
+    return {
+        name: component
+        for component in COMPONENTS
+        for name, declared in parameters_in(settings_of(component)).items()
+        if declared.common
+    }

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
-
-_KFP_TYPES = {"String": "str", "Integer": "int", "Float": "float", "Boolean": "bool", "List": "list", "Dict": "dict"}
-
+from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
 
 _HEAD = "<!-- Generated from the interfaces of the components by make docs. -->"
 
@@ -17,14 +15,14 @@ _HEAD = "<!-- Generated from the interfaces of the components by make docs. -->"
 def readme(name: str) -> str:
     """The README of a component: what it does, inputs with defaults, outputs, and an example."""
     spec = load_component(name).component_spec
-    artifacts = {n: i for n, i in spec.inputs.items() if i.type not in _KFP_TYPES}
-    parameters = {n: i for n, i in spec.inputs.items() if i.type in _KFP_TYPES}
+    artifacts = {n: i for n, i in spec.inputs.items() if i.type not in PYTHON_TYPES}
+    parameters = {n: i for n, i in spec.inputs.items() if i.type in PYTHON_TYPES}
     parts = [f"{_HEAD}\n\n# {name}\n\n{_prose(spec.description)}\n"]
     if artifacts:
         rows = [f"| `{n}` | {_artifact(i.type)} | {_cell(i.description)} |" for n, i in artifacts.items()]
         parts.append(_table("Input artifacts", "| name | type | what |\n|---|---|---|", rows))
     rows = [
-        f"| `{n}` | {_KFP_TYPES[i.type]} | `{json.dumps(i.default)}` | {_cell(i.description)} |"
+        f"| `{n}` | {PYTHON_TYPES[i.type].__name__} | `{json.dumps(i.default)}` | {_cell(i.description)} |"
         for n, i in parameters.items()
     ]
     parts.append(_table("Parameters", "| name | type | default | what |\n|---|---|---|---|", rows))
@@ -47,7 +45,7 @@ def _cell(text: str) -> str:
 
 
 def _artifact(kind: str) -> str:
-    return _KFP_TYPES.get(kind, kind.partition("@")[0])
+    return PYTHON_TYPES[kind].__name__ if kind in PYTHON_TYPES else kind.partition("@")[0]
 
 
 def _example(name: str, artifacts: list[str]) -> str:

@@ -25,7 +25,7 @@ PLACE = "place"
 
 
 def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
-    """Makes a settings dataclass of those arguments that have the names of its fields, with the types of these."""
+    """Makes a settings dataclass of the arguments that have the names of its fields, numbers in the types of these."""
     found = {
         field.name: as_number(type(field.default), arguments[field.name])
         for field in fields(settings)  # type: ignore[arg-type]
@@ -34,21 +34,23 @@ def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Setti
     return settings(**found)
 
 
-def with_advanced(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a component in which those that are named in its input `advanced` have the values given there.
+def with_advanced(settings: Settings, advanced: Mapping[str, Any], *others: str) -> Settings:
+    """A step's settings as its code takes them: with the values of the component's input `advanced`, and numbers in the
+    types of the fields, which KFP passes on as JSON has them.
 
     Args:
-        arguments: the inputs by name. A number in `advanced` gets the type of the input that it stands for.
+        settings: what stands in the other inputs.
+        advanced: values by name, which win.
+        others: names in `advanced` that are of no field and that the step takes from there itself.
 
     Raises:
-        UserError: `advanced` names something that is no input.
+        UserError: `advanced` names something that is no parameter.
     """
-    merged = {name: value for name, value in arguments.items() if name != "advanced"}
-    for name, value in (arguments.get("advanced") or {}).items():
-        if name not in merged:
-            raise UserError(f"advanced has a field {name[:80]!r}.", nearest(name, sorted(merged)))
-        merged[name] = as_number(type(merged[name]), value)
-    return merged
+    given = vars(settings)
+    for name in advanced:
+        if name not in given and name not in others:
+            raise UserError(f"advanced has a field {name[:80]!r}.", nearest(name, sorted(given)))
+    return fields_from(type(settings), {**given, **advanced})
 
 
 def place_of(artifact: Any, uri: str = "") -> str:

@@ -6,36 +6,17 @@ The parameters are those of the steps' settings. This module is imported in a st
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpu_pipelines.component_interface.catalog import common_parameters
+from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter, parameters_in
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.numbers import as_number
 
 ADVANCED = "advanced"
 #: The parameters that stand in a pipeline's form one by one; all others are fields of `advanced`.
-COMMON = (
-    "source",
-    "task",
-    "label_column",
-    "text_column",
-    "image_size",
-    "tokenizer",
-    "sequence_length",
-    "model",
-    "epochs",
-    "learning_rate",
-    "global_batch_size",
-    "lora_rank",
-    "gates",
-    "registry",
-    "model_name",
-    "start_from_champion",
-    "checkpoint_uri",
-)
-#: What a pipeline fills in itself.
-FILLED_IN = ("passed", "pipeline_job", "encryption_key", "source_fingerprint", "test_source_fingerprint", ADVANCED)
+COMMON = tuple(common_parameters())
 #: The tasks that a parameter is for, where it is not for all of them.
 OF_TASKS = {
     "image_column": ("image_classification",),
@@ -56,12 +37,12 @@ OF_TASKS = {
 }
 #: What a value of each type is called, for people.
 _CALLED = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list of texts",
-    dict: "a mapping",
+    "String": "text",
+    "Integer": "a whole number",
+    "Float": "a number",
+    "Boolean": "true or false",
+    "List": "a list of texts",
+    "Dict": "a mapping",
 }
 
 
@@ -70,33 +51,42 @@ def is_of(name: str, task: str) -> bool:
     return not task or task in OF_TASKS.get(name, (task,))
 
 
-def advanced_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `advanced` with their defaults.
+def parameters_of_users(settings: Iterable[type]) -> dict[str, Parameter]:
+    """The parameters of steps that users give, by name; of those of one name the first step's.
 
     Args:
-        settings: the settings of a pipeline's steps, by the output of `check_request` that has some of them.
+        settings: the dataclasses that declare them.
     """
-    every = {name: default for each in settings.values() for name, default in _defaults(each).items()}
-    return {name: default for name, default in every.items() if name not in (*COMMON, *FILLED_IN)}
+    found: dict[str, Parameter] = {}
+    for each in settings:
+        for name, declared in parameters_in(each).items():
+            if not declared.filled_in:
+                found.setdefault(name, declared)
+    return found
 
 
-def read_advanced(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def fields_of_advanced(settings: Iterable[type]) -> dict[str, Parameter]:
+    """The parameters of steps that are fields of `advanced`, by name; the arguments are those of the function above."""
+    return {name: each for name, each in parameters_of_users(settings).items() if name not in COMMON}
+
+
+def read_advanced(given: Mapping[str, Any], fields: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
     """The fields of `advanced` with the types that the steps take, and what is wrong with them.
 
     Args:
         given: as it came out of JSON, where a whole number may have a point.
-        defaults: those that there are; see `advanced_defaults`.
+        fields: those that there are; see `fields_of_advanced`.
     """
     read: dict[str, Any] = {}
     problems = []
     for name, value in given.items():
-        if name not in defaults:
-            known = "It stands beside advanced." if name in COMMON else nearest(name, sorted(defaults))
+        if name not in fields:
+            known = "It stands beside advanced." if name in COMMON else nearest(name, sorted(fields))
             problems.append(f"advanced has no field {name[:80]!r}. {known}")
             continue
-        wanted = type(defaults[name])
+        wanted = fields[name].type
         try:
-            read[name] = _typed(wanted, value)
+            read[name] = _typed(PYTHON_TYPES[wanted], value)
         except ValueError:
             problems.append(f"{name} (in advanced) takes {_CALLED[wanted]}; got {json.dumps(value)[:80]}.")
     return read, problems
@@ -114,17 +104,12 @@ def _typed(wanted: type, value: Any) -> Any:
     return typed
 
 
-def by_step(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def by_step(values: Mapping[str, Any], settings: Mapping[str, type]) -> dict[str, dict[str, Any]]:
     """Values of fields of `advanced`, sorted by the step that takes them; one that several take goes to each.
 
     Args:
         values: by name.
-        settings: as for `advanced_defaults`.
+        settings: the dataclass that declares the parameters of each step, by the output of `check_request` for it.
     """
-    names: dict[str, Collection[str]] = {step: _defaults(each) for step, each in settings.items()}
+    names = {step: parameters_in(each) for step, each in settings.items()}
     return {step: {name: value for name, value in values.items() if name in names[step]} for step in settings}
-
-
-def _defaults(settings: Any) -> dict[str, Any]:
-    made = settings()
-    return {field.name: getattr(made, field.name) for field in fields(settings)}

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_pipelines.component_interface.step import with_advanced
 from gpu_pipelines.dag import load_request
-from gpu_pipelines.dag.advanced import ADVANCED, COMMON, advanced_defaults, by_step, read_advanced
+from gpu_pipelines.dag.advanced import by_step, fields_of_advanced, read_advanced
+from gpu_pipelines.dag.request import Request
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError, user_errors_end_the_step
 from gpu_pipelines.registry import model_name_for, open_registry
@@ -33,51 +35,59 @@ class Checked:
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def run(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+def run(common: Mapping[str, Any], request: Request, *, advanced: Mapping[str, Any]) -> tuple[Any, ...]:
     """Runs the step.
 
     Args:
-        arguments: the inputs of the component, by name.
+        common: the parameters of the other steps that stand in the pipeline's form one by one, by name.
+        request: the step's own parameters.
+        advanced: the fields of the pipeline's parameter `advanced` that were given.
 
     Returns:
-        Its outputs, in their order.
+        The outputs of the component, in their order.
     """
     with user_errors_end_the_step():
-        checked = check(arguments)
+        checked = check(common, with_advanced(request, {}), advanced)
     return checked.source_fingerprint, *(dict(checked.parameters.get(step, {})) for step in _STEPS)
 
 
-def check(arguments: Mapping[str, Any]) -> Checked:
+def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, Any]) -> Checked:
     """Checks every parameter, and opens what the steps after the training need, so that none of them fails for it.
 
     Args:
-        arguments: the inputs of `check_request`, by name.
+        common: as for `run`, as are the others.
+        request: the step's own parameters.
+        advanced: the fields of `advanced` that were given.
 
     Raises:
         UserError: lists everything that is wrong; or source or registry cannot be read.
     """
-    request = load_request(arguments["pipeline"])
-    defaults = advanced_defaults(request.SETTINGS)
-    given, problems = read_advanced(arguments[ADVANCED] or {}, defaults)
-    values = {**defaults, **{name: arguments[name] for name in COMMON}, **given, "processes": arguments["processes"]}
-    values["data_nodes"] = arguments["data_nodes"]
-    if arguments["place"] == _TOLD:
-        values["notify"] = arguments["notify"]
-    storage = os.environ.get(STORAGE) or arguments["storage"]
-    problems += request.problems(values)
-    if problems := problems or request.problems_of_access(values, storage):
+    pipeline = load_request(request.pipeline)
+    fields = fields_of_advanced(pipeline.SETTINGS.values())
+    given, problems = read_advanced(advanced, fields)
+    values = {**{name: each.default for name, each in fields.items()}, **common, **given}
+    values |= {
+        "checkpoint_uri": request.checkpoint_uri,
+        "processes": request.processes,
+        "data_nodes": request.data_nodes,
+    }
+    if request.place == _TOLD:
+        values["notify"] = request.notify
+    storage = os.environ.get(STORAGE) or request.storage
+    problems += pipeline.problems(values)
+    if problems := problems or pipeline.problems_of_access(values, storage):
         raise UserError.of_all(problems)
     _show_champion(values, storage)
     fingerprint = source_fingerprint(values["source"], values["billing_project"])
     print(f"the source {values['source']} is of the fingerprint {fingerprint[:16]}", flush=True)
-    steps = by_step(given, request.SETTINGS)
+    steps = by_step(given, pipeline.SETTINGS)
     if values["test_source"]:
         # An input of the step, so that no service takes what it made of another test set.
         steps["prepare"]["test_source_fingerprint"] = source_fingerprint(
             values["test_source"], values["billing_project"]
         )
-    if arguments["checkpoint_uri"]:
-        steps["train"]["checkpoint_uri"] = arguments["checkpoint_uri"]
+    if request.checkpoint_uri:
+        steps["train"]["checkpoint_uri"] = request.checkpoint_uri
     return Checked(fingerprint, steps)
 
 

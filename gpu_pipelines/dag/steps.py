@@ -11,14 +11,17 @@ from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import one_gpu
+from gpu_pipelines.component_interface.catalog import settings_of
+from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.components.check_request.component import check_request
 from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.model_upload.component import upload_model
 from gpu_pipelines.components.training.component import train_model
-from gpu_pipelines.dag.advanced import ADVANCED, COMMON, FILLED_IN, is_of
-from gpu_pipelines.dag.parameters import Parameter, inputs_from, parameters_of
+from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_of, parameters_of_users
+from gpu_pipelines.dag.parameters import inputs_from
 from gpu_pipelines.dag.placement import Placement
+from gpu_pipelines.dag.request import Request
 from gpu_pipelines.tasks.tasks import TASKS
 
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
@@ -35,12 +38,11 @@ def pipeline_parameters(target: Placement, steps: Mapping[str, Any], task: str =
         steps: the pipeline's components, as `STEPS`.
         task: the one that the pipeline is for, whose parameters alone it has; empty to leave that a parameter.
     """
-    every = parameters_of(*steps.values(), without=FILLED_IN)
+    settings = [settings_of(component.name.replace("-", "_")) for component in steps.values()]
+    every = parameters_of_users([*settings, Request])
     common = {name: every[name] for name in COMMON if name in every}
     common["registry"] = replace(common["registry"], default=target.registry)
-    # In a pipeline it does not mean what it means to the step.
-    common["checkpoint_uri"] = parameters_of(check_request)["checkpoint_uri"]
-    fields = {name: each for name, each in every.items() if name not in COMMON}
+    fields = fields_of_advanced(settings)
     if task:
         del common["task"]
         for name, value in TASKS[task].defaults.items():
@@ -51,9 +53,9 @@ def pipeline_parameters(target: Placement, steps: Mapping[str, Any], task: str =
 
 def _with_fields(fields: Mapping[str, Parameter]) -> Parameter:
     """The parameter `advanced`, with each field's default and meaning in its description."""
-    lines = [f"- {name} ({json.dumps(field.default)}): {field.description}" for name, field in sorted(fields.items())]
+    lines = [f"- {name} ({json.dumps(field.default)}): {field.text}" for name, field in sorted(fields.items())]
     head = 'Further parameters in one JSON object, such as {"seed": 1}; those left out have the default in brackets.'
-    return Parameter(dict, {}, "\n".join([head, *lines]))
+    return Parameter("Dict", {}, text="\n".join([head, *lines]))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import problems_of_place
+from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.sources.files import FORMATS, FORMATS_OF_TASK, Dialect
 from gpu_pipelines.data.sources.names import (
     SAMPLE,
@@ -50,37 +51,145 @@ _TABS = {"tab": "\t", "\\t": "\t"}
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """The parameters of `prepare_data`; see the component for what each means."""
+    """The parameters of `prepare_data`."""
 
-    source: str = "sample:digits"
-    test_source: str = ""
-    source_format: str = "auto"
-    delimiter: str = ""
-    encoding: str = "auto"
-    row_filter: str = ""
-    billing_project: str = ""
-    task: str = "image_classification"
-    image_column: str = "image"
-    image_root: str = ""
-    label_column: str = "label"
-    missing_labels: str = "auto"
-    label_conflicts: str = "keep"
-    text_column: str = "text"
-    image_size: int = 0
-    color_mode: str = "auto"
-    tokenizer: str = "train"
-    vocabulary_size: int = 0
-    sequence_length: int = 0
-    packing: bool = True
-    val_fraction: float = 0.1
-    test_fraction: float = 0.1
-    split_seed: int = 0
-    stratify: bool = False
-    remove_duplicates: bool = True
-    near_duplicates: float = 0.0
-    max_rejected: str = "10%"
-    shard_megabytes: int = 0
-    slice_by: str = ""
+    source: str = parameter(
+        "sample:digits",
+        "A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of "
+        "images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of "
+        "labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines "
+        "between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it, "
+        "NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample: "
+        "sample:digits, the UCI handwritten digits; sample:docstrings for text_classification and "
+        "sample:documentation for causal_lm, from Python itself.",
+        common=True,
+    )
+    test_source: str = parameter(
+        "",
+        "Another source of the same kind, whose rows alone are the test split, the same for every version of a model; "
+        "test_fraction is then not used. Rows of source that are in it too are left out and counted. Empty to take "
+        "the test split from source.",
+    )
+    source_format: str = parameter(
+        "auto",
+        "csv, jsonl, parquet, arrow, text, tar, images, or auto to tell it by the suffix, and for files without one "
+        "by the content. gzip, Zstandard, bzip2, xz and zip archives of one file are recognised by the content.",
+    )
+    delimiter: str = parameter(
+        "",
+        "Of CSV, the character between two fields, such as ; or tab. Empty for tabs in .tsv and .tab, and else for "
+        "the one of comma, semicolon, tab and bar by which the header has the columns.",
+    )
+    encoding: str = parameter(
+        "auto",
+        "Of CSV, JSON lines and text, the encoding, such as latin-1 or cp1252. auto is UTF-8, or what a byte order "
+        "mark says (UTF-16, UTF-32).",
+    )
+    row_filter: str = parameter(
+        "",
+        "Of a table in BigQuery, which rows are read: what stands after WHERE in a query, without aggregates and "
+        "sub-queries, such as lang = 'en'; empty for all.",
+    )
+    billing_project: str = parameter(
+        "",
+        "Project that pays for reading from BigQuery; empty for that of the environment (GOOGLE_CLOUD_PROJECT) or of "
+        "the credentials.",
+    )
+    task: str = parameter(
+        "image_classification",
+        "What the rows are for: image_classification, text_classification or causal_lm.",
+        common=True,
+    )
+    image_column: str = parameter(
+        "image",
+        "Of a table, the column with the image: a path relative to the table, gs://…, or its bytes.",
+    )
+    image_root: str = parameter(
+        "",
+        "Of a table, the folder or gs://… that paths of images are relative to, and that all images must be in. Empty "
+        "for the folder of the table; images on this machine must then be in the folder of the source.",
+    )
+    label_column: str = parameter("label", "Of a table, the column with the class name.", common=True)
+    missing_labels: str = parameter(
+        "auto",
+        "Labels of a table that stand for a missing one, with commas between them; such rows are rejected. auto for "
+        "those that pandas takes for missing (NaN, NULL, N/A, None and the like); empty if all of them are meant as "
+        "names of classes.",
+    )
+    label_conflicts: str = parameter(
+        "keep",
+        "What becomes of records with the same content in several classes: keep counts them in the report and leaves "
+        "them in, all in one split; reject rejects all of them, because no class is certain.",
+    )
+    text_column: str = parameter(
+        "text",
+        "Of a table, the column with the text, or with a list of chat messages. Where causal_lm finds none of that "
+        "name, it reads prompt and completion, or messages.",
+        common=True,
+    )
+    image_size: int = parameter(
+        0,
+        "Pixels per side that every image is resized to, 8 to 1024; 0 chooses by the images, at most 64.",
+        common=True,
+    )
+    color_mode: str = parameter("auto", "L for grey, RGB for colour, auto for grey if the images are.")
+    tokenizer: str = parameter(
+        "train",
+        "Of texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made from the "
+        "training split.",
+        common=True,
+    )
+    vocabulary_size: int = parameter(
+        0,
+        "Tokens of a tokenizer that is trained, 259 to 1,000,000; 0 chooses by the size of the data, 512 to 8,000.",
+    )
+    sequence_length: int = parameter(
+        0,
+        "Tokens of a row, 8 to 131,072; 0 is 128 for text_classification and 512 for causal_lm.",
+        common=True,
+    )
+    packing: bool = parameter(
+        True,
+        "For causal_lm, whether a row may hold several documents; attention never goes from one to another.",
+    )
+    val_fraction: float = parameter(0.1, "Share of the rows that ranks the checkpoints, between 0 and 1.")
+    test_fraction: float = parameter(
+        0.1,
+        "Share of the rows that the best checkpoint alone is scored on, between 0 and 1; not used where there is a "
+        "test_source.",
+    )
+    split_seed: int = parameter(
+        0,
+        "Another seed gives another split. Leave it as it is for retraining, or the new model is tested on rows that "
+        "the champion was trained on.",
+    )
+    stratify: bool = parameter(
+        False,
+        "Whether each class has its shares of val and test exactly, and not only on average. Rows may then change "
+        "sides when the data grows.",
+    )
+    remove_duplicates: bool = parameter(
+        True,
+        "Whether a record that was there before, with the same content and label, is left out.",
+    )
+    near_duplicates: float = parameter(
+        0.0,
+        "Of texts, the Jaccard similarity of their words, 0.3 to less than 1, from which one that comes later is left "
+        "out, such as 0.8; 0 looks for none. They are in near_duplicates.jsonl of the dataset.",
+    )
+    max_rejected: str = parameter(
+        "10%",
+        "Rejected rows above which the step fails: a share such as 5%, a number, or unlimited.",
+    )
+    shard_megabytes: int = parameter(
+        0,
+        "Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.",
+    )
+    slice_by: str = parameter(
+        "",
+        "Of a table, for classification, a column whose values are kept with the rows and not trained on, so that the "
+        "evaluation can score each value apart. Empty for none.",
+    )
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST
-from gpu_pipelines.component_interface.step import fields_from, log_metrics, output_files, place_of, with_advanced
+from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST, Manifest
+from gpu_pipelines.component_interface.step import log_metrics, output_files, place_of, with_advanced
 from gpu_pipelines.data.prepare import prepare_together
 from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
@@ -22,32 +22,46 @@ from gpu_pipelines.step_environment import UNFINISHED_WORK
 _FOLDERS_OF_AN_ATTEMPT = 2
 
 
-def run(arguments: Mapping[str, Any]) -> None:
+def run(
+    settings: PrepareSettings,
+    *,
+    dataset: Any,
+    report: Any,
+    statistics: Any,
+    source_fingerprint: str = "",
+    test_source_fingerprint: str = "",
+    advanced: Mapping[str, Any],
+) -> None:
     """Runs the step.
 
     Args:
-        arguments: the inputs and output artifacts of the component, by name.
+        settings: the parameters that the component declares.
+        dataset: a KFP artifact, as are the next two.
+        report: gets the report.
+        statistics: gets the figures.
+        source_fingerprint: of the source when the request was checked; empty if it was not.
+        test_source_fingerprint: the same of the test source; it is there for caches alone.
+        advanced: values of parameters by name, which win.
     """
     with user_errors_end_the_step():
-        arguments = with_advanced(arguments)
-        settings = fields_from(PrepareSettings, arguments)
+        settings = with_advanced(settings, advanced, "test_source_fingerprint")
         cluster = Cluster.from_environment(os.environ)
-        place = os.environ.get(UNFINISHED_WORK) or _beside(arguments["dataset"])
+        place = os.environ.get(UNFINISHED_WORK) or _beside(dataset)
         with unfinished_work(settings, place, cluster.nodes) as work:
-            with output_files(arguments["dataset"], MANIFEST) as directory:
+            with output_files(dataset, MANIFEST) as directory:
                 manifest = prepare_together(settings, directory, work, cluster)
                 if manifest is None:
                     # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
                     sys.exit(0)
-                write_report(directory, Path(arguments["report"].path))
+                write_report(directory, Path(report.path))
             work.remove()
-        if arguments.get("source_fingerprint", "") not in ("", manifest.source_fingerprint):
+        if source_fingerprint not in ("", manifest.source_fingerprint):
             print(
                 f"warning: {settings.source} has changed since the request was checked; the dataset is of the source "
                 "as it was when it was read, and says so",
                 flush=True,
             )
-        arguments["dataset"].metadata.update(task=manifest.task, fingerprint=manifest.fingerprint)
+        dataset.metadata.update(task=manifest.task, fingerprint=manifest.fingerprint)
         figures = {
             "rows_read": manifest.rows_read,
             "rows_kept": manifest.records_kept,
@@ -59,26 +73,31 @@ def run(arguments: Mapping[str, Any]) -> None:
             "classes": len(manifest.labels),
             **{f"rows_{split}": manifest.rows(split) for split in manifest.splits},
         }
-        log_metrics(arguments["statistics"], figures)
-        if manifest.label_conflicts:
-            print(
-                f"warning: label conflicts, rows with the content of a row of another class: "
-                f"{manifest.label_conflicts:,}; they are kept and listed in {LABEL_CONFLICTS} of the dataset, and "
-                "label_conflicts=reject leaves all such rows out",
-                flush=True,
-            )
-        if manifest.test_source:
-            print(
-                f"test is {manifest.test_source['source']}; rows of {manifest.source} that are in it too and were left "
-                f"out: {manifest.in_test_source:,}",
-                flush=True,
-            )
+        log_metrics(statistics, figures)
+        _tell(manifest)
+
+
+def _tell(manifest: Manifest) -> None:
+    """Says what became of the rows."""
+    if manifest.label_conflicts:
         print(
-            f"kept {manifest.records_kept:,} of {manifest.rows_read:,} rows, left out {manifest.duplicates:,} "
-            f"duplicates, rejected {manifest.rows_rejected:,}: "
-            + ", ".join(f"{split} {manifest.rows(split):,}" for split in manifest.splits),
+            f"warning: label conflicts, rows with the content of a row of another class: "
+            f"{manifest.label_conflicts:,}; they are kept and listed in {LABEL_CONFLICTS} of the dataset, and "
+            "label_conflicts=reject leaves all such rows out",
             flush=True,
         )
+    if manifest.test_source:
+        print(
+            f"test is {manifest.test_source['source']}; rows of {manifest.source} that are in it too and were left "
+            f"out: {manifest.in_test_source:,}",
+            flush=True,
+        )
+    print(
+        f"kept {manifest.records_kept:,} of {manifest.rows_read:,} rows, left out {manifest.duplicates:,} "
+        f"duplicates, rejected {manifest.rows_rejected:,}: "
+        + ", ".join(f"{split} {manifest.rows(split):,}" for split in manifest.splits),
+        flush=True,
+    )
 
 
 def _beside(artifact: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry, registry_problems
@@ -20,18 +21,37 @@ _TRAINED = "train"
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """The parameters of `check_for_new_data`; see the component for what each means."""
+    """The parameters of `check_for_new_data`."""
 
-    source: str = "sample:digits"
-    billing_project: str = ""
-    task: str = "image_classification"
-    tokenizer: str = "train"
-    model: str = "convnext-micro"
-    registry: str = "./registry"
-    model_name: str = ""
-    min_champion_age_days: float = 0.0
-    start_from_champion: bool = False
-    source_fingerprint: str = ""
+    source: str = parameter("sample:digits", "What prepare_data would read.")
+    billing_project: str = parameter("", "As for prepare_data.")
+    task: str = parameter("image_classification", "What the rows are for.")
+    tokenizer: str = parameter(
+        "train",
+        "As for prepare_data. Where it is train and there is a champion, the champion's is taken instead: two models "
+        "of texts can be compared on the same tokens only.",
+    )
+    model: str = parameter("convnext-micro", "As for train_model.")
+    registry: str = parameter(
+        "./registry",
+        "Directory of the model registry, or vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone "
+        "for that of the job's own project and region.",
+    )
+    model_name: str = parameter("", "Name of the model in the registry; empty to name it after the source.")
+    min_champion_age_days: float = parameter(
+        0.0,
+        "Days that a champion stays without a challenger, however the data has grown; 0 for none.",
+    )
+    start_from_champion: bool = parameter(
+        False,
+        "Whether to train on from the champion's weights, if there is a champion, in place of model.",
+        common=True,
+    )
+    source_fingerprint: str = parameter(
+        "",
+        "What check_request told of the source; empty to look at it here.",
+        filled_in=True,
+    )
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values that no other step checks, each with what to do."""

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.component_interface.step import fields_from, with_advanced
+from gpu_pipelines.component_interface.step import with_advanced
 from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
 from gpu_pipelines.errors import user_errors_end_the_step
 
 
-def run(arguments: Mapping[str, Any]) -> tuple[bool, str, str, str]:
+def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, str, str, str]:
     """Runs the step.
 
     Args:
-        arguments: the inputs of the component, by name.
+        settings: the parameters that the component declares.
+        advanced: values of some of them by name, which win.
 
     Returns:
-        Its outputs, in their order.
+        The outputs of the component, in their order.
     """
     with user_errors_end_the_step():
-        arguments = with_advanced(arguments)
-        decision = check_for_new_data(fields_from(WatchSettings, arguments))
+        decision = check_for_new_data(with_advanced(settings, advanced))
         print(decision.reason, flush=True)
     return decision.retrain, decision.reason, decision.model, decision.tokenizer

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.registry import registry_problems
@@ -29,16 +30,52 @@ class Ranking:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """The parameters of `evaluate_checkpoints`; see the component for what each means."""
+    """The parameters of `evaluate_checkpoints`."""
 
-    gates: list[str] = field(default_factory=list)
-    select_by: str = ""
-    scoring_function: str = ""
-    average_last: int = 0
-    slice_by: str = ""
-    registry: str = "./registry"
-    model_name: str = ""
-    accept_shift: bool = False
+    gates: list[str] = parameter(
+        [],
+        "Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the classification "
+        "tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error), log_loss, and "
+        "per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity, bits_per_byte, "
+        "token_accuracy, completion_accuracy; of tasks of your own: loss, perplexity, token_accuracy. Of all, "
+        "slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one row on the device of this step. "
+        "better_than_champion by 0.005 at 95% asks for a difference whose 95% interval lies above 0.005; by and at "
+        "can be left out. Empty for the default of the task: accuracy>=0.9 for image_classification, none for others.",
+        common=True,
+    )
+    select_by: str = parameter(
+        "",
+        "Metric on val that chooses the best checkpoint, and on test compares it with the champion; empty for the "
+        "first metric of the task. Of metrics of a scoring_function more is better, unless a minus stands before the "
+        "name, as in -error_rate.",
+    )
+    scoring_function: str = parameter(
+        "",
+        "A function of your own for checkpoints in a format of your own, as package.module:function or "
+        "path/to/file.py:function. It is called with the path of a checkpoint, the path of the dataset and the name "
+        "of a split, and returns a dict of metrics. Checkpoints are the folders or files step-NUMBER, "
+        "checkpoint-NUMBER and epoch-NUMBER.",
+    )
+    average_last: int = parameter(
+        0,
+        "How many of the last checkpoints are averaged into one more candidate, 2 or more; 0 for none.",
+    )
+    slice_by: str = parameter(
+        "",
+        "Column whose values are scored apart as well; prepare_data must have kept it. Empty for none.",
+    )
+    registry: str = parameter(
+        "./registry",
+        "Model registry whose champion is compared with: a directory, or vertex://PROJECT/REGION for Vertex AI Model "
+        "Registry, vertex:// alone for that of the job's own project and region.",
+    )
+    model_name: str = parameter("", "Name of the model in the registry; empty to name it after the source of the data.")
+    accept_shift: bool = parameter(
+        False,
+        "Whether the data is meant to be another than the champion was evaluated on. Otherwise no model passes where "
+        "the champion's own score has fallen by more than chance allows, where classes or columns that it knew are "
+        "gone, or where the shares of the classes have moved.",
+    )
 
     def problems(self, task: str) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""

@@ -10,7 +10,6 @@ from typing import Any
 from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.component_interface.step import (
-    fields_from,
     local_files,
     log_metrics,
     output_files,
@@ -24,42 +23,57 @@ from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 
 
-def run(arguments: Mapping[str, Any]) -> bool:
+def run(
+    settings: EvaluationSettings,
+    *,
+    dataset: Any,
+    checkpoints: Any,
+    best_checkpoint: Any,
+    evaluation: Any,
+    confusion: Any,
+    report: Any,
+    advanced: Mapping[str, Any],
+) -> tuple[bool]:
     """Runs the step.
 
     Args:
-        arguments: the inputs and artifacts of the component, by name.
+        settings: the parameters that the component declares.
+        dataset: a KFP artifact, as are the next five.
+        checkpoints: what is evaluated.
+        best_checkpoint: gets the best one.
+        evaluation: gets the figures.
+        confusion: gets the confusion matrix.
+        report: gets the report.
+        advanced: values of parameters by name, which win.
 
     Returns:
-        Whether all gates passed.
+        The output of the component that is no artifact: whether all gates passed.
     """
     with user_errors_end_the_step():
-        arguments = with_advanced(arguments)
-        model = arguments["best_checkpoint"]
-        dataset = local_files(arguments["dataset"])
-        settings = fields_from(EvaluationSettings, arguments)
-        place = place_of(arguments["checkpoints"])
+        settings = with_advanced(settings, advanced)
+        rows = local_files(dataset)
+        place = place_of(checkpoints)
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             foreign = bool(settings.scoring_function) or not holds_training(place)
             directory = local_copy(place, Path(scratch), foreign=foreign)
-            with output_files(model, EVALUATION) as exported:
-                evaluation = evaluate_checkpoints(settings, dataset, directory, exported)
-        model.metadata.update(task=evaluation.task, checkpoint=evaluation.best, rehearsal=evaluation.rehearsal)
-        if not evaluation.scoring_function:
-            model.metadata["framework"] = "pytorch"
+            with output_files(best_checkpoint, EVALUATION) as exported:
+                found = evaluate_checkpoints(settings, rows, directory, exported)
+        best_checkpoint.metadata.update(task=found.task, checkpoint=found.best, rehearsal=found.rehearsal)
+        if not found.scoring_function:
+            best_checkpoint.metadata["framework"] = "pytorch"
         # A metric that is not a number would fail the task on Vertex AI.
-        values = {name: metric["value"] for name, metric in evaluation.test["metrics"].items()}
+        values = {name: metric["value"] for name, metric in found.test["metrics"].items()}
         if unknown := [name for name, value in values.items() if value is None]:
             print(
                 f"warning: not a finite number on test, and left out of the metrics: {', '.join(unknown)}", flush=True
             )
         figures = {f"test_{name}": round(value, 6) for name, value in values.items() if value is not None}
-        log_metrics(arguments["evaluation"], figures)
-        _write_confusion(arguments["confusion"], evaluation)
-        write_report(evaluation, dataset, Path(arguments["report"].path))
-        for gate in evaluation.gates:
+        log_metrics(evaluation, figures)
+        _write_confusion(confusion, found)
+        write_report(found, rows, Path(report.path))
+        for gate in found.gates:
             print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
-    return evaluation.passed
+    return (found.passed,)
 
 
 def _write_confusion(artifact: Any, evaluation: Evaluation) -> None:

@@ -9,6 +9,7 @@ from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_registry, registry_problems
 from gpu_pipelines.registry.registered import DamagedVersionError, ServesModels
@@ -17,14 +18,42 @@ from gpu_pipelines.registry.smoke_test import SmokeTest
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The parameters of `upload_model`; see the component for what each means."""
+    """The parameters of `upload_model`."""
 
-    registry: str = "./registry"
-    model_name: str = ""
-    serving_image: str = ""
-    pipeline_job: str = ""
-    encryption_key: str = ""
-    smoke_test: bool = True
+    registry: str = parameter(
+        "./registry",
+        "Directory of the model registry, made if it does not exist; or vertex://PROJECT/REGION for Vertex AI Model "
+        "Registry, vertex:// alone for that of the job's own project and region.",
+        common=True,
+    )
+    model_name: str = parameter(
+        "",
+        "Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for the name "
+        "that the evaluation used.",
+        common=True,
+    )
+    serving_image: str = parameter(
+        "",
+        "Container that serves the model, for Vertex AI Model Registry. Empty for the image of this step, for vLLM if "
+        "it is a language model of 1 GiB or more, and for Hugging Face's inference container if this project's server "
+        "does not serve the model.",
+    )
+    pipeline_job: str = parameter(
+        "",
+        "Name of the pipeline job that this is a step of, to be recorded with the version.",
+        filled_in=True,
+    )
+    encryption_key: str = parameter(
+        "",
+        "Cloud KMS key that Vertex AI encrypts its copy of the model with, by its full name. Empty for that of the "
+        "project's settings, if there is one.",
+        filled_in=True,
+    )
+    smoke_test: bool = parameter(
+        True,
+        "Whether to start this project's prediction server on the uploaded files and compare its predictions with the "
+        "evaluated ones, before any alias moves. Of another container it says that it was not tested.",
+    )
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""

@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.component_interface.step import fields_from, local_files, place_of, storage_of, with_advanced
+from gpu_pipelines.component_interface.step import local_files, place_of, storage_of, with_advanced
 from gpu_pipelines.errors import user_errors_end_the_step
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 
-def run(arguments: Mapping[str, Any]) -> None:
+def run(
+    settings: UploadSettings,
+    *,
+    best_checkpoint: Any,
+    model: Any,
+    passed: bool,
+    advanced: Mapping[str, Any],
+) -> None:
     """Runs the step.
 
     Args:
-        arguments: the inputs and artifacts of the component, by name.
+        settings: the parameters that the component declares.
+        best_checkpoint: a KFP artifact.
+        model: a KFP artifact, which gets the version.
+        passed: whether the model may become the champion.
+        advanced: values of parameters by name, which win.
     """
     with user_errors_end_the_step():
-        arguments = with_advanced(arguments)
-        settings = fields_from(UploadSettings, arguments)
-        model = arguments["model"]
-        best = local_files(arguments["best_checkpoint"])
-        version = upload_model(settings, best, arguments["passed"], storage_of(model))
+        settings = with_advanced(settings, advanced)
+        version = upload_model(settings, local_files(best_checkpoint), passed, storage_of(model))
         place_of(model, version.place)
         model.metadata.update(
             resource_name=version.resource_name,

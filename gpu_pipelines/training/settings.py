@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed, problems_of_place
+from gpu_pipelines.component_interface.parameter import parameter, parameters_in
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.tasks import TASKS
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
-CHOICES = {
-    "learning_rate_schedule": ("cosine", "linear", "constant"),
-    "precision": ("auto", "bf16", "fp16", "fp32"),
-    "parallelism": ("auto", "ddp", "fsdp"),
-}
 #: What says how a training is carried out, not what comes of it: it may change when a training is continued.
 NOT_SHAPING = (
     "micro_batch_size",
@@ -46,30 +42,74 @@ WHOLE_NUMBERS_FROM_0 = (
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The hyperparameters of `train_model`; see the component for what each means."""
+    """The hyperparameters of `train_model`."""
 
-    model: str = "convnext-micro"
-    recipe: str = ""
-    epochs: float = 15.0
-    max_steps: int = 0
-    learning_rate: float = 4e-3
-    learning_rate_schedule: str = "cosine"
-    weight_decay: float = 0.05
-    warmup_steps: int = 30
-    gradient_clip: float = 1.0
-    global_batch_size: int = 64
-    micro_batch_size: int = 0
-    precision: str = "auto"
-    parallelism: str = "auto"
-    activation_checkpointing: bool = False
-    compile_model: bool = False
-    lora_rank: int = 0
-    lora_alpha: float = 16.0
-    checkpoint_every_steps: int = 0
-    keep_last: int = 0
-    keep_every_steps: int = 0
-    early_stopping_patience: int = 0
-    seed: int = 0
+    model: str = parameter(
+        "convnext-micro",
+        "Architecture to train from scratch (image_classification: convnext-micro, convnext-tiny, vit-micro, "
+        "vit-base), a directory with a config.json alone to train that architecture from scratch, or pretrained "
+        "weights to start from: a directory in Hugging Face layout, local or gs://, or a hub id such as "
+        "organisation/name.",
+        common=True,
+    )
+    recipe: str = parameter(
+        "",
+        "A recipe of your own as package.module:ClassName; empty for the one of the dataset's task.",
+    )
+    epochs: float = parameter(15.0, "Passes over the training rows; not used where max_steps is given.", common=True)
+    max_steps: int = parameter(0, "Optimizer steps; 0 to go by epochs.")
+    learning_rate: float = parameter(4e-3, "Peak learning rate, reached after the warm-up.", common=True)
+    learning_rate_schedule: str = parameter(
+        "cosine",
+        "How it comes down to 0: cosine or linear; or constant.",
+        choices=("cosine", "linear", "constant"),
+    )
+    weight_decay: float = parameter(0.05, "AdamW's decoupled weight decay, on matrices only.")
+    warmup_steps: int = parameter(30, "Steps of linear warm-up, at most a tenth of all steps.")
+    gradient_clip: float = parameter(1.0, "Largest norm of the gradient; 0 does not clip.")
+    global_batch_size: int = parameter(
+        64,
+        "Rows per optimizer step over all processes of all nodes; a multiple of their number.",
+        common=True,
+    )
+    micro_batch_size: int = parameter(
+        0,
+        "Rows that one process takes through the model at once; its part of the global batch is accumulated from such "
+        "pieces. 0 takes it in one.",
+    )
+    precision: str = parameter(
+        "auto",
+        "bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.",
+        choices=("auto", "bf16", "fp16", "fp32"),
+    )
+    parallelism: str = parameter(
+        "auto",
+        "ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the processes); "
+        "auto takes ddp where the model fits.",
+        choices=("auto", "ddp", "fsdp"),
+    )
+    activation_checkpointing: bool = parameter(
+        False,
+        "Recompute the activations of each layer in the backward pass, to save memory.",
+    )
+    compile_model: bool = parameter(False, "Compile the model with torch.compile.")
+    lora_rank: int = parameter(
+        0,
+        "Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.",
+        common=True,
+    )
+    lora_alpha: float = parameter(16.0, "Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.")
+    checkpoint_every_steps: int = parameter(0, "Optimizer steps between two checkpoints; 0 for about eight in all.")
+    keep_last: int = parameter(
+        0,
+        "Number of newest checkpoints to keep, besides the one with the lowest loss on val; 0 keeps all.",
+    )
+    keep_every_steps: int = parameter(0, "Checkpoints at multiples of this step are kept as well; 0 for none.")
+    early_stopping_patience: int = parameter(
+        0,
+        "Checkpoints in a row without a lower loss on val after which training stops; 0 never.",
+    )
+    seed: int = parameter(0, "Of the initial weights, the order of the rows, and dropout.")
 
     def problems(self, task: str = "image_classification") -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
@@ -128,9 +168,9 @@ class TrainingSettings:
 
     def _choice_problems(self) -> list[str]:
         return [
-            f"{name} is {getattr(self, name)!r}. {nearest(getattr(self, name), valid)}"
-            for name, valid in CHOICES.items()
-            if getattr(self, name) not in valid
+            f"{name} is {getattr(self, name)!r}. {nearest(getattr(self, name), declared.choices)}"
+            for name, declared in parameters_in(type(self)).items()
+            if declared.choices and getattr(self, name) not in declared.choices
         ]
 
     def total_steps(self, rows: int) -> int:

@@ -7,30 +7,43 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.step import fields_from, local_files, log_metrics, place_of, with_advanced
+from gpu_pipelines.component_interface.step import local_files, log_metrics, place_of, with_advanced
 from gpu_pipelines.errors import user_errors_end_the_step
 from gpu_pipelines.training.report import write_report
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
 
-def run(arguments: Mapping[str, Any]) -> None:
+def run(
+    settings: TrainingSettings,
+    *,
+    dataset: Any,
+    checkpoints: Any,
+    training_metrics: Any,
+    training_report: Any,
+    checkpoint_uri: str = "",
+    advanced: Mapping[str, Any],
+) -> None:
     """Runs the step.
 
     Args:
-        arguments: the inputs and artifacts of the component, by name.
+        settings: the parameters that the component declares.
+        dataset: a KFP artifact, as are the next three.
+        checkpoints: gets the checkpoints.
+        training_metrics: gets the figures.
+        training_report: gets the report.
+        checkpoint_uri: where the checkpoints go; empty for the artifact's own place.
+        advanced: values of parameters by name, which win; one is where the checkpoints go.
     """
     with user_errors_end_the_step():
-        arguments = with_advanced(arguments)
-        checkpoints = arguments["checkpoints"]
-        place = place_of(checkpoints, arguments["checkpoint_uri"])
-        settings = fields_from(TrainingSettings, arguments)
-        summary = train_model(settings, local_files(arguments["dataset"]), place)
+        settings = with_advanced(settings, advanced, "checkpoint_uri")
+        place = place_of(checkpoints, advanced.get("checkpoint_uri", checkpoint_uri))
+        summary = train_model(settings, local_files(dataset), place)
         if summary is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
         checkpoints.metadata.update(
             task=summary.task, checkpoints=len(summary.checkpoints), rehearsal=summary.devices.rehearsal
         )
-        log_metrics(arguments["training_metrics"], summary.figures())
-        write_report(summary, Path(arguments["training_report"].path))
+        log_metrics(training_metrics, summary.figures())
+        write_report(summary, Path(training_report.path))

@@ -7,17 +7,17 @@ from typing import Any
 from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.components.data_watch.component import check_for_new_data
-from gpu_pipelines.dag.parameters import Parameter, inputs_from, with_parameters
+from gpu_pipelines.dag.parameters import inputs_from, with_parameters
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS as TRAINING_STEPS
 from gpu_pipelines.dag.steps import Steps, pipeline_parameters
 
 _NOTIFY = Parameter(
-    list,
-    None,
-    "One to three e-mail addresses that are told how each run ended: succeeded or failed, and where it is.",
-    required=True,
+    "List",
+    optional=False,
+    text="One to three e-mail addresses that are told how each run ended: succeeded or failed, and where it is.",
 )
 #: The components, by the output of `check_request` with those of their parameters that are fields of `advanced`.
 STEPS = {**TRAINING_STEPS, "watch": check_for_new_data}

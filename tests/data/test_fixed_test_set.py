@@ -13,7 +13,6 @@ from preparing import prepare_alone, write_texts
 
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
 from gpu_pipelines.components.check_request.component import check_request
-from gpu_pipelines.dag.check import check
 from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report
@@ -142,13 +141,17 @@ def test_a_test_source_must_be_where_the_steps_are_and_counts_for_the_cache(tmp_
     )
     rows = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
     fixed = write_rows(tmp_path / "fixed.jsonl", rows)
-    defaults = {name: spec.default for name, spec in check_request.component_spec.inputs.items()}
     of_texts = {"task": "text_classification", "source": "sample:docstrings", "model": "bert-micro"}
-    given = {**defaults, **of_texts, "registry": str(tmp_path / "r"), "advanced": {"test_source": str(fixed)}}
-    before = check(given).parameters["prepare"]
-    assert before == check(given).parameters["prepare"]
+    given = {**of_texts, "registry": str(tmp_path / "r"), "advanced": {"test_source": str(fixed)}}
+
+    def of_prepare() -> Any:
+        return check_request.python_func(**given)[list(check_request.component_spec.outputs).index("prepare")]
+
+    before = of_prepare()
+    assert before["test_source_fingerprint"]
+    assert before == of_prepare()
     write_rows(fixed, [*rows, {"text": "z", "label": "b"}])
-    assert before != check(given).parameters["prepare"]
+    assert before != of_prepare()
 
 
 def test_test_sources_that_cannot_be_one_are_refused() -> None:

@@ -11,7 +11,10 @@ import pytest
 from gpu_pipelines.artifacts.checkpoint import mark_complete
 from gpu_pipelines.component_interface.catalog import load_component
 from gpu_pipelines.component_interface.step import fields_from, with_advanced
-from gpu_pipelines.dag.check import check
+from gpu_pipelines.dag.advanced import COMMON
+from gpu_pipelines.dag.check import Checked
+from gpu_pipelines.dag.check import check as check_request
+from gpu_pipelines.dag.request import Request
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -21,11 +24,13 @@ if TYPE_CHECKING:
 SCORES = "def score(checkpoint, dataset, split):\n    raise SystemExit('is not to be run')\n"
 
 
-def inputs(**given: Any) -> dict[str, Any]:
-    """All inputs of the component."""
+def check(**given: Any) -> Checked:
+    """The step with these inputs, and defaults for all others."""
     known = load_component("check_request").component_spec.inputs
     assert set(given) <= set(known)
-    return {**{name: spec.default for name, spec in known.items()}, **given}
+    values = {**{name: spec.default for name, spec in known.items()}, **given}
+    common = {name: values[name] for name in COMMON if name != "checkpoint_uri"}
+    return check_request(common, fields_from(Request, values), values["advanced"])
 
 
 @pytest.fixture
@@ -65,19 +70,19 @@ def test_what_would_fail_after_the_training_is_refused_before_it(
     (here / "notes.txt").write_text("")
     (here / "score.py").write_text(SCORES)
     with pytest.raises(UserError) as caught:
-        check(inputs(**given))
+        check(**given)
     assert message in str(caught.value)
 
 
 def test_everything_is_told_at_once(here: Path) -> None:
     with pytest.raises(UserError, match="3 things are wrong"):
-        check(inputs(gates=["x>=1"], epochs=-1.0, advanced={"no_such_thing": 1}))
+        check(gates=["x>=1"], epochs=-1.0, advanced={"no_such_thing": 1})
 
 
 def test_each_step_gets_its_own_parameters_with_their_types(here: Path) -> None:
     (here / "score.py").write_text(SCORES)
     given = {"packing": False, "keep_last": 2.0, "weight_decay": 1, "slice_by": ""}
-    checked = check(inputs(advanced={**given, "scoring_function": "score.py:score"}))
+    checked = check(advanced={**given, "scoring_function": "score.py:score"})
     assert repr(checked.parameters) == repr(
         {
             "prepare": {"packing": False, "slice_by": ""},
@@ -89,10 +94,11 @@ def test_each_step_gets_its_own_parameters_with_their_types(here: Path) -> None:
 
 
 def test_a_step_takes_what_it_is_handed_on_for_its_own() -> None:
-    merged = with_advanced({"seed": 0, "rate": 0.5, "gates": [], "advanced": {"seed": 3.0, "rate": 1, "gates": ["a"]}})
-    assert repr(merged) == "{'seed': 3, 'rate': 1.0, 'gates': ['a']}"
+    given = TrainingSettings(max_steps=8.0, precision="fp32")  # type: ignore[arg-type]  # as JSON may have a number
+    merged = with_advanced(given, {"seed": 3.0, "lora_alpha": 1, "precision": "bf16", "place": "there"}, "place")
+    assert repr(merged) == repr(TrainingSettings(max_steps=8, seed=3, lora_alpha=1.0, precision="bf16"))
     with pytest.raises(UserError, match="advanced has a field 'sed'"):
-        with_advanced({"seed": 0, "advanced": {"sed": 1}})
+        with_advanced(given, {"sed": 1})
 
 
 def test_settings_are_the_same_however_a_service_writes_numbers() -> None:
@@ -110,8 +116,8 @@ def test_checkpoints_of_other_parameters_are_refused_before_the_data_is_prepared
     seen = {"step": 4, "epoch": 1.0, "samples_seen": 64, "world_size": 1, "dataset_fingerprint": "d"}
     mark_complete(step, {}, **seen, configuration_hash=TrainingSettings(max_steps=8).configuration_hash())
     with pytest.raises(UserError, match="step-00000004 there was trained with other parameters"):
-        check(inputs(checkpoint_uri="checkpoints"))
-    checked = check(inputs(checkpoint_uri="checkpoints", advanced={"max_steps": 8, "keep_last": 1}))
+        check(checkpoint_uri="checkpoints")
+    checked = check(checkpoint_uri="checkpoints", advanced={"max_steps": 8, "keep_last": 1})
     assert checked.parameters["train"] == {"max_steps": 8, "keep_last": 1, "checkpoint_uri": "checkpoints"}
     assert "the training goes on from step-00000004 in checkpoints" in capsys.readouterr().out
 
@@ -131,10 +137,10 @@ def test_a_registry_that_may_not_be_written_is_found_before_the_training(
     for name, value in vertex_api.environment().items():
         monkeypatch.setenv(name, value)
     vertex_api.state.project.denied = {denied}
-    given = inputs(registry="vertex://example-project/us-central1", storage="gs://example-bucket/root", place="vertex")
+    given = {"registry": "vertex://example-project/us-central1", "storage": "gs://example-bucket/root"}
     if denied:
         with pytest.raises(UserError) as caught:
-            check(given)
+            check(**given, place="vertex")
         assert message in str(caught.value)
     else:
-        assert check(given).source_fingerprint
+        assert check(**given, place="vertex").source_fingerprint

@@ -12,10 +12,14 @@ from kfp import dsl
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.component_interface.step import output_files
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.step import run as prepare
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.step import run as evaluate
+from gpu_pipelines.registry.upload import UploadSettings
 from gpu_pipelines.registry.upload_step import run as upload
+from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.step import run as train
 
 if TYPE_CHECKING:
@@ -41,51 +45,45 @@ def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(
     photos = write_photos(tmp_path / "photos", per_class=30)
     dataset = dsl.Dataset(name="dataset", uri=f"{bucket}/run/dataset")
     prepare(
-        {
-            "dataset": dataset,
-            "report": here(dsl.HTML, tmp_path, "data.html"),
-            "statistics": here(dsl.Metrics, tmp_path, "statistics"),
-            "source": str(photos),
-            "image_size": 16,
-        }
+        PrepareSettings(source=str(photos), image_size=16),
+        dataset=dataset,
+        report=here(dsl.HTML, tmp_path, "data.html"),
+        statistics=here(dsl.Metrics, tmp_path, "statistics"),
+        advanced={},
     )
     names = RemoteFolder(dataset.uri).names()
     assert "dataset.json" in names
     assert any(name.startswith("train/part-") for name in names)
     checkpoints = dsl.Artifact(name="checkpoints", uri=f"{bucket}/run/attempt-1/checkpoints")
     train(
-        {
-            "dataset": dataset,
-            "checkpoints": checkpoints,
-            "checkpoint_uri": f"{bucket}/checkpoints/run",
-            "training_metrics": here(dsl.Metrics, tmp_path, "training"),
-            "training_report": here(dsl.HTML, tmp_path, "training.html"),
-            "max_steps": 4,
-            "global_batch_size": 16,
-        }
+        TrainingSettings(max_steps=4, global_batch_size=16),
+        dataset=dataset,
+        checkpoints=checkpoints,
+        checkpoint_uri=f"{bucket}/checkpoints/run",
+        training_metrics=here(dsl.Metrics, tmp_path, "training"),
+        training_report=here(dsl.HTML, tmp_path, "training.html"),
+        advanced={},
     )
     assert checkpoints.uri == f"{bucket}/checkpoints/run"
     model = dsl.Model(name="best_checkpoint", uri=f"{bucket}/run/best_checkpoint")
     evaluate(
-        {
-            "dataset": dataset,
-            "checkpoints": checkpoints,
-            "best_checkpoint": model,
-            "evaluation": here(dsl.Metrics, tmp_path, "evaluation"),
-            "confusion": here(dsl.ClassificationMetrics, tmp_path, "confusion"),
-            "report": here(dsl.HTML, tmp_path, "evaluation.html"),
-            "registry": "vertex://",
-            "gates": ["accuracy>=0"],
-        }
+        EvaluationSettings(registry="vertex://", gates=["accuracy>=0"]),
+        dataset=dataset,
+        checkpoints=checkpoints,
+        best_checkpoint=model,
+        evaluation=here(dsl.Metrics, tmp_path, "evaluation"),
+        confusion=here(dsl.ClassificationMetrics, tmp_path, "confusion"),
+        report=here(dsl.HTML, tmp_path, "evaluation.html"),
+        advanced={},
     )
     evaluation = json.loads(RemoteFolder(model.uri).read("evaluation.json"))
     assert evaluation["best"].startswith("step-")
     registered = dsl.Model(name="model", uri=f"{bucket}/run/model")
-    inputs = {"best_checkpoint": model, "model": registered, "passed": True}
+    inputs: dict[str, Any] = {"best_checkpoint": model, "model": registered, "passed": True, "advanced": {}}
     with pytest.raises(SystemExit):
-        upload({**inputs, "registry": "./registry"})
+        upload(UploadSettings(registry="./registry"), **inputs)
     assert "lost with it" in capsys.readouterr().err
-    upload({**inputs, "registry": "vertex://", "smoke_test": False})
+    upload(UploadSettings(registry="vertex://", smoke_test=False), **inputs)
     assert registered.metadata["aliases"] == ["challenger", "champion"]
     assert "model.safetensors" in RemoteFolder(registered.uri).names()
 

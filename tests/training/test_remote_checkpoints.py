@@ -113,22 +113,20 @@ def test_a_folder_without_a_training_is_an_error(bucket: str, tmp_path: Path) ->
 def test_checkpoints_in_a_bucket_are_evaluated(trained: str, photos: Path, tmp_path: Path) -> None:
     from kfp.dsl import HTML, Artifact, ClassificationMetrics, Dataset, Metrics, Model
 
-    from gpu_pipelines.evaluation.step import run
+    from gpu_pipelines.evaluation.step import EvaluationSettings, run
 
     def artifact(kind: type[Artifact], name: str) -> Artifact:
         return kind(name=name, uri=str(tmp_path / name), metadata={})
 
-    passed = run(
-        {
-            "dataset": Dataset(name="dataset", uri=str(photos), metadata={}),
-            "checkpoints": Artifact(name="checkpoints", uri=trained, metadata={}),
-            "best_checkpoint": artifact(Model, "best"),
-            "evaluation": artifact(Metrics, "metrics"),
-            "confusion": artifact(ClassificationMetrics, "confusion"),
-            "report": artifact(HTML, "report.html"),
-            "gates": ["accuracy>=0.5"],
-            "registry": str(tmp_path / "registry"),
-        }
+    (passed,) = run(
+        EvaluationSettings(gates=["accuracy>=0.5"], registry=str(tmp_path / "registry")),
+        dataset=Dataset(name="dataset", uri=str(photos), metadata={}),
+        checkpoints=Artifact(name="checkpoints", uri=trained, metadata={}),
+        best_checkpoint=artifact(Model, "best"),
+        evaluation=artifact(Metrics, "metrics"),
+        confusion=artifact(ClassificationMetrics, "confusion"),
+        report=artifact(HTML, "report.html"),
+        advanced={},
     )
     assert passed
     assert (tmp_path / "best" / "model.safetensors").is_file()

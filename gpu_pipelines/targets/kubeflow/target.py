@@ -24,7 +24,7 @@ from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJo
 from gpu_pipelines.targets.process_1 import as_process_1
 
 if TYPE_CHECKING:
-    from gpu_pipelines.dag.parameters import Parameter
+    from gpu_pipelines.component_interface.parameter import Parameter
 
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"

@@ -24,7 +24,7 @@ from gpu_pipelines.targets.local.outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local.processes import no_process_left_behind
 
 if TYPE_CHECKING:
-    from gpu_pipelines.dag.parameters import Parameter
+    from gpu_pipelines.component_interface.parameter import Parameter
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # The effect of one, a new version, is what it is run for, and the others look at what may have changed.

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
-from gpu_pipelines.dag.parameters import Parameter
+from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.dag.placement import CACHED_STEPS, LOOKING_STEPS, PREPARES, UPLOADS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
@@ -169,10 +169,10 @@ class VertexTarget:
 
 
 _IMAGE = Parameter(
-    str,
-    None,
-    "Image that the steps run in, in a registry that the service account can read; docs/images.md says how to make it.",
-    required=True,
+    "String",
+    optional=False,
+    text="Image that the steps run in, in a registry that the service account can read; docs/images.md says how to "
+    "make it.",
 )
 
 

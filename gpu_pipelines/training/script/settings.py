@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.training.script.variables import SET_BY_THE_STEP
 
@@ -21,14 +22,30 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class ScriptSettings:
-    """The parameters of `run_training_script`; see the component for what each means."""
+    """The parameters of `run_training_script`."""
 
-    script: str = ""
-    code: str = ""
-    arguments: list[Any] = field(default_factory=list)
-    launcher: str = "torchrun"
-    processes_per_node: int = 0
-    environment: dict[str, Any] = field(default_factory=dict)
+    script: str = parameter(
+        "",
+        "A .py file, local or gs://, or -m package.module as on Python's command line. With code, a path in it.",
+    )
+    code: str = parameter(
+        "",
+        "Folder or .tar.gz, local or gs://, that holds the script and what it imports. Empty for none.",
+    )
+    arguments: list[Any] = parameter(
+        [],
+        "Of the script, what stands after -- on torchrun's command line: texts and numbers.",
+    )
+    launcher: str = parameter(
+        "torchrun",
+        "torchrun; tensorflow (one process per node, with TF_CONFIG); horovod (one node, by horovodrun); or plain "
+        "(one process per node, nothing set).",
+    )
+    processes_per_node: int = parameter(
+        0,
+        "Processes on each node, for torchrun and horovod; 0 for one per GPU, or two without a GPU.",
+    )
+    environment: dict[str, Any] = parameter({}, "Variables for the script, by name.")
 
     @property
     def module(self) -> str:

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.step import fields_from, log_metrics, place_of
+from gpu_pipelines.component_interface.step import log_metrics, place_of, with_advanced
 from gpu_pipelines.errors import user_errors_end_the_step
 from gpu_pipelines.training.script.report import write_report
 from gpu_pipelines.training.script.run import run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 
 
-def run(arguments: Mapping[str, Any]) -> None:
+def run(
+    settings: ScriptSettings,
+    *,
+    dataset: Any,
+    checkpoints: Any,
+    training_metrics: Any,
+    training_report: Any,
+    checkpoint_uri: str = "",
+) -> None:
     """Runs the step.
 
     Args:
-        arguments: the inputs and artifacts of the component, by name.
+        settings: the parameters that the component declares.
+        dataset: a KFP artifact, as are the next three.
+        checkpoints: gets what the script writes.
+        training_metrics: gets the figures.
+        training_report: gets the report.
+        checkpoint_uri: where the checkpoints go; empty for the artifact's own place.
     """
     with user_errors_end_the_step():
-        checkpoints = arguments["checkpoints"]
-        place = place_of(checkpoints, arguments["checkpoint_uri"])
-        settings = fields_from(ScriptSettings, arguments)
-        summary = run_script(settings, Path(arguments["dataset"].path), place)
+        place = place_of(checkpoints, checkpoint_uri)
+        settings = with_advanced(settings, {})
+        summary = run_script(settings, Path(dataset.path), place)
         if summary is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
         checkpoints.metadata.update(script=settings.script, checkpoints=len(summary.checkpoints))
-        log_metrics(arguments["training_metrics"], summary.figures())
-        write_report(summary, Path(arguments["training_report"].path))
+        log_metrics(training_metrics, summary.figures())
+        write_report(summary, Path(training_report.path))

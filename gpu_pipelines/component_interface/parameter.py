@@ -1,0 +1,76 @@
+"""How a parameter of a step is declared: once, as a field of the step's settings, with its default and its meaning.
+
+The stubs and READMEs of the components, the forms of the pipelines and the command line are made from that.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, cast
+
+Value = TypeVar("Value")
+
+#: What KFP calls the types of parameters.
+KFP_TYPES: Mapping[type, str] = {
+    str: "String",
+    int: "Integer",
+    float: "Float",
+    bool: "Boolean",
+    list: "List",
+    dict: "Dict",
+}
+#: The types by these names.
+PYTHON_TYPES: Mapping[str, type] = {name: kind for kind, name in KFP_TYPES.items()}
+_DECLARED = "parameter"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a step or of a pipeline.
+
+    Attributes:
+        type: as KFP calls it: String, Integer, Float, Boolean, List or Dict.
+        default: its value where none is given.
+        optional: whether it may be left out.
+        text: what it means, with units and allowed values.
+        common: whether it stands in a pipeline's form; the others are fields of the parameter `advanced`.
+        filled_in: whether pipelines fill it in themselves, so that no user gives it.
+        choices: the values that it can have; empty if these are not few.
+    """
+
+    type: str
+    default: Any = None
+    optional: bool = True
+    text: str = ""
+    common: bool = False
+    filled_in: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def parameter(
+    default: Value, text: str, *, common: bool = False, filled_in: bool = False, choices: tuple[str, ...] = ()
+) -> Value:
+    """Declares a parameter as a field of a dataclass: `epochs: float = parameter(3.0, "Passes over the rows.")`.
+
+    Args:
+        default: its value where none is given, of the type that the field has.
+        text: what it means, with units and allowed values.
+        common: whether it stands in a pipeline's form; the others are fields of the parameter `advanced`.
+        filled_in: whether pipelines fill it in themselves, so that no user gives it.
+        choices: the values that it can have; empty if these are not few.
+
+    Returns:
+        What a dataclass makes a field of.
+    """
+    declared = Parameter(KFP_TYPES[type(default)], default, True, text, common, filled_in, choices)
+    metadata = {_DECLARED: declared}
+    if isinstance(default, (list, dict)):
+        return cast("Value", field(default_factory=lambda: copy.copy(default), metadata=metadata))
+    return field(default=default, metadata=metadata)
+
+
+def parameters_in(settings: type) -> dict[str, Parameter]:
+    """The parameters that a dataclass declares, by name, in their order."""
+    return {each.name: each.metadata[_DECLARED] for each in fields(settings)}

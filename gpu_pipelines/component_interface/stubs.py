@@ -1,0 +1,150 @@
+"""Writes the parameters into the stub of each component: `python -m gpu_pipelines.component_interface.stubs [--check]`.
+
+KFP takes the interface of a component from the text of a function. Artifacts, outputs and what pipelines alone give
+stand in that text by hand. What users give is declared in the settings of the step, and is written from there: into the
+signature, into the docstring, and into the call that hands everything to the step.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.component_interface.catalog import COMPONENTS, common_parameters, settings_of
+from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter, parameters_in
+
+_WIDTH = 120
+# It is asked for the common parameters of all other components, too.
+_FIRST = "check_request"
+
+
+def stub(name: str, text: str) -> str:
+    """The text of a component's `component.py` with the parameters that are declared now.
+
+    Args:
+        name: of the component.
+        text: as it was. Parameters that the step gets in its settings are replaced, those that it gets by name stay.
+    """
+    lines = text.splitlines()
+    function: Any = next(node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    docstring, imports, ending = function.body
+    groups = _declared(name)
+    declared = {name: each for group in groups.values() for name, each in group.items()}
+    in_settings = {node.id for given in ending.value.args for node in ast.walk(given) if isinstance(node, ast.Name)}
+    by_hand = {name: each for name, each in _arguments(function, text) if name not in {*in_settings, *declared}}
+    # A parameter has a default, an artifact has none.
+    artifacts = [name for name, each in by_hand.items() if " = " not in each]
+    others = [name for name in by_hand if name not in artifacts]
+    order = [*artifacts, *declared, *others]
+
+    summary, _, rest = docstring.value.value.partition("\n\n    Args:\n")
+    inputs, returns, outputs = rest.partition("\n\n    Returns:\n")
+    entries = {entry.split(":")[0].strip(): entry for entry in re.split(r"\n(?= {8}\w)", inputs.rstrip())}
+    # One that says the same keeps its line breaks, which are in the compiled files.
+    said = {name: " ".join(entry.split()) for name, entry in entries.items()}
+    wanted = {name: f"{name}: {each.text}" for name, each in declared.items()}
+    entries |= {name: _entry(text) for name, text in wanted.items() if said.get(name) != text}
+    signature = {**by_hand, **{name: _in_signature(name, each) for name, each in declared.items()}}
+    # With its comment, which is for checkers.
+    returned = "\n".join(lines[function.returns.lineno - 1 : docstring.lineno - 1])[function.returns.col_offset :]
+    return "\n".join(
+        [
+            *lines[: function.lineno - 1],
+            f"def {name}(",
+            *_with_reasons(signature[name] for name in order),
+            f") -> {returned}",
+            f'    """{summary}\n\n    Args:',
+            *(entries[name] for name in order if name in entries),
+            f'{returns[1:]}{outputs.rstrip()}\n    """',
+            *lines[imports.lineno - 1 : imports.end_lineno],
+            "",
+            f"    {'return ' if isinstance(ending, ast.Return) else ''}{ending.value.func.id}(",
+            *_settings(groups),
+            *(f"        {name}={name}," for name in (*artifacts, *others)),
+            "    )\n",
+        ]
+    )
+
+
+def _declared(name: str) -> dict[str, dict[str, Parameter]]:
+    """The declared parameters of a component, by the class of the settings that has them; without one, in a mapping."""
+    settings = settings_of(name)
+    groups = {settings.__name__: parameters_in(settings)}
+    if name != _FIRST:
+        return groups
+    others = {name: component for name, component in common_parameters().items() if component != _FIRST}
+    texts = {name: f"As for {component}." for name, component in others.items()}
+    common = {name: replace(parameters_in(settings_of(others[name]))[name], text=text) for name, text in texts.items()}
+    return {"": common, **groups}
+
+
+def _arguments(function: ast.FunctionDef, text: str) -> Iterator[tuple[str, str]]:
+    """The arguments of a function as they are written, by name."""
+    arguments = function.args.args
+    defaults = [None] * (len(arguments) - len(function.args.defaults)) + function.args.defaults
+    for argument, default in zip(arguments, defaults, strict=True):
+        written = ast.get_source_segment(text, argument)
+        yield argument.arg, f"{written} = {ast.get_source_segment(text, default)}" if default else str(written)
+
+
+def _in_signature(name: str, declared: Parameter) -> str:
+    default = declared.default
+    shown = json.dumps(default, ensure_ascii=False) if isinstance(default, (str, list, dict)) else repr(default)
+    return f"{name}: {PYTHON_TYPES[declared.type].__name__} = {shown}"
+
+
+def _with_reasons(signature: Iterable[str]) -> Iterator[str]:
+    """Lines of a signature; what a checker would say of a default that can change is answered in a comment."""
+    reason = " (KFP takes the default from here)"
+    for entry in signature:
+        mutable = " = " in entry and entry.endswith(("]", "}"))
+        yield f"    {entry}," + (f"  # noqa: B006{reason}" if mutable else "")
+        reason = "" if mutable else reason
+
+
+def _entry(text: str) -> str:
+    """What the docstring says of a parameter, in lines."""
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=" " * 8,
+        subsequent_indent=" " * 12,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _settings(groups: Mapping[str, Mapping[str, Parameter]]) -> Iterator[str]:
+    """The lines that hand on the declared parameters."""
+    for settings, parameters in groups.items():
+        yield f"        {settings}(" if settings else "        {"
+        for name in parameters:
+            yield f"            {name}={name}," if settings else f'            "{name}": {name},'
+        yield "        )," if settings else "        },"
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the stubs below the working directory; with `--check`, says which differ and returns 1 if any does."""
+    differing = []
+    for name, folder in COMPONENTS.items():
+        path = Path("components", folder, "component.py")
+        before = path.read_text(encoding="utf-8")
+        after = stub(name, before)
+        if before != after and "--check" in arguments:
+            differing.append(str(path))
+        elif before != after:
+            path.write_text(after, encoding="utf-8")
+    for path_name in differing:
+        print(f"{path_name} is out of date; run make docs.", file=sys.stderr)
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

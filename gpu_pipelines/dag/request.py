@@ -1,0 +1,33 @@
+"""What the first step of each pipeline is asked besides the parameters of the other steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_pipelines.component_interface.parameter import parameter
+
+
+@dataclass(frozen=True)
+class Request:
+    """The parameters of `check_request` itself."""
+
+    notify: list[str] = parameter(
+        [],
+        "E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.",
+    )
+    checkpoint_uri: str = parameter(
+        "",
+        "Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the parameters "
+        "that shape the weights must be the same. Empty for a place of the run's own.",
+        common=True,
+    )
+    pipeline: str = parameter(
+        "train_evaluate_upload", "Pipeline whose request it is, train_evaluate_upload or scheduled_retraining."
+    )
+    place: str = parameter("local", "Where the pipeline runs: local, vertex or kubeflow.")
+    data_nodes: int = parameter(1, "Machines that prepare the data.")
+    processes: int = parameter(0, "Processes that train, on all nodes together; 0 if that is not known.")
+    storage: str = parameter("", "Where the run leaves its artifacts.")
+    run_name: str = parameter(
+        "", "Name of the run. Each has another, so that no service takes the answer of one for that of the next."
+    )
