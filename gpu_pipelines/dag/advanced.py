@@ -66,7 +66,11 @@ def parameters_of_users(settings: Iterable[type]) -> dict[str, Parameter]:
 
 
 def fields_of_advanced(settings: Iterable[type]) -> dict[str, Parameter]:
-    """The parameters of steps that are fields of `advanced`, by name; the arguments are those of the function above."""
+    """The parameters of steps that are fields of `advanced`, by name.
+
+    Args:
+        settings: the dataclasses that declare them.
+    """
     return {name: each for name, each in parameters_of_users(settings).items() if name not in COMMON}
 
 

@@ -55,7 +55,7 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
     """Checks every parameter, and opens what the steps after the training need, so that none of them fails for it.
 
     Args:
-        common: as for `run`, as are the others.
+        common: the parameters of the other steps that stand in the pipeline's form one by one, by name.
         request: the step's own parameters.
         advanced: the fields of `advanced` that were given.
 
