@@ -81,6 +81,7 @@ compile: $(VENV)/.steps
 
 # The READMEs of the components, from their interfaces, and the tables of accelerators, from the catalog.
 docs: $(VENV)/.steps
+	$(BIN)/python -m gpu_pipelines.component_interface.stubs
 	$(BIN)/python -m gpu_pipelines.component_interface.readme
 	$(BIN)/python -m gpu_pipelines.accelerators.document
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +27,10 @@ def upload(
     """
     from gpu_pipelines.targets.messages import Request
 
-    done = target.publish(target.load(Request(pipeline, to_publish=True)), tag or [])
+    compiled = target.load(Request(pipeline, to_publish=True))
+    for line in compiled.told:
+        print(line, file=sys.stderr)
+    done = target.publish(compiled, tag or [])
     if as_json:
         print(json.dumps(done.document, indent=2))
     else:

@@ -22,7 +22,7 @@ from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command, put_texts
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.dag.advanced import advanced_defaults
+from gpu_pipelines.dag.advanced import fields_of_advanced
 from gpu_pipelines.dag.train_evaluate_upload import SETTINGS
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.target import compiled_for_here
@@ -123,7 +123,8 @@ def test_a_trial_of_the_same_training_limits_its_time(vertex_api: VertexApi, tmp
     first = command(vertex_api, tmp_path, *where)
     taken = json.loads(first.out)["body"]["runtimeConfig"]["parameterValues"]
     # A trial keeps the parameters by their own names.
-    arguments = {**advanced_defaults(SETTINGS), **taken}
+    defaults = {name: each.default for name, each in fields_of_advanced(SETTINGS.values()).items()}
+    arguments = {**defaults, **taken}
     hours = {"l4:4": 2.5}
     (tmp_path / "runs").mkdir()
     kept = {"format_version": 1, "parameters": shaping_parameters(arguments), "hours": hours}
