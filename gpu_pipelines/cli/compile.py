@@ -168,8 +168,8 @@ def _all(directory: Path, check: bool, image: str | None) -> None:
 def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
     """The text of every file of the directory `compiled`, by its path there.
 
-    `train_evaluate_upload` has a file for each task and accelerator; `scheduled_retraining` one for each of the
-    accelerators that are used most, of all tasks.
+    `train_evaluate_upload` has a file for each accelerator and each task that files are published for;
+    `scheduled_retraining` one for each of the accelerators that are used most, of all tasks.
 
     Args:
         settings: the image of the steps; left out, that is open.
@@ -184,7 +184,8 @@ def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
     from gpu_pipelines.tasks.tasks import TASKS
 
     files = {f"{name}/local/cpu-2.yaml": compiled_for_here(name, plan("cpu:2")) for name in PIPELINES}
-    wanted = [("train_evaluate_upload", request, task) for request in PUBLISHED for task in TASKS]
+    tasks = [task.name for task in TASKS.values() if task.published]
+    wanted = [("train_evaluate_upload", request, task) for request in PUBLISHED for task in tasks]
     wanted += [("scheduled_retraining", request, "") for request in MOST_USED]
     for name, request, task in wanted:
         planned = plan_request(request)

@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.tasks.tasks import TASKS, task_named
 
 ADVANCED = "advanced"
 #: The parameters that stand in a pipeline's form one by one; all others are fields of `advanced`.
@@ -36,24 +37,6 @@ COMMON = (
 )
 #: What a pipeline fills in itself.
 FILLED_IN = ("passed", "pipeline_job", "encryption_key", "source_fingerprint", "test_source_fingerprint", ADVANCED)
-#: The tasks that a parameter is for, where it is not for all of them.
-OF_TASKS = {
-    "image_column": ("image_classification",),
-    "label_column": ("image_classification", "text_classification"),
-    "text_column": ("text_classification", "causal_lm"),
-    "image_size": ("image_classification",),
-    "color_mode": ("image_classification",),
-    "image_root": ("image_classification",),
-    "missing_labels": ("image_classification", "text_classification"),
-    "label_conflicts": ("image_classification", "text_classification"),
-    "tokenizer": ("text_classification", "causal_lm"),
-    "vocabulary_size": ("text_classification", "causal_lm"),
-    "sequence_length": ("text_classification", "causal_lm"),
-    "packing": ("causal_lm",),
-    "stratify": ("image_classification", "text_classification"),
-    "near_duplicates": ("text_classification", "causal_lm"),
-    "slice_by": ("image_classification", "text_classification"),
-}
 #: What a value of each type is called, for people.
 _CALLED = {
     str: "text",
@@ -67,7 +50,9 @@ _CALLED = {
 
 def is_of(name: str, task: str) -> bool:
     """Whether a parameter is for a task; every parameter is for a task that is left open."""
-    return not task or task in OF_TASKS.get(name, (task,))
+    if not task or name in task_named(task).parameters:
+        return True
+    return not any(name in other.parameters for other in TASKS.values())
 
 
 def advanced_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

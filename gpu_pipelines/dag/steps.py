@@ -19,7 +19,7 @@ from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.dag.advanced import ADVANCED, COMMON, FILLED_IN, is_of
 from gpu_pipelines.dag.parameters import Parameter, inputs_from, parameters_of
 from gpu_pipelines.targets.target import Target
-from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.tasks.tasks import task_named
 
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
 CHECKPOINT_URI = f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/checkpoints/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
@@ -43,7 +43,7 @@ def pipeline_parameters(target: Target, steps: Mapping[str, Any], task: str = ""
     fields = {name: each for name, each in every.items() if name not in COMMON}
     if task:
         del common["task"]
-        for name, value in TASKS[task].defaults.items():
+        for name, value in task_named(task).defaults.items():
             common[name] = replace(common[name], default=value)
         common, fields = ({name: p for name, p in each.items() if is_of(name, task)} for each in (common, fields))
     return {**common, ADVANCED: _with_fields(fields), **target.parameters}

@@ -11,7 +11,8 @@ from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.own_code import why_not_there
 from gpu_pipelines.registry import registry_problems
-from gpu_pipelines.tasks.tasks import Metric, task_named
+from gpu_pipelines.tasks.metric import Metric
+from gpu_pipelines.tasks.tasks import task_named
 
 # The dot before `py` keeps `module:function` apart; a file's name may be anything.
 _FILE = re.compile(r"(?P<file>.+\.py):(?P<function>[^\W\d]\w*)")
@@ -54,7 +55,7 @@ class EvaluationSettings:
             found.append(f"average_last is {self.average_last}; give 2 or more checkpoints, or 0 to average none.")
         for gate in self.gates:
             try:
-                found += self._gate_problems(gate, parse_gate(gate, metrics, task_named(task).classifies))
+                found += self._gate_problems(gate, parse_gate(gate, metrics, task_named(task).figures))
             except ValueError as error:
                 found.append(str(error))
         return found + self._function_problems() if self.scoring_function else found
@@ -102,7 +103,7 @@ class EvaluationSettings:
     def parsed_gates(self, task: str) -> list[Gate | ChampionGate]:
         """The gates given, or the task's own where none are and its own metrics are used."""
         gates = self.gates or ([] if self.scoring_function else task_named(task).gates)
-        return [parse_gate(gate, self._known_metrics(task), task_named(task).classifies) for gate in gates]
+        return [parse_gate(gate, self._known_metrics(task), task_named(task).figures) for gate in gates]
 
     def ranking(self, task: str, metrics: Mapping[str, float], metric: str = "") -> Ranking:
         """What two models are compared by: `metric`, else `select_by`, else the first of the metrics.
@@ -119,5 +120,5 @@ class EvaluationSettings:
         metric = self.select_by.removeprefix("-") or next(iter(metrics))
         return Ranking(metric, not self.select_by.startswith("-"))
 
-    def _known_metrics(self, task: str) -> dict[str, Metric] | None:
+    def _known_metrics(self, task: str) -> Mapping[str, Metric] | None:
         return None if self.scoring_function else task_named(task).metrics

@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote, listed
 from gpu_pipelines.data.sources.names import problems_of_place
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
-from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.tasks.tasks import task_named
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
 CHOICES = {
@@ -119,7 +119,7 @@ class TrainingSettings:
             return [f"recipe is {self.recipe!r}; give the class as package.module:ClassName, or leave it empty."]
         if found := problems_of_place("model", self.model):
             return found
-        models = TASKS[task].models if task in TASKS else ()
+        models = task_named(task).models
         if models and self.model not in models and not _may_be_pretrained(self.model):
             return [
                 f"There is no model {self.model!r} for {task}. {nearest(self.model, models)} "

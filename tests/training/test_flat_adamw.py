@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 RECIPES = """
 from torch import nn
-from gpu_pipelines.tasks.image_classification import ImageClassification
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
 class Forgotten(ImageClassification):
     def build_model(self, name):
