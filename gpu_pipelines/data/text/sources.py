@@ -61,7 +61,8 @@ def labelled_texts(
         UserError: a file cannot be read or lacks a column.
     """
     task = task_named(settings.task)
-    for _, (where, row) in rows_of(source, list(task.columns(settings)[0]), task.remedy_for_columns, meter):
+    columns = list(source.columns or task.columns(settings)[0])
+    for _, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
         record = _labelled(where, row, settings, label_of)
         yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
 
