@@ -16,6 +16,7 @@ from gpu_pipelines.tasks.task import Task
 _BUILT_IN = {
     "image_classification": "gpu_pipelines.tasks.image_classification.task:ImageClassificationTask",
     "text_classification": "gpu_pipelines.tasks.text_classification.task:TextClassificationTask",
+    "regression": "gpu_pipelines.tasks.regression.task:RegressionTask",
     "causal_lm": "gpu_pipelines.tasks.causal_lm.task:CausalLanguageModelTask",
 }
 #: A task of an installed package is one line in its metadata: `name = package.module:Class`.
