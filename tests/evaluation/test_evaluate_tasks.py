@@ -117,7 +117,7 @@ def test_what_cannot_be_scored_is_refused_with_the_reason(numbers: Dataset, tmp_
         return str(caught.value)
 
     write_regressions(tmp_path / "shape", numbers, [0.1], recipe="WrongShape")
-    assert "gave the shape (4, 2); the task regression is scored by (4, 3)" in refused("shape")
+    assert "gave the shape (4, 2); the task own_numbers is scored by (4, 3)" in refused("shape")
     write_regressions(tmp_path / "good", numbers, [0.1])
     assert "gives loss, perplexity" in refused("good", gates=["token_accuracy>=0.1"])
     assert "'accuracy'" in refused("good", gates=["accuracy>=0.1"])
