@@ -17,6 +17,7 @@ _BUILT_IN = {
     "image_classification": "gpu_pipelines.tasks.image_classification.task:ImageClassificationTask",
     "text_classification": "gpu_pipelines.tasks.text_classification.task:TextClassificationTask",
     "regression": "gpu_pipelines.tasks.regression.task:RegressionTask",
+    "token_classification": "gpu_pipelines.tasks.token_classification.task:TokenClassificationTask",
     "causal_lm": "gpu_pipelines.tasks.causal_lm.task:CausalLanguageModelTask",
 }
 #: A task of an installed package is one line in its metadata: `name = package.module:Class`.
