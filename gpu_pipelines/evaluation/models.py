@@ -161,8 +161,8 @@ def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:
         raise UserError(
             f"it does not fit the model that its recipe {type(recipe).__name__} builds for this dataset: "
             f"{str(error).splitlines()[0]}",
-            "Define for_exported (a class method) and load_exported in the recipe, as those of this program do, or give "
-            "another model_name.",
+            "Define for_exported (a class method) and load_exported in the recipe, as those of this program do, or "
+            "give another model_name.",
         ) from None
     return model
 

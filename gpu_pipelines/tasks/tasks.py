@@ -78,15 +78,6 @@ def task_named(name: str) -> Task:
     return _loaded(name, name) if ":" in name else Task(name)
 
 
-def is_task(name: str) -> bool:
-    """Whether a name is of a task that data can be prepared for.
-
-    Raises:
-        UserError: a user's own task cannot be imported or is none.
-    """
-    return bool(task_named(name).preparation)
-
-
 def defaults_of_task(name: str) -> dict[str, Any]:
     """Defaults of a pipeline's parameters, by name, that follow its task; none of a task that does not exist.
 
