@@ -140,6 +140,7 @@ def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
     assert all(text[e["start"] : e["end"]] == e["word"] and 0 < e["score"] <= 1 for e in entities)
 
 
+@pytest.mark.slow  # the engine is the same; that of regression is in the normal run
 def test_a_training_cut_off_and_continued_ends_with_the_same_bits(
     travels: Dataset, trained: Path, tmp_path: Path
 ) -> None:
