@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Feature
-from gpu_pipelines.data.class_names import class_in
+from gpu_pipelines.data.class_names import class_of_row
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import require_usable_source
@@ -152,9 +152,10 @@ class RowPreparation(Preparation[Survey]):
             yield self._record(where, row)
 
     def _record(self, where: str, row: dict[str, Any] | Problem) -> Record:
-        values = row if isinstance(row, Problem) else self.values(row)
-        if isinstance(values, Problem) or isinstance(row, Problem):
-            assert isinstance(values, Problem)
+        if isinstance(row, Problem):
+            return Record(where, {}, problem=row)
+        values = self.values(row)
+        if isinstance(values, Problem):
             return Record(where, {}, problem=values)
         arrays = {
             name: np.asarray(values[name], dtype=feature.dtype)
@@ -163,11 +164,11 @@ class RowPreparation(Preparation[Survey]):
         }
         inputs = b"".join(arrays[name].tobytes() for name in arrays if name not in self.targets)
         label: str | Problem = " ".join(str(arrays[name].tolist()) for name in arrays if name in self.targets)
-        if self.task.has_classes and isinstance(
-            label := class_in(row.get(self.settings.label_column), self.settings), Problem
-        ):
+        if self.task.has_classes:
+            label = class_of_row(row, self.settings)
+        if isinstance(label, Problem):
             return Record(where, {}, problem=label)
-        return Record(where, arrays, inputs, str(label), slice_value=slice_value(row, self.settings.slice_by))
+        return Record(where, arrays, inputs, label, slice_value=slice_value(row, self.settings.slice_by))
 
     def entries(self, portion: Portion, replicas: Replicas) -> Iterator[Entry]:
         meter = Meter(portion.source)
