@@ -158,7 +158,7 @@ def one_checkpoint(folder: Path, checkpoint: Path, processes: int) -> None:
     from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
-    settings = RunnerSettings(folder / "data", {"model": MODEL, "seed": 0}, "", BATCH, apart=False)
+    settings = RunnerSettings(folder / "data", {"model": MODEL, "seed": 0}, "", BATCH)
     rows = json.loads((folder / "rows.json").read_text())
     Runner(settings, "cpu").predict(ModelSource("checkpoint", checkpoint, checkpoint.name), "val", 0, rows)
 

@@ -60,7 +60,7 @@ def export(name: str, directory: Path) -> None:
     """Writes an image classifier with random weights."""
     import torch
 
-    from gpu_pipelines.tasks.image_classification import ImageClassification
+    from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
     from gpu_pipelines.tasks.image_features import ImageGeometry
 
     torch.manual_seed(0)
@@ -205,7 +205,7 @@ def export_language_model(directory: Path) -> list[str]:
     """Writes a language model with random weights; gives 128 prompts for it."""
     import torch
 
-    from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
+    from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
     from gpu_pipelines.tasks.text_encoding import TextEncoder
     from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 

@@ -46,3 +46,14 @@ def figure(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.4f}" if value == 0 or 1e-4 <= abs(value) < 1e7 else f"{value:.3e}"
+
+
+def shown_beside(value: float, other: float) -> str:
+    """A value with four decimals, or as many as it takes not to look equal to, or beyond, what it is compared with."""
+    if not math.isfinite(value):
+        return "not a finite number"
+    for digits in (4, 6, 8):
+        text = f"{value:.{digits}f}"
+        if (float(text) > other) == (value > other) and (float(text) < other) == (value < other):
+            return text
+    return repr(value)

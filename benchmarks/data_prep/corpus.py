@@ -12,16 +12,15 @@ import re
 import tempfile
 from pathlib import Path
 
-from gpu_pipelines.data.text.sources import write_sample
+from gpu_pipelines.tasks.tasks import TASKS
 
 
 def paragraphs() -> list[str]:
     """The different paragraphs of both samples."""
     found = []
     with tempfile.TemporaryDirectory() as scratch:
-        for name in ("documentation", "docstrings"):
-            path = Path(scratch) / f"{name}.jsonl"
-            write_sample(path)
+        for task, name in (("causal_lm", "documentation"), ("text_classification", "docstrings")):
+            path = TASKS[task].write_sample(name, Path(scratch))
             for line in path.read_text(encoding="utf-8").splitlines():
                 found += [part for part in json.loads(line)["text"].split("\n\n") if part.strip()]
     return sorted(set(found))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import stopwatch
 
-from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
-from gpu_pipelines.tasks.image_classification import ImageClassification
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
 stopwatch.install()
 

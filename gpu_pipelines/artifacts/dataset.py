@@ -3,8 +3,8 @@
 `rejected.jsonl` has the rows that cannot be used, `near_duplicates.jsonl` those that are nearly as another one, and
 `label_conflicts.jsonl` those that are in the dataset though the same content is in another class.
 
-A shard holds one record batch with fixed-size features, so that it can be mapped into memory and a batch of rows is
-a slice of it. `dataset.json` is written last: a directory without it is not a dataset.
+A shard holds one record batch, so that it can be mapped into memory; a batch of rows of fixed-size features is a slice
+of it. `dataset.json` is written last: a directory without it is not a dataset.
 """
 
 from __future__ import annotations
@@ -33,19 +33,37 @@ NEAR_DUPLICATES = "near_duplicates.jsonl"
 LABEL_CONFLICTS = "label_conflicts.jsonl"
 SPLITS = ("train", "val", "test")
 SHARD_BYTES = 64 << 20
+# Elements of a list that are reckoned with where it is decided how many rows fill a shard.
+_USUAL_LENGTH = 256
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One fixed-size column: `dtype` is numpy's name of the element type, `shape` the shape of one row's value."""
+    """One column: `dtype` is numpy's name of the element type, `shape` the shape of one row's value.
+
+    The shape `(-1,)` is a list of any length. Whoever takes rows gets the lists filled up with 0 to the longest of
+    these rows, and beside them their lengths, int32, under the name with `_length` behind it.
+    """
 
     dtype: str
     shape: tuple[int, ...] = ()
 
     @property
+    def is_list(self) -> bool:
+        """Whether its values are lists of any length."""
+        return self.shape == (-1,)
+
+    @property
+    def elements(self) -> int:
+        """Elements of a row's value; of lists a guess."""
+        return _USUAL_LENGTH if self.is_list else int(np.prod(self.shape))
+
+    @property
     def arrow_type(self) -> pa.DataType:
         element = pa.from_numpy_dtype(np.dtype(self.dtype))
-        return pa.list_(element, int(np.prod(self.shape))) if self.shape else element
+        if self.is_list:
+            return pa.list_(element)
+        return pa.list_(element, self.elements) if self.shape else element
 
 
 @dataclass(frozen=True)
@@ -185,7 +203,7 @@ class Manifest:
 
 def rows_of_shard(features: Mapping[str, Feature], size: int) -> int:
     """How many rows fill a shard of so many bytes; at least one."""
-    return max(1, size // sum(np.dtype(f.dtype).itemsize * int(np.prod(f.shape)) for f in features.values()))
+    return max(1, size // sum(np.dtype(f.dtype).itemsize * f.elements for f in features.values()))
 
 
 class DatasetWriter:
@@ -277,14 +295,17 @@ class DatasetWriter:
         Raises:
             ValueError: a value does not have its feature's shape.
         """
-        columns = {name: np.asarray(row[name])[None] for name in self._features}
+        columns: dict[str, Any] = {
+            name: [row[name]] if feature.is_list else np.asarray(row[name])[None]
+            for name, feature in self._features.items()
+        }
         self.add_rows(split, [source], columns, records, [slice_value])
 
     def add_rows(
         self,
         split: str,
         sources: Sequence[str],
-        columns: Mapping[str, np.ndarray],
+        columns: Mapping[str, Any],
         records: int,
         slice_values: Sequence[str] = (),
     ) -> None:
@@ -293,7 +314,7 @@ class DatasetWriter:
         Args:
             split: `train`, `val` or `test`.
             sources: where each came from, for people.
-            columns: for each feature an array (rows, *shape).
+            columns: for each feature an array (rows, *shape); of lists, a sequence of them.
             records: how many records begin in these rows; without packing, as many as there are rows.
             slice_values: their values of the column `slice_by`, where there is one.
 
@@ -301,7 +322,10 @@ class DatasetWriter:
             ValueError: an array does not have the shape of its feature.
         """
         for name, feature in self._features.items():
-            if np.shape(columns[name]) != (len(sources), *feature.shape):
+            if feature.is_list:
+                if len(columns[name]) != len(sources):
+                    raise ValueError(f"{name} has {len(columns[name])} lists for {len(sources)} rows.")
+            elif np.shape(columns[name]) != (len(sources), *feature.shape):
                 raise ValueError(f"{name} has the shape {np.shape(columns[name])[1:]}, not {feature.shape}.")
         if self._labels:
             for label, rows in enumerate(np.bincount(columns["label"], minlength=len(self._labels)).tolist()):
@@ -432,11 +456,16 @@ class _Pending:
 
     def __init__(self, features: Mapping[str, Feature], most: int) -> None:
         self._most = most
-        self.columns = {name: np.empty((most, *f.shape), dtype=f.dtype) for name, f in features.items()}
+        self.columns: dict[str, Any] = {
+            name: [] if f.is_list else np.empty((most, *f.shape), dtype=f.dtype) for name, f in features.items()
+        }
         self.clear()
 
     def clear(self) -> None:
         self.rows = 0
+        for values in self.columns.values():
+            if isinstance(values, list):
+                values.clear()
         self.sources: list[str] = []
         self.slice_values: list[str] = []
 
@@ -444,13 +473,12 @@ class _Pending:
     def is_full(self) -> bool:
         return self.rows == self._most
 
-    def take(
-        self, sources: Sequence[str], columns: Mapping[str, np.ndarray], start: int, slice_values: Sequence[str]
-    ) -> int:
+    def take(self, sources: Sequence[str], columns: Mapping[str, Any], start: int, slice_values: Sequence[str]) -> int:
         """Takes as many rows from `start` on as it has room for, and returns how many."""
         stop = min(len(sources), start + self._most - self.rows)
         end = self.rows + stop - start
         for name, array in self.columns.items():
+            # Of a list, which grows, this is its end.
             array[self.rows : end] = columns[name][start:stop]
         self.sources += sources[start:stop]
         self.slice_values += slice_values[start:stop]
@@ -458,9 +486,40 @@ class _Pending:
         return stop - start
 
 
-def _column(feature: Feature, values: np.ndarray) -> pa.Array:
+def _column(feature: Feature, values: Any) -> pa.Array:
+    if feature.is_list:
+        lists = [np.asarray(value, dtype=feature.dtype).ravel() for value in values]
+        ends = np.cumsum([0, *map(len, lists)]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(ends), pa.array(np.concatenate(lists)))
     flat = pa.array(values.ravel())
     return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(feature.shape))) if feature.shape else flat
+
+
+class _Lists:
+    """A column of lists, mapped into memory."""
+
+    def __init__(self, column: pa.ListArray) -> None:
+        self._ends = column.offsets.to_numpy()
+        self._values = column.values.to_numpy(zero_copy_only=True)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> list[np.ndarray]:
+        starts, ends = self._ends[:-1][rows], self._ends[1:][rows]
+        return [self._values[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _filled_up(features: Mapping[str, Feature], columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Columns with their lists as arrays, and the lengths of these; see `Feature`."""
+    found: dict[str, np.ndarray] = {}
+    for name, values in columns.items():
+        if not features[name].is_list:
+            found[name] = values
+            continue
+        lengths = np.array([len(value) for value in values], dtype=np.int32)
+        array = np.zeros((len(values), lengths.max(initial=0)), dtype=features[name].dtype)
+        for row, value in zip(array, values, strict=True):
+            row[: len(value)] = value
+        found |= {name: array, f"{name}_length": lengths}
+    return found
 
 
 class Split:
@@ -497,20 +556,28 @@ class Split:
         for batch, arrays, first in zip(self._batches, self._arrays, self._starts, strict=False):
             low, high = max(start - first, 0), min(stop - first, batch.num_rows)
             if low < high:
-                yield {name: array[low:high] for name, array in arrays.items()}
+                yield _filled_up(self._features, {name: array[low:high] for name, array in arrays.items()})
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Copies the given rows, in the given order: a dict of arrays (len(rows), *shape)."""
         if len(self._arrays) == 1:
-            return {name: array[rows] for name, array in self._arrays[0].items()}
+            return _filled_up(self._features, {name: array[rows] for name, array in self._arrays[0].items()})
         shard = np.searchsorted(self._starts, rows, side="right") - 1
-        taken = {n: np.empty((len(rows), *f.shape), dtype=f.dtype) for n, f in self._features.items()}
+        taken: dict[str, Any] = {
+            n: [None] * len(rows) if f.is_list else np.empty((len(rows), *f.shape), dtype=f.dtype)
+            for n, f in self._features.items()
+        }
         for index in np.unique(shard):
-            here = shard == index
+            here = np.flatnonzero(shard == index)
             local = rows[here] - self._starts[index]
             for name, array in taken.items():
-                array[here] = self._arrays[index][name][local]
-        return taken
+                found = self._arrays[index][name][local]
+                if isinstance(array, list):
+                    for place, value in zip(here, found, strict=True):
+                        array[place] = value
+                else:
+                    array[here] = found
+        return _filled_up(self._features, taken)
 
     def sources(self, rows: Sequence[int]) -> list[str]:
         """Where the given rows came from."""
@@ -524,9 +591,11 @@ class Split:
         """The value of the column `slice_by` of each row, in a dataset that was prepared with one."""
         return [value for batch in self._batches for value in batch.column(SLICE).to_pylist()]
 
-    def _array(self, batch: pa.RecordBatch, name: str) -> np.ndarray:
+    def _array(self, batch: pa.RecordBatch, name: str) -> Any:
         feature = self._features[name]
         column = batch.column(name)
+        if feature.is_list:
+            return _Lists(column)
         if feature.shape:
             column = column.flatten()
         return column.to_numpy(zero_copy_only=True).reshape(batch.num_rows, *feature.shape)

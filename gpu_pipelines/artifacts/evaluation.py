@@ -29,7 +29,8 @@ class Evaluation:
         best: name of the checkpoint chosen.
         test: the best one on `test`: `rows`, `metrics` (each value, low, high; the latter None where no interval is
             known), of a classifier `per_class`, `confusion` and `calibration` (bins with range, rows, mean confidence
-            and accuracy), of a model that is scored by its loss `terms`, and `slices`: for each value of the column
+            and accuracy), of a model that is scored by its loss `terms`, of others that have them `parts` (a `name` and
+            figures of each), and `slices`: for each value of the column
             `slice_by` its rows, metrics, and the `champion`'s values.
         champion: the registry's champion on the same rows, or None if there is none: `version`, `metrics`,
             `differences` (of the model to it: value, low, high at `confidence`, by paired bootstrap), of classifiers

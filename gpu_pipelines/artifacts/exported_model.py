@@ -13,12 +13,6 @@ MODEL_CARD = "MODEL_CARD.md"
 DOCUMENTS = (EVALUATION, MODEL_CARD)
 #: What a model that its recipe has exported consists of at least.
 MODEL_FILES = ("config.json", "model.safetensors")
-#: The hub's names of the tasks.
-PIPELINE_TAGS = {
-    "image_classification": "image-classification",
-    "text_classification": "text-classification",
-    "causal_lm": "text-generation",
-}
 LABELS_LISTED = 50
 
 
@@ -40,17 +34,18 @@ def require_exported_model(directory: Path) -> None:
         raise UserError(f"{directory} is not an exported model: it has no {' and no '.join(missing)}.")
 
 
-def write_model_card(directory: Path, evaluation: Evaluation, data_source: str) -> None:
+def write_model_card(directory: Path, evaluation: Evaluation, data_source: str, pipeline_tag: str = "") -> None:
     """Writes `MODEL_CARD.md` with the front matter that Hugging Face's hub reads.
 
     Args:
         directory: the exported model.
         evaluation: its evaluation.
         data_source: where the training data came from, as the user named it.
+        pipeline_tag: the hub's name of the task; empty for none.
     """
     settings = evaluation.configuration["settings"]
     parts = [
-        _front_matter(evaluation),
+        _front_matter(evaluation, pipeline_tag),
         f"# {settings.get('model') or evaluation.model_name} for {evaluation.task.replace('_', ' ')}",
         _figures(evaluation),
         "## Gates",
@@ -71,10 +66,10 @@ def write_model_card(directory: Path, evaluation: Evaluation, data_source: str) 
     (directory / MODEL_CARD).write_text("\n\n".join(parts), encoding="utf-8")
 
 
-def _front_matter(evaluation: Evaluation) -> str:
+def _front_matter(evaluation: Evaluation, pipeline_tag: str) -> str:
     lines = ["tags: [gpu-pipelines]"]
-    if evaluation.task in PIPELINE_TAGS:
-        lines.insert(0, f"pipeline_tag: {PIPELINE_TAGS[evaluation.task]}")
+    if pipeline_tag:
+        lines.insert(0, f"pipeline_tag: {pipeline_tag}")
     # Files of a user's own function or recipe need not be such as transformers can open.
     if not evaluation.scoring_function and not evaluation.configuration["settings"].get("recipe"):
         lines.insert(0, "library_name: transformers")

@@ -133,7 +133,7 @@ def _values_of(name: str, parameter: Any) -> list[str]:
     if name == "model":
         return [model for task in TASKS.values() for model in task.models]
     if name == "source":
-        return [str(task.defaults["source"]) for task in TASKS.values()]
+        return [str(task.defaults["source"]) for task in TASKS.values() if "source" in task.defaults]
     if name == "select_by":
         return [metric for task in TASKS.values() for metric in task.metrics]
     shown = [] if parameter.default in (None, "", [], {}) else [str(parameter.default)]

@@ -13,28 +13,11 @@ from gpu_pipelines.component_interface.catalog import common_parameters
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter, parameters_in
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.numbers import as_number
+from gpu_pipelines.tasks.tasks import TASKS, task_named
 
 ADVANCED = "advanced"
 #: The parameters that stand in a pipeline's form one by one; all others are fields of `advanced`.
 COMMON = tuple(common_parameters())
-#: The tasks that a parameter is for, where it is not for all of them.
-OF_TASKS = {
-    "image_column": ("image_classification",),
-    "label_column": ("image_classification", "text_classification"),
-    "text_column": ("text_classification", "causal_lm"),
-    "image_size": ("image_classification",),
-    "color_mode": ("image_classification",),
-    "image_root": ("image_classification",),
-    "missing_labels": ("image_classification", "text_classification"),
-    "label_conflicts": ("image_classification", "text_classification"),
-    "tokenizer": ("text_classification", "causal_lm"),
-    "vocabulary_size": ("text_classification", "causal_lm"),
-    "sequence_length": ("text_classification", "causal_lm"),
-    "packing": ("causal_lm",),
-    "stratify": ("image_classification", "text_classification"),
-    "near_duplicates": ("text_classification", "causal_lm"),
-    "slice_by": ("image_classification", "text_classification"),
-}
 #: What a value of each type is called, for people.
 _CALLED = {
     "String": "text",
@@ -48,7 +31,9 @@ _CALLED = {
 
 def is_of(name: str, task: str) -> bool:
     """Whether a parameter is for a task; every parameter is for a task that is left open."""
-    return not task or task in OF_TASKS.get(name, (task,))
+    if not task or name in task_named(task).parameters:
+        return True
+    return not any(name in other.parameters for other in TASKS.values())
 
 
 def parameters_of_users(settings: Iterable[type]) -> dict[str, Parameter]:

@@ -22,7 +22,7 @@ from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_
 from gpu_pipelines.dag.parameters import inputs_from
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.request import Request
-from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.tasks.tasks import task_named
 
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
 CHECKPOINT_URI = f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/checkpoints/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
@@ -45,7 +45,7 @@ def pipeline_parameters(target: Placement, steps: Mapping[str, Any], task: str =
     fields = fields_of_advanced(settings)
     if task:
         del common["task"]
-        for name, value in TASKS[task].defaults.items():
+        for name, value in task_named(task).defaults.items():
             common[name] = replace(common[name], default=value)
         common, fields = ({name: p for name, p in each.items() if is_of(name, task)} for each in (common, fields))
     return {**common, ADVANCED: _with_fields(fields), **target.parameters}

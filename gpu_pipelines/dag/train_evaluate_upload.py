@@ -17,7 +17,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import is_local, open_registry
 from gpu_pipelines.registry.upload import UploadSettings
-from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.settings import TrainingSettings
 
 #: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
@@ -39,14 +39,15 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
     prepare = fields_from(PrepareSettings, arguments)
     training = fields_from(TrainingSettings, arguments)
     evaluation = fields_from(EvaluationSettings, arguments)
+    # Of a task that does not exist nothing is known, and prepare says so already.
+    task = "" if task_problems(prepare.task) else prepare.task
     found = [
         *prepare.problems(),
         *prepare.problems_on(arguments.get("data_nodes", 1)),
-        *training.problems(prepare.task),
+        *training.problems(task),
         *training.problems_on(arguments.get("processes", 0)),
     ]
-    # Of a task that does not exist nothing is known, and prepare says so already.
-    return [*found, *evaluation.problems(prepare.task)] if prepare.task in TASKS else found
+    return [*found, *evaluation.problems(task)] if task else found
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from gpu_pipelines.data.settings import PrepareSettings
@@ -24,6 +25,11 @@ def class_in(value: Any, settings: PrepareSettings) -> str | Problem:
     if isinstance(value, str) and name in settings.names_of_no_class:
         return Problem("no label", f"{name!r} stands for a missing value; if it is a class, see missing_labels")
     return name
+
+
+def class_of_row(row: Mapping[str, Any], settings: PrepareSettings) -> str | Problem:
+    """The name of the class that a row of a table says in `label_column`, or why it says none."""
+    return class_in(row.get(settings.label_column), settings)
 
 
 def _kind(value: Any) -> str:

@@ -44,7 +44,11 @@ Survey = TypeVar("Survey")
 
 
 class Preparation(ABC, Generic[Survey]):
-    """What is different for images and for texts.
+    """What is different for each task.
+
+    Args:
+        settings: what to read and how; already checked.
+        scratch: an empty directory.
 
     Attributes:
         settings: what is asked for.
@@ -55,6 +59,9 @@ class Preparation(ABC, Generic[Survey]):
     settings: PrepareSettings
     source: Source
     test_source: Source | None
+
+    @abstractmethod
+    def __init__(self, settings: PrepareSettings, scratch: Path) -> None: ...
 
     @abstractmethod
     def survey(self, share: Source, replicas: Replicas) -> Survey:
@@ -103,9 +110,9 @@ class Preparation(ABC, Generic[Survey]):
     ) -> Iterator[None]:
         """Prepares units; gives way after each group of records."""
 
-    @abstractmethod
     def tokenizer(self, folder: Path) -> Path | None:
         """The tokenizer in the folder of the plan, where the task has one."""
+        return None
 
 
 def prepare(

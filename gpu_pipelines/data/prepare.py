@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Manifest
-from gpu_pipelines.data.preparation import Preparation, prepare
+from gpu_pipelines.data.preparation import prepare
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.replicas import replicas_of
 from gpu_pipelines.data.units.source_shards import unit_bytes
@@ -15,6 +14,7 @@ from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.tasks import task_named
 
 
 def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
@@ -73,7 +73,7 @@ def prepare_together(
         with replicas_of(cluster, timing) as replicas:
             print(f"reading {settings.source}", flush=True)
             return prepare(
-                _preparation(settings, Path(scratch, "sample")),
+                task_named(settings.task).load_preparation()(settings, Path(scratch, "sample")),
                 directory,
                 Path(scratch, "seen"),
                 work,
@@ -85,14 +85,3 @@ def prepare_together(
 def _beside(directory: Path) -> Path:
     """A directory on the file system of another that may not be there yet, so that files need not be copied."""
     return next(path for path in (directory, *directory.absolute().parents) if path.is_dir())
-
-
-def _preparation(settings: PrepareSettings, scratch: Path) -> Preparation[Any]:
-    if settings.task == "image_classification":
-        from gpu_pipelines.data.images.prepare import ImagePreparation
-
-        return ImagePreparation(settings, scratch)
-    # Loading a tokenizer imports transformers, which images do not need.
-    from gpu_pipelines.data.text.prepare import TextPreparation
-
-    return TextPreparation(settings, scratch)

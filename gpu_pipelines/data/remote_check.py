@@ -10,6 +10,7 @@ from gpu_pipelines.artifacts.remote_files import NoSuchStorageError, folders_in,
 from gpu_pipelines.data.sources.listing import is_pattern
 from gpu_pipelines.data.sources.names import is_bigquery, is_hub_id
 from gpu_pipelines.errors import AccessDeniedError, UnavailableError, UserError
+from gpu_pipelines.tasks.tasks import task_named
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -80,6 +81,10 @@ def _look(settings: PrepareSettings, look: Look) -> None:
 
 def _has_class_folders(settings: PrepareSettings) -> bool:
     """Whether a source is images in two folders at least: listing all their files can take minutes."""
-    if settings.task != "image_classification" or settings.source_format != "auto" or is_pattern(settings.source):
+    if (
+        "images" not in task_named(settings.task).formats
+        or settings.source_format != "auto"
+        or is_pattern(settings.source)
+    ):
         return False
     return len(folders_in(settings.source)) > 1

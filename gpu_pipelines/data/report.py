@@ -29,15 +29,15 @@ def write_report(directory: Path, path: Path) -> None:
     dataset = Dataset(directory)
     manifest = dataset.manifest
     classes = _classes(manifest)
-    image = manifest.features.get("image")
+    image, tokens = manifest.features.get("image"), manifest.features.get("input_ids")
     sections = render(
         Path(__file__).with_name("report.html"),
         m=manifest,
         shape=image.shape if image else (),
-        tokens=None if image else manifest.features["input_ids"].shape[0],
-        lengths=[] if image else text_lengths(dataset),
-        padding=0 if image else padding_share(dataset),
-        texts=[] if image else text_examples(dataset),
+        tokens=tokens.shape[0] if tokens else None,
+        lengths=text_lengths(dataset) if tokens else [],
+        padding=padding_share(dataset) if tokens else 0,
+        texts=text_examples(dataset) if tokens else [],
         classes=classes,
         hidden_classes=len(manifest.labels) - len(classes),
         rejected_examples=_rejected_examples(directory / REJECTED),
@@ -92,8 +92,11 @@ def _conflicts(path: Path) -> list[dict[str, Any]]:
 
 
 def _examples(dataset: Dataset) -> list[dict[str, str]]:
-    """Two rounds of one row of each class, as far as they go."""
+    """Two rounds of one row of each class, as far as they go; without classes the first rows."""
     train = dataset.split("train")
+    if not dataset.manifest.labels:
+        taken = train.take(np.arange(min(EXAMPLES_SHOWN, len(train))))
+        return [{"image": image_data(image), "label": ""} for image in taken["image"]]
     labels = np.concatenate([columns["label"] for columns in train.columns(0, len(train))])
     rows = [
         int(np.flatnonzero(labels == label)[turn])

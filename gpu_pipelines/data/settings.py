@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter
-from gpu_pipelines.data.sources.files import FORMATS, FORMATS_OF_TASK, Dialect
+from gpu_pipelines.data.sources.files import Dialect
 from gpu_pipelines.data.sources.names import (
     SAMPLE,
     TABLE_SCHEME,
@@ -20,16 +20,11 @@ from gpu_pipelines.data.sources.names import (
     problems_of_name,
 )
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
-from gpu_pipelines.tasks.tasks import task_problems
+from gpu_pipelines.tasks.tasks import task_named, task_problems
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Feature
 
-SAMPLES = {
-    "image_classification": ("digits",),
-    "text_classification": ("docstrings",),
-    "causal_lm": ("documentation",),
-}
 COLOR_MODES = ("auto", "L", "RGB")
 MAX_IMAGE_SIZE = 1024
 # A byte-level vocabulary has 256 bytes and three special tokens at least.
@@ -60,7 +55,8 @@ class PrepareSettings:
         "labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines "
         "between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it, "
         "NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample: "
-        "sample:digits, the UCI handwritten digits; sample:docstrings for text_classification and "
+        "sample:digits, the UCI handwritten digits; sample:diabetes for regression; sample:docstrings for "
+        "text_classification, sample:manual for token_classification and "
         "sample:documentation for causal_lm, from Python itself.",
         common=True,
     )
@@ -97,7 +93,8 @@ class PrepareSettings:
     )
     task: str = parameter(
         "image_classification",
-        "What the rows are for: image_classification, text_classification or causal_lm.",
+        "What the rows are for: image_classification, text_classification, regression, token_classification, "
+        "causal_lm, or a class of your own, package.module:Class.",
         common=True,
     )
     image_column: str = parameter(
@@ -109,7 +106,12 @@ class PrepareSettings:
         "Of a table, the folder or gs://… that paths of images are relative to, and that all images must be in. Empty "
         "for the folder of the table; images on this machine must then be in the folder of the source.",
     )
-    label_column: str = parameter("label", "Of a table, the column with the class name.", common=True)
+    label_column: str = parameter(
+        "label",
+        "Of a table, the column with the class name; for regression, with the number, or several columns with commas "
+        "between them; for token_classification, with the tags.",
+        common=True,
+    )
     missing_labels: str = parameter(
         "auto",
         "Labels of a table that stand for a missing one, with commas between them; such rows are rejected. auto for "
@@ -193,26 +195,16 @@ class PrepareSettings:
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
-        found = task_problems(self.task)
+        # Of a task that does not exist nothing more is known.
+        found = task_problems(self.task) or self._problems_for_task()
         if not self.source:
             found.append("source is empty. Give files, a folder, a pattern, gs://… or sample:digits.")
-        elif self.source.startswith(SAMPLE):
-            samples = SAMPLES.get(self.task, tuple(name for names in SAMPLES.values() for name in names))
-            if self.source.removeprefix(SAMPLE) not in samples:
-                names = ", ".join(f"sample:{name}" for name in samples)
-                found.append(f"There is no {self.source!r} for {self.task}. Samples: {names}.")
         found += self._problems_of_source()
         found += self._problems_of_test_source()
-        read = ("auto", *FORMATS_OF_TASK.get(self.task, FORMATS))
-        if self.source_format not in read:
-            found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
         found += self._text_problems()
         found += self._problems_of_rows()
-        if self.slice_by and (self.task == "causal_lm" or self.source.startswith(SAMPLE)):
-            what = (
-                "rows of causal_lm hold several records" if self.task == "causal_lm" else "samples have no more columns"
-            )
-            found.append(f"slice_by is {self.slice_by!r}, but {what}. Leave it out.")
+        if self.slice_by and self.source.startswith(SAMPLE):
+            found.append(f"slice_by is {self.slice_by!r}, but samples have no more columns. Leave it out.")
         if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
         found += self._likeness_problems()
@@ -273,6 +265,17 @@ class PrepareSettings:
         """How the test source is read: as the source, but for `row_filter`."""
         return replace(self, source=self.test_source, test_source="", row_filter="")
 
+    def _problems_for_task(self) -> list[str]:
+        task, found = task_named(self.task), []
+        for source in self.sources.values():
+            if source.startswith(SAMPLE) and source.removeprefix(SAMPLE) not in task.samples:
+                names = ", ".join(f"{SAMPLE}{name}" for name in task.samples) or "none"
+                found.append(f"There is no {source!r} for {self.task}. Samples: {names}.")
+        read = ("auto", *task.formats)
+        if self.source_format not in read:
+            found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
+        return found + task.problems(self)
+
     def problems_on(self, nodes: int) -> list[str]:
         """What is wrong with preparing on so many machines together."""
         streams = [source for source in (self.source, self.test_source) if is_bigquery(source)]
@@ -313,10 +316,6 @@ class PrepareSettings:
             return ["test_source is the source itself. Give other rows, or leave it out for a share of the source."]
         test = replace(self.of_test_source(), source_format="auto")
         found = test._problems_of_source()
-        if self.test_source.startswith(SAMPLE) and self.test_source.removeprefix(SAMPLE) not in SAMPLES.get(
-            self.task, ()
-        ):
-            found.append(f"There is no {self.test_source!r} for {self.task}.")
         return [problem.replace("source is", "test_source is", 1) for problem in found]
 
     def _likeness_problems(self) -> list[str]:
@@ -326,10 +325,6 @@ class PrepareSettings:
                 f"near_duplicates is {self.near_duplicates:g}; give a similarity from 0.3 to less than 1, such as 0.8, "
                 "or 0 to look for none."
             )
-        if self.near_duplicates and self.task == "image_classification":
-            found.append("near_duplicates are found among texts only; leave it at 0 for images.")
-        if self.stratify and self.task == "causal_lm":
-            found.append("stratify needs classes, which causal_lm has not. Leave it out.")
         return found
 
     def _text_problems(self) -> list[str]:

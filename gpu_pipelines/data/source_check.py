@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import TABLES, Source
+from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.hub_source import require_datasets
 from gpu_pipelines.data.sources.listing import class_folders, has_files, is_pattern, shown_path
 from gpu_pipelines.data.sources.names import SAMPLE, is_bigquery, is_hub_id
@@ -17,9 +17,10 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.data.sources.tables import nested_columns
-from gpu_pipelines.data.task_columns import columns_looked_for, columns_of_task
 from gpu_pipelines.data.usable import require_labels
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.tasks import task_named
 
 #: Tables of at most so many bytes and rows are looked through for their classes.
 _BYTES_LOOKED_THROUGH, _ROWS_LOOKED_THROUGH = 16 << 20, 10_000
@@ -52,7 +53,11 @@ def _problems_of_source_here(settings: PrepareSettings) -> list[str]:
 
 
 def _has_classes_in_folders(settings: PrepareSettings) -> bool:
-    if settings.task != "image_classification" or settings.source_format != "auto" or is_remote(settings.source):
+    if (
+        "images" not in task_named(settings.task).formats
+        or settings.source_format != "auto"
+        or is_remote(settings.source)
+    ):
         return False
     try:
         path = Path(settings.source).expanduser()
@@ -75,7 +80,7 @@ def require_usable_source(source: Source, settings: PrepareSettings) -> None:
         require_labels((class_of(source, name) for name in source.names), settings)
     elif source.format in TABLES and len(source):
         _require_columns(source, settings)
-        if settings.task != "causal_lm":
+        if task_named(settings.task).has_classes:
             _require_classes(source, settings)
 
 
@@ -88,18 +93,17 @@ def class_of(source: Source, name: str) -> str:
 
 
 def _require_columns(source: Source, settings: PrepareSettings) -> None:
-    has = source_columns(source, columns_looked_for(settings))
+    task = task_named(settings.task)
+    has = source_columns(source, task.columns(settings))
     if not has:  # what is wrong with the rows is said one by one
         return
-    wanted = columns_of_task(settings, has)
+    wanted = task.columns_of(settings, has)
     first = next(iter(source))
     with as_damaged(first, source.format):
         nested = nested_columns(first, source.format)
     for column in wanted:
         kind = nested.get(column, "")
-        is_image = settings.task == "image_classification" and column == settings.image_column
-        is_chat = settings.task == "causal_lm" and "list" in kind.partition("<")[0]
-        if kind and not is_image and not is_chat:
+        if kind and not task.may_nest(settings, column, kind):
             raise UserError(
                 f"The column {column!r} of {first.name} is nested ({kind[:200]}), and one of texts is needed.",
                 "Name another column, or write its text into a column of its own.",
@@ -117,7 +121,8 @@ def _require_classes(source: Source, settings: PrepareSettings) -> None:
 
 def _labels(source: Source, settings: PrepareSettings) -> Iterator[str | Problem]:
     # All columns tell the delimiter of CSV; of other tables no more are read than are needed.
-    columns = list(columns_looked_for(settings)[0]) if source.format == "csv" else [settings.label_column]
+    all_columns = task_named(settings.task).columns(settings)[0]
+    columns = list(all_columns) if source.format == "csv" else [settings.label_column]
     remedy = "All files of a source need the same columns."
     for _, (_, row) in rows_of(source, columns, remedy, Meter(source)):
         yield row if isinstance(row, Problem) else class_in(row.get(settings.label_column), settings)

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
 from gpu_pipelines.data.settings import PrepareSettings, limit_of
 from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks.tasks import task_named
 
 
 def require_labels(
@@ -30,7 +31,7 @@ def require_labels(
         if not labels:
             require_rows(problems or {}, settings)
         only = f"a single class, {labels[0]!r}" if labels else "no labelled rows"
-        where = "sub-folders or the label column" if settings.task == "image_classification" else "label column"
+        where = "sub-folders or the label column" if "images" in task_named(settings.task).formats else "label column"
         raise UserError(
             f"The source {settings.source} has {only}; a classifier needs at least two.", f"Check the {where}."
         )

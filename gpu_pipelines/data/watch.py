@@ -10,12 +10,12 @@ from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry, registry_problems
 from gpu_pipelines.registry.registered import CHAMPION
+from gpu_pipelines.tasks.tasks import task_named
 
 MOST_DAYS = 36_500
 #: How the reason begins where nothing is to be trained; a person, and a program, can tell by it.
 NOTHING_NEW = "nothing new: "
 TOO_SOON = "too soon: "
-_OF_TEXTS = ("text_classification", "causal_lm")
 _TRAINED = "train"
 
 
@@ -98,7 +98,7 @@ def check_for_new_data(settings: WatchSettings) -> Decision:
     model, tokenizer = settings.model, settings.tokenizer
     if champion is not None and settings.start_from_champion:
         model = champion.place
-    if champion is not None and settings.task in _OF_TEXTS and tokenizer == _TRAINED:
+    if champion is not None and tokenizer == _TRAINED and "tokenizer" in task_named(settings.task).parameters:
         tokenizer = champion.place
     if champion is not None and retrain and champion.place in (model, tokenizer):
         champion.require_undamaged()

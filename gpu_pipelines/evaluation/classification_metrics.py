@@ -7,22 +7,33 @@ small model.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.evaluation.bootstrap import Interval, Resampled, interval, resample
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.evaluation.bootstrap import Resampled, resample
 from gpu_pipelines.evaluation.calibration import BINS, bin_of, reliability
+from gpu_pipelines.evaluation.moved import (
+    LEAST_FALL,
+    LEAST_FALL_OF_A_CLASS,
+    LEVEL,
+    MOST_NAMED,
+    ShiftCheck,
+    fallen,
+)
 from gpu_pipelines.evaluation.roc import macro_roc_auc, macro_roc_auc_influence
+from gpu_pipelines.evaluation.scores import Scores
 
 # Probabilities are float32; a smaller one is not told from 0. scikit-learn's log_loss clips at the same place.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).eps)
 
 
 @dataclass(frozen=True)
-class ClassificationScores:
+class ClassificationScores(Scores):
     """Predictions of a classifier on labelled rows.
 
     Attributes:
@@ -110,10 +121,6 @@ class ClassificationScores:
 
         return resample(metrics, self.rows)
 
-    def intervals(self) -> dict[str, Interval]:
-        """Each metric as `{"value", "low", "high"}`: a 95% percentile interval over 1,000 resamples of the rows."""
-        return {name: interval(value, self.resampled[name]) for name, value in self.metrics().items()}
-
     def details(self) -> dict[str, Any]:
         """Figures of each class, the confusion matrix, and the reliability curve."""
         return {
@@ -121,6 +128,39 @@ class ClassificationScores:
             "confusion": self.confusion[:, :-1].tolist(),
             "calibration": reliability(self.confidence, self.right),
         }
+
+    def figures(self) -> dict[str, float]:
+        """`per_class.recall.min` and the like: least and mean figure of the classes that have rows."""
+        present = [figures for figures in self.per_class() if figures["rows"]]
+        found = {}
+        for name in ("precision", "recall", "f1"):
+            values = [float(figures[name]) for figures in present]
+            found[f"per_class.{name}.min"] = min(values, default=math.nan)
+            found[f"per_class.{name}.mean"] = math.fsum(values) / len(values) if values else math.nan
+        return found
+
+    def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
+        """Accuracy and recalls on rows of the classes that it knows; half of the level each."""
+        if "per_class" not in recorded.test:
+            return []
+        before = {
+            label: (round(figures["recall"] * figures["rows"]), figures["rows"])
+            for label, figures in zip(recorded.labels, recorded.test["per_class"], strict=True)
+        }
+        rows = np.bincount(self.labels, minlength=len(labels)).tolist()
+        right = np.bincount(self.labels[self.right], minlength=len(labels)).tolist()
+        now = dict(zip(labels, zip(right, rows, strict=True), strict=True))
+        both = [label for label in kept if before[label][1] and now[label][1]]
+        if not both:
+            return []
+        totals = [tuple(np.sum([counts[label] for label in both], axis=0).tolist()) for counts in (before, now)]
+        accuracy = fallen("its accuracy", totals[0], totals[1], LEVEL / 2, LEAST_FALL)
+        level = LEVEL / 2 / len(both)
+        recalls = [
+            fallen(f"its recall of {label}", before[label], now[label], level, LEAST_FALL_OF_A_CLASS) for label in both
+        ]
+        worst = [check for check in sorted(recalls, key=lambda check: -(check.low or 0.0)) if check.moved]
+        return [accuracy, *worst[:MOST_NAMED]]
 
     def _of_weights(self, weights: np.ndarray, auc: np.ndarray) -> Resampled:
         """Metrics of weighted rows, weights int64 (sets, rows): arrays (sets,) by name."""
@@ -171,17 +211,6 @@ def predictions(probabilities: np.ndarray, classes: int) -> tuple[np.ndarray, np
     """
     finite = np.isfinite(probabilities).all(axis=1)
     return finite, np.where(finite, probabilities.argmax(axis=1), classes)
-
-
-def per_class_figures(per_class: list[dict[str, float | int]]) -> dict[str, float]:
-    """`per_class.recall.min` and the like: least and mean figure of the classes that have rows."""
-    present = [figures for figures in per_class if figures["rows"]]
-    found = {}
-    for name in ("precision", "recall", "f1"):
-        values = [float(figures[name]) for figures in present]
-        found[f"per_class.{name}.min"] = min(values, default=math.nan)
-        found[f"per_class.{name}.mean"] = math.fsum(values) / len(values) if values else math.nan
-    return found
 
 
 def _groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

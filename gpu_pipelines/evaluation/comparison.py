@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval, interval, percentiles, without_interval
-from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.evaluation.scores import Scores
 
 
@@ -51,9 +50,9 @@ class Comparison:
         which only one of them is.
         Source: McNemar, Psychometrika 12 (1947); exact form: Fagerland et al., https://doi.org/10.1186/1471-2288-13-91.
         """
-        if not isinstance(self.ours, ClassificationScores) or not isinstance(self.theirs, ClassificationScores):
-            return None
         ours, theirs = self.ours.right, self.theirs.right
+        if ours is None or theirs is None:
+            return None
         ours_alone, theirs_alone = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
         p_value = sign_test(ours_alone, theirs_alone)
         return {"this_model_alone_right": ours_alone, "champion_alone_right": theirs_alone, "p_value": p_value}

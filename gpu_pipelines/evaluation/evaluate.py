@@ -17,7 +17,6 @@ from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.evaluation.bootstrap import json_metrics
 from gpu_pipelines.evaluation.candidates import Candidate, Scorer
 from gpu_pipelines.evaluation.champion import Champion, beside
-from gpu_pipelines.evaluation.classification_metrics import per_class_figures
 from gpu_pipelines.evaluation.function_scoring import FunctionScorer
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, GateResult
 from gpu_pipelines.evaluation.promotion import better, better_by_value
@@ -27,6 +26,7 @@ from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
 from gpu_pipelines.evaluation.slices import slice_figures, slices_of
 from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.tasks.tasks import task_named
 
 #: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
 TIE_BREAKERS = ("log_loss", "loss")
@@ -108,7 +108,7 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
     evaluation.save(export_directory)
-    write_model_card(export_directory, evaluation, dataset.manifest.source)
+    write_model_card(export_directory, evaluation, dataset.manifest.source, task_named(task).pipeline_tag)
     return evaluation
 
 
@@ -142,10 +142,7 @@ def _scored(candidate: Candidate, metrics: Mapping[str, float]) -> dict[str, Any
 
 def _figures(scores: Scores, test: Mapping[str, Any], latency: Mapping[str, Any] | None) -> dict[str, float]:
     """Everything on test that can be gated on, by name."""
-    found = dict(scores.metrics())
-    if "per_class" in test:
-        found |= per_class_figures(test["per_class"])
-    found |= slice_figures(test.get("slices", []))
+    found = {**scores.metrics(), **scores.figures(), **slice_figures(test.get("slices", []))}
     if latency is not None:
         found |= {f"{LATENCY}{name}": latency[name] for name in ("p50_ms", "p95_ms")}
     return found
@@ -158,7 +155,7 @@ def _asks_for_latency(settings: EvaluationSettings, gates: Sequence[Gate | Champ
 def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[str, float]) -> None:
     """Checks that what is asked for was computed, which for a user's own code shows only when it has run."""
     asked = [settings.ranking(task, metrics).metric]
-    later = () if settings.scoring_function else (LATENCY, "per_class.", "slices.")
+    later = () if settings.scoring_function else (LATENCY, "slices.", *task_named(task).figures)
     asked += [g.metric for g in settings.parsed_gates(task) if g.metric and not g.metric.startswith(later)]
     if missing := [name for name in asked if name not in metrics]:
         raise UserError(

@@ -23,7 +23,6 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
 from gpu_pipelines.errors import NotFoundError, UserError, nearest, some_of
-from gpu_pipelines.evaluation.bootstrap import Interval, without_interval
 from gpu_pipelines.evaluation.candidates import Candidate
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.settings import EvaluationSettings
@@ -40,11 +39,15 @@ ScoringFunction = Callable[[Path, Path, str], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class GivenScores:
+class GivenScores(Scores):
     """Metrics that were computed elsewhere; of their rows only the number is known. See `Scores`."""
 
-    rows: int
+    size: int
     values: dict[str, float]
+
+    @property
+    def rows(self) -> int:
+        return self.size
 
     @property
     def resampled(self) -> None:
@@ -55,12 +58,6 @@ class GivenScores:
 
     def subset(self, rows: np.ndarray) -> GivenScores:
         raise NotImplementedError("of the rows only the number is known")
-
-    def intervals(self) -> dict[str, Interval]:
-        return {name: without_interval(value) for name, value in self.values.items()}
-
-    def details(self) -> dict[str, Any]:
-        return {}
 
 
 class FunctionScorer:

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.errors import nearest
-from gpu_pipelines.numbers import finite_or_none, number_of
-from gpu_pipelines.tasks.tasks import Metric
+from gpu_pipelines.numbers import finite_or_none, number_of, shown_beside
+from gpu_pipelines.tasks.metric import ERROR, Metric
 
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _TOKEN = re.compile(r"[A-Za-z_][\w.]*|[<>=!]+|[^\s<>=!]+", re.ASCII)
 BETTER = "better_than_champion"
 _LATENCIES = ("latency_p50_ms", "latency_p95_ms")
-#: Figures of each class, of which the least, the mean or the largest can be gated on.
-_PER_CLASS = tuple(f"per_class.{figure}.{end}" for figure in ("precision", "recall", "f1") for end in ("min", "mean"))
 
 
 @dataclass(frozen=True)
@@ -83,41 +81,31 @@ class GateResult:
     high: float | None = None
 
 
-def shown_beside(value: float, other: float) -> str:
-    """A value with four decimals, or as many as it takes not to look equal to, or beyond, what it is compared with."""
-    if not math.isfinite(value):
-        return "not a finite number"
-    for digits in (4, 6, 8):
-        text = f"{value:.{digits}f}"
-        if (float(text) > other) == (value > other) and (float(text) < other) == (value < other):
-            return text
-    return repr(value)
-
-
-def parse_gate(text: str, metrics: Mapping[str, Metric] | None, classifies: bool = False) -> Gate | ChampionGate:
+def parse_gate(
+    text: str, metrics: Mapping[str, Metric] | None, figures: Mapping[str, Metric] | None = None
+) -> Gate | ChampionGate:
     """Parses `METRIC>=NUMBER` (or `<=`, `>`, `<`), or `better_than_champion [in METRIC] [by NUMBER] [at NUMBER%]`.
 
     Args:
         text: the gate.
         metrics: those there are; None where they are not known before a user's function is called.
-        classifies: whether the figures of each class can be gated on too.
+        figures: what can be gated on too, but not selected by.
 
     Raises:
         ValueError: with a message that says what is wrong, points at it, and says what would do.
     """
-    return _Parser(text, metrics, classifies).gate()
+    return _Parser(text, metrics, figures or {}).gate()
 
 
 class _Parser:
     """Reads one gate from left to right."""
 
-    def __init__(self, text: str, metrics: Mapping[str, Metric] | None, classifies: bool) -> None:
+    def __init__(self, text: str, metrics: Mapping[str, Metric] | None, figures: Mapping[str, Metric]) -> None:
         self._text = text
         self._metrics = metrics
         self._tokens = [(match.group(), match.start()) for match in _TOKEN.finditer(text)]
         self._next = 0
-        self._more = {name: Metric() for name in _PER_CLASS} if classifies else {}
-        self._more |= {name: Metric(more_is_better=False, largest=math.inf) for name in _LATENCIES}
+        self._more = {**figures, **dict.fromkeys(_LATENCIES, ERROR)}
         self._more |= {f"slices.{name}.{end}": m for name, m in (metrics or {}).items() for end in ("min", "max")}
 
     def gate(self) -> Gate | ChampionGate:
@@ -138,10 +126,9 @@ class _Parser:
             raise self._wrong(at, f"{sign[:20]!r} is none of >=, <=, > and <.")
         threshold, at = self._number("a number, such as 0.95")
         gate = Gate(name, sign, threshold)
-        largest = metric.largest if metric else math.inf
-        lowest = 0.0 if metric else -math.inf
-        if not any(_OPERATORS[sign](end, threshold) for end in (lowest, largest)):
-            reach = f"{lowest:g} to {largest:g}" if largest < math.inf else f"{lowest:g} upwards"
+        smallest, largest = (metric.smallest, metric.largest) if metric else (-math.inf, math.inf)
+        if not any(_OPERATORS[sign](end, threshold) for end in (smallest, largest)):
+            reach = f"{smallest:g} to {largest:g}" if largest < math.inf else f"{smallest:g} upwards"
             raise self._wrong(at, f"nothing can pass this: {name} goes from {reach}.")
         return gate
 

@@ -14,10 +14,10 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.pretrained import labels_of
-from gpu_pipelines.tasks.tasks import TASKS
-from gpu_pipelines.tasks.text_rows import require_text_fits
+from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER
 
-CONFIG, TOKENIZER, PREPROCESSOR = "config.json", "tokenizer.json", "preprocessor_config.json"
+CONFIG = "config.json"
 #: What is taken over of a model that is exported: weights, settings and tokenizer, and nothing that runs.
 KEPT = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model")
 #: What a training program leaves beside the weights.
@@ -57,22 +57,17 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
         UserError: it does not fit the task, the classes, the images or the tokens of the dataset, or lacks weights.
     """
     task = dataset.manifest.task
-    if task not in TASKS:
+    if not task_named(task).architectures:
         raise UserError(f"Of the task {task!r} no models in Hugging Face layout can be scored.")
-    recipe = TASKS[task].load_recipe().for_dataset(dataset)
+    recipe = task_named(task).load_recipe().for_dataset(dataset)
     try:
         config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
         model = recipe.load_exported(directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"The model in {directory} cannot be loaded: {_first_line(error)}") from None
     model.to(torch.float32)
-    labels = _labels(directory, config, dataset) if TASKS[task].classifies else []
-    if task == "image_classification":
-        recipe = _image_recipe(directory, recipe, model)
-        return recipe, _Normalised(model, *_statistics(directory)), labels
-    _require_same_tokenizer(directory, dataset)
-    require_text_fits(str(directory), model, recipe.tokenizer, recipe.sequence_length)
-    return recipe, model, labels
+    labels = _labels(directory, config, dataset) if dataset.manifest.labels else []
+    return *recipe.taking_over(directory, model), labels
 
 
 def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
@@ -82,29 +77,6 @@ def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
     for path in sorted({path for pattern in KEPT for path in directory.glob(pattern)}):
         if path.is_file() and path.name not in LEFT_OUT:
             shutil.copyfile(path, to / path.name)
-
-
-def rules_of(tokenizer_directory: Path) -> dict[str, Any]:
-    """What a tokenizer does to a text: its file without how batches of texts were last cut and filled up."""
-    content = json.loads((tokenizer_directory / TOKENIZER).read_text(encoding="utf-8"))
-    return {name: value for name, value in content.items() if name not in ("padding", "truncation")}
-
-
-class _Normalised(nn.Module):
-    """Takes images scaled to [-1, 1], and gives them to a model in the mean and deviation that it was trained with."""
-
-    mean: torch.Tensor
-    deviation: torch.Tensor
-
-    def __init__(self, model: nn.Module, mean: list[float], deviation: list[float]) -> None:
-        super().__init__()
-        self.inner = model
-        shape = (1, len(mean), 1, 1)
-        self.register_buffer("mean", torch.tensor(mean).view(shape), persistent=False)
-        self.register_buffer("deviation", torch.tensor(deviation).view(shape), persistent=False)
-
-    def forward(self, pixel_values: torch.Tensor) -> Any:
-        return self.inner(pixel_values=((pixel_values + 1) / 2 - self.mean) / self.deviation)
 
 
 def _labels(directory: Path, config: dict[str, Any], dataset: Dataset) -> list[str]:
@@ -119,46 +91,6 @@ def _labels(directory: Path, config: dict[str, Any], dataset: Dataset) -> list[s
             "Name the classes in its config.json (id2label) as the dataset does.",
         )
     return labels
-
-
-def _image_recipe(directory: Path, recipe: Any, model: nn.Module) -> Any:
-    """The recipe that makes images as large, and in as many channels, as the model takes them."""
-    config: Any = model.config
-    channels = getattr(config, "num_channels", None) or recipe.image_shape[0]
-    size = getattr(config, "image_size", None)
-    sides = tuple(size) if isinstance(size, (list, tuple)) else (size, size) if size else _size(directory)
-    return type(recipe)(recipe.labels, recipe.preprocessing, (channels, *(sides or recipe.image_shape[1:])))
-
-
-def _preprocessor(directory: Path) -> dict[str, Any]:
-    path = directory / PREPROCESSOR
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _size(directory: Path) -> tuple[int, int] | None:
-    preprocessor = _preprocessor(directory)
-    size = preprocessor.get("crop_size") if preprocessor.get("do_center_crop") else preprocessor.get("size")
-    if isinstance(size, dict) and {"height", "width"} <= size.keys():
-        return size["height"], size["width"]
-    return (size, size) if isinstance(size, int) else None
-
-
-def _statistics(directory: Path) -> tuple[list[float], list[float]]:
-    preprocessor = _preprocessor(directory)
-    if not preprocessor.get("do_normalize", True):
-        return [0.0], [1.0]
-    return preprocessor.get("image_mean") or [0.5], preprocessor.get("image_std") or [0.5]
-
-
-def _require_same_tokenizer(directory: Path, dataset: Dataset) -> None:
-    """Without a tokenizer of its own, a checkpoint is taken to be for that of the dataset."""
-    if dataset.manifest.tokenizer is None or not (directory / TOKENIZER).is_file():
-        return
-    if rules_of(directory) != rules_of(dataset.directory / dataset.manifest.tokenizer):
-        raise UserError(
-            f"The model in {directory} has another tokenizer than the dataset.",
-            f"Prepare the data with -p tokenizer={directory}.",
-        )
 
 
 def _number_of(path: Path) -> int:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.evaluation.bootstrap import Interval, Resampled, interval, resample
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.evaluation.bootstrap import Resampled
+from gpu_pipelines.evaluation.moved import ShiftCheck
+from gpu_pipelines.evaluation.scores import SummedScores
 
 LOSS, TERMS, RIGHT = range(3)
 
 
 @dataclass(frozen=True)
-class LikelihoodScores:
+class LikelihoodScores(SummedScores):
     """Losses of a model on rows that each have some terms, such as the tokens of a text.
 
     Attributes:
@@ -25,7 +29,6 @@ class LikelihoodScores:
         completions: whether a row is one completion of a prompt, which is right if all its terms are.
     """
 
-    sums: np.ndarray
     text_bytes: np.ndarray | None = None
     completions: bool = False
 
@@ -36,52 +39,29 @@ class LikelihoodScores:
         """Scores what a recipe's `predict` gave for all rows, (rows, 3)."""
         return cls(predicted.astype(np.float64), text_bytes, completions)
 
-    @property
-    def rows(self) -> int:
-        return len(self.sums)
-
     def subset(self, rows: np.ndarray) -> LikelihoodScores:
         """The scores of some of the rows."""
         sizes = None if self.text_bytes is None else self.text_bytes[rows]
         return LikelihoodScores(self.sums[rows], sizes, self.completions)
 
-    def metrics(self) -> dict[str, float]:
-        """Mean loss per term in nats, its exponential, bits per byte of text, and the shares of terms and of
-        completions that are predicted right, each where it is known."""
-        return {name: float(values[0]) for name, values in self._of_totals(self._columns.sum(axis=0)[None]).items()}
-
-    @cached_property
-    def resampled(self) -> Resampled:
-        """Each metric of 1,000 resamples of the rows.
-
-        Rows are drawn, not terms: the tokens of a text are not independent of each other. A metric is a ratio of sums,
-        so a long row weighs more than a short one.
-        """
-
-        def metrics(weights: np.ndarray) -> Resampled:
-            with np.errstate(invalid="ignore"):
-                totals = weights.astype(np.float64) @ self._columns
-            return self._of_totals(totals)
-
-        return resample(metrics, self.rows)
-
-    def intervals(self) -> dict[str, Interval]:
-        """Each metric as `{"value", "low", "high"}`: a 95% percentile interval over 1,000 resamples of the rows."""
-        return {name: interval(value, self.resampled[name]) for name, value in self.metrics().items()}
-
     def details(self) -> dict[str, Any]:
         """The number of terms."""
         return {"terms": int(self.sums[:, TERMS].sum())}
 
+    def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
+        """The mean loss, whatever the champion was chosen by."""
+        return self._worsened(recorded, "loss", more_is_better=False, unit=" nats")
+
     @cached_property
-    def _columns(self) -> np.ndarray:
+    def columns(self) -> np.ndarray:
         scored = self.sums[:, TERMS] > 0
         whole = scored & (self.sums[:, RIGHT] == self.sums[:, TERMS])
         sizes = np.zeros(self.rows) if self.text_bytes is None else self.text_bytes
         return np.column_stack([self.sums, sizes, scored, whole])
 
-    def _of_totals(self, totals: np.ndarray) -> dict[str, np.ndarray]:
-        """Metrics of totals (sets of rows, 6): arrays (sets of rows,) by name."""
+    def of_totals(self, totals: np.ndarray) -> Resampled:
+        """Mean loss per term in nats, its exponential, bits per byte of text, and the shares of terms and of
+        completions that are predicted right, each where it is known."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             loss = totals[:, LOSS] / totals[:, TERMS]
             found = {"loss": loss, "perplexity": np.exp(loss)}

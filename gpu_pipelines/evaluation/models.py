@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model
@@ -17,12 +16,12 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.hugging_face import open_model, rules_of
+from gpu_pipelines.evaluation.hugging_face import open_model
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256, load_weights
 from gpu_pipelines.tasks.recipe import Recipe
-from gpu_pipelines.tasks.tasks import TASKS, task_named
-from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, rules_of
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def recipe_class(settings: Mapping[str, Any], task: str) -> type[Recipe]:
         UserError: it names none and the task has none, or it cannot be imported.
     """
     path = settings.get("recipe", "")
-    if not path and task not in TASKS:
+    if not path and not task_named(task).recipe:
         raise UserError(
             f"The task {task!r} of the dataset is none of this program's, and training.json names no recipe.",
             "Train with recipe=package.module:ClassName, or give scoring_function.",
@@ -162,8 +161,8 @@ def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:
         raise UserError(
             f"it does not fit the model that its recipe {type(recipe).__name__} builds for this dataset: "
             f"{str(error).splitlines()[0]}",
-            "Define for_exported (a class method) and load_exported in the recipe, as that of image_classification "
-            "does, or give another model_name.",
+            "Define for_exported (a class method) and load_exported in the recipe, as those of this program do, or "
+            "give another model_name.",
         ) from None
     return model
 
@@ -187,19 +186,8 @@ def champion_errors(source: ModelSource) -> Iterator[None]:
         raise NoComparisonError(f"{source.title} cannot be scored on this dataset: {what}", remedy) from error
 
 
-def by_label(probabilities: np.ndarray, has: list[str], wanted: list[str]) -> np.ndarray:
-    """Reorders the columns to the `wanted` labels; those of other labels are added up in one more column, the last."""
-    if has == wanted:
-        return probabilities
-    place = {label: index for index, label in enumerate(wanted)}
-    matched = np.zeros((len(probabilities), len(wanted) + 1), dtype=probabilities.dtype)
-    for column, label in enumerate(has):
-        matched[:, place.get(label, len(wanted))] += probabilities[:, column]
-    return matched
-
-
 def _require_same_kind(source: ModelSource, evaluation: Evaluation, dataset: Dataset) -> None:
-    task, labels = task_named(dataset.manifest.task).name, dataset.manifest.labels
+    task, labels = dataset.manifest.task, dataset.manifest.labels
     if evaluation.scoring_function:
         raise UserError(
             f"{source.title} was scored by {evaluation.scoring_function}, this model by its recipe.",

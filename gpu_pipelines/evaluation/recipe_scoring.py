@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,17 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.averaging import write_average
 from gpu_pipelines.evaluation.candidates import Candidate
-from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.evaluation.devices import evaluation_devices
-from gpu_pipelines.evaluation.documents import all_documents, holds_completions
 from gpu_pipelines.evaluation.examples import examples_of
 from gpu_pipelines.evaluation.hugging_face import copy_model, models_in
-from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.sharding import ShardedRunner
-from gpu_pipelines.evaluation.text_bytes import scored_bytes
-from gpu_pipelines.evaluation.worst_rows import worst_classified, worst_texts
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.tasks.tasks import task_named
 
-ROWS_PER_BATCH = 256
+MOST_ROWS_PER_BATCH = 256
 #: Of models whose training is not known and whose output may be large.
 TEXTS_PER_BATCH = 8
 
@@ -51,7 +45,7 @@ class RecipeScorer:
 
     def __init__(self, dataset: Dataset, directory: Path, average_last: int = 0, processes: int | None = None) -> None:
         self._dataset = dataset
-        self._task = task_named(dataset.manifest.task)
+        self._scoring = task_named(dataset.manifest.task).load_scoring(dataset)
         self._scratch = tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")
         self._trained = not foreign_models(directory)
         checkpoints = _good_checkpoints(directory, dataset) if self._trained else []
@@ -64,11 +58,9 @@ class RecipeScorer:
             self.configuration["settings"],
             next(iter(frozen), ""),
             self._rows_per_batch(),
-            holds_completions(dataset),
         )
         devices = evaluation_devices(torch.cuda.device_count(), processes)
         self._sharded = ShardedRunner(settings, devices, at_once=processes is not None)
-        self._apart = settings.apart
         self.candidates = _trained_candidates(checkpoints) if self._trained else _foreign_candidates(directory)
         if average_last:
             self._add_average(average_last)
@@ -76,7 +68,9 @@ class RecipeScorer:
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         sources = [self._source(candidate) for candidate in self.candidates]
         rows = self._rows("val")
-        self._sharded.predict(sources, "val", rows, lambda n, predicted: done(n, self._scores(predicted, "val")))
+        self._sharded.predict(
+            sources, "val", rows, lambda n, predicted: done(n, self._scoring.scores(predicted, "val"))
+        )
 
     def on_test(self, candidate: Candidate) -> Scores:
         return self._score_on_test(self._source(candidate))
@@ -92,16 +86,10 @@ class RecipeScorer:
         return {"p50_ms": float(p50), "p95_ms": float(p95), "calls": len(took), "device": device}
 
     def worst(self, scores: Scores) -> list[dict[str, Any]]:
-        test = self._dataset.split("test")
-        if isinstance(scores, ClassificationScores):
-            return worst_classified(scores, test, self._dataset.manifest.labels)
-        if isinstance(scores, LikelihoodScores) and self._dataset.manifest.tokenizer:
-            return worst_texts(scores, test, self._documents if self._apart else None)
-        return []
+        return self._scoring.worst(scores)
 
     def slice_values(self, column: str) -> list[str]:
-        values = self._dataset.slice_values("test", column)
-        return [values[row] for row in self._documents[0]] if self._apart else values
+        return self._scoring.slice_values(column)
 
     def export(self, candidate: Candidate, directory: Path) -> None:
         models = self._sharded.runner.models
@@ -114,7 +102,7 @@ class RecipeScorer:
 
                 merge_adapters(loaded.model)
             models.recipe.export(loaded.model, directory)
-        if examples := examples_of(loaded, self._dataset, models.device):
+        if examples := examples_of(loaded, self._dataset, self._scoring, models.device):
             examples.save(directory)
 
     def close(self) -> None:
@@ -127,9 +115,8 @@ class RecipeScorer:
     def _score_on_test(self, source: ModelSource) -> Scores:
         found: list[Scores] = []
         rows = self._rows("test")
-        self._sharded.predict(
-            [source], "test", rows, lambda n, predicted: found.append(self._scores(predicted, "test"))
-        )
+        scores = self._scoring.scores
+        self._sharded.predict([source], "test", rows, lambda n, predicted: found.append(scores(predicted, "test")))
         return found[0]
 
     def _rows(self, split: str) -> int:
@@ -137,34 +124,15 @@ class RecipeScorer:
             return rows
         raise UserError(f"The split {split} of {self._dataset.directory} has no rows.")
 
-    def _scores(self, predicted: np.ndarray, split: str) -> Scores:
-        if not self._task.classifies:
-            return LikelihoodScores.of(predicted, self._text_bytes[split], self._apart)
-        rows = self._dataset.split(split)
-        labels = np.concatenate([columns["label"] for columns in rows.columns(0, len(rows))])
-        return ClassificationScores.of(predicted, labels, len(self._dataset.manifest.labels))
-
-    @cached_property
-    def _text_bytes(self) -> dict[str, np.ndarray | None]:
-        tokenizer = self._dataset.manifest.tokenizer
-        if tokenizer is None or self._task.name != "causal_lm":
-            return {"val": None, "test": None}
-        directory = self._dataset.directory / tokenizer
-        return {name: scored_bytes(self._dataset.split(name), directory, self._apart) for name in ("val", "test")}
-
-    @cached_property
-    def _documents(self) -> tuple[list[int], list[slice]]:
-        return all_documents(self._dataset.split("test"))
-
     def _rows_per_batch(self) -> int:
-        """Of a classifier as many as ever; of anything else, whose output may be large, as many as were trained on."""
-        if self._task.classifies:
-            return ROWS_PER_BATCH
+        """As many as the scoring says, else as many as were trained on."""
+        if self._scoring.rows_at_once:
+            return self._scoring.rows_at_once
         settings, devices = self.configuration["settings"], self.configuration["devices"]
         if not settings:
             return TEXTS_PER_BATCH
         of_a_process = settings.get("global_batch_size", 1) // devices.get("processes", 1)
-        return max(1, min(ROWS_PER_BATCH, settings.get("micro_batch_size") or of_a_process))
+        return max(1, min(MOST_ROWS_PER_BATCH, settings.get("micro_batch_size") or of_a_process))
 
     def _add_average(self, count: int) -> None:
         chosen = self.candidates[-count:]

@@ -13,8 +13,7 @@ import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset, Split
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.documents import taken_apart
-from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, by_label, champion_errors
+from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, champion_errors
 from gpu_pipelines.tasks.tasks import task_named
 
 WARM_UP_CALLS = 5
@@ -32,14 +31,12 @@ class RunnerSettings:
         training: settings of the training; empty if there was none.
         frozen_sha256: of the weights that are not in the checkpoints; empty if all are.
         rows_per_batch: rows at once.
-        apart: whether rows of a language model are taken apart into documents.
     """
 
     dataset_directory: Path
     training: Mapping[str, Any]
     frozen_sha256: str
     rows_per_batch: int
-    apart: bool
 
 
 class Runner:
@@ -49,6 +46,10 @@ class Runner:
         settings: what to run.
         device: in the terms of torch.
 
+    Attributes:
+        scoring: what the predictions mean.
+        models: loads models.
+
     Raises:
         UserError: there is no recipe for the data.
     """
@@ -57,7 +58,7 @@ class Runner:
         self._settings = settings
         self._dataset = Dataset(settings.dataset_directory)
         self._device = torch.device(device)
-        self._classifies = task_named(self._dataset.manifest.task).classifies
+        self.scoring = task_named(self._dataset.manifest.task).load_scoring(self._dataset)
         self._splits: dict[str, Split] = {}
         self.models = Models(self._dataset, settings.training, settings.frozen_sha256, self._device)
 
@@ -104,43 +105,26 @@ class Runner:
         return self._splits[name]
 
     def _predict_batch(self, loaded: Loaded, columns: dict[str, np.ndarray]) -> np.ndarray:
-        if self._settings.apart:
-            columns = taken_apart(columns)
+        columns = self.scoring.prepared(columns)
         rows = len(next(iter(columns.values())))
         if not rows:
-            return np.empty((0, 3), dtype=np.float32)
-        # As many tokens at once as without taking apart: documents of a batch can be of very different lengths.
-        parts = _by_length(columns) if self._settings.apart else [np.arange(rows)]
+            return np.empty((0, self.scoring.width(self._dataset.manifest.labels) or 0), dtype=np.float32)
+        parts = self.scoring.groups(columns, rows)
         made: list[np.ndarray] = []
         for chosen in parts:
             some = columns if len(chosen) == rows else {name: values[chosen] for name, values in columns.items()}
             batch = loaded.recipe.batch(some, self._device)
             predicted = loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()
             self._require_shape(predicted, len(chosen), loaded)
-            made.append(by_label(predicted, loaded.labels, self._labels) if self._classifies else predicted)
+            made.append(self.scoring.aligned(predicted, loaded.labels, loaded.recipe))
         if len(parts) == 1:
             return made[0]
         return np.concatenate(made)[np.argsort(np.concatenate(parts))]
 
-    @property
-    def _labels(self) -> list[str]:
-        return self._dataset.manifest.labels
-
     def _require_shape(self, predicted: np.ndarray, rows: int, loaded: Loaded) -> None:
-        if self._classifies:
-            columns, what = len(loaded.labels), f"class probabilities of shape ({rows}, {len(loaded.labels)})"
-        else:
-            columns, what = 3, f"({rows}, 3): sum of losses, number of terms, number right"
-        if predicted.shape != (rows, columns):
+        width = self.scoring.width(loaded.labels)
+        if predicted.ndim != 2 or predicted.shape != (rows, predicted.shape[1] if width is None else width):
             raise UserError(
                 f"predict of the recipe {type(loaded.recipe).__name__} gave the shape {predicted.shape}; the task "
-                f"{self._dataset.manifest.task} is scored by {what}."
+                f"{self._dataset.manifest.task} is scored by {self.scoring.shape(rows, loaded.labels)}."
             )
-
-
-def _by_length(columns: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Documents in groups of similar length, so that little of a batch is padding."""
-    lengths = columns["loss_mask"].shape[1] - np.argmax(columns["loss_mask"][:, ::-1] != 0, axis=1)
-    order = np.argsort(lengths, kind="stable")
-    groups = np.minimum(np.log2(np.maximum(lengths[order], 8)).astype(int), 30)
-    return np.split(order, np.flatnonzero(np.diff(groups)) + 1)

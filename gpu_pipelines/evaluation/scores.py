@@ -2,38 +2,127 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_pipelines.evaluation.bootstrap import Interval, Resampled
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.evaluation.bootstrap import Interval, Resampled, interval, resample, without_interval
+from gpu_pipelines.evaluation.moved import ShiftCheck, worsened
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Scores(Protocol):
+class Scores(ABC):
     """How a model did on the rows of a split."""
 
     @property
+    @abstractmethod
     def rows(self) -> int:
         """Number of rows scored."""
 
     @property
+    @abstractmethod
     def resampled(self) -> Resampled | None:
         """Each metric of resamples of the rows, the same for all models on as many rows; None if it is not known."""
 
+    @abstractmethod
     def metrics(self) -> dict[str, float]:
         """All metrics by name; NaN or infinity where a model has diverged."""
 
+    @abstractmethod
+    def subset(self, rows: np.ndarray) -> Self:
+        """The scores of some of the rows; not of scores whose `resampled` is None."""
+
     def intervals(self) -> dict[str, Interval]:
-        """The same, each with its confidence interval."""
+        """Each metric as `{"value", "low", "high"}`: a 95% percentile interval over 1,000 resamples of the rows."""
+        resampled = self.resampled
+        if resampled is None:
+            return {name: without_interval(value) for name, value in self.metrics().items()}
+        return {name: interval(value, resampled[name]) for name, value in self.metrics().items()}
 
     def details(self) -> dict[str, Any]:
         """What `evaluation.json` says of the test rows besides `rows` and `metrics`."""
+        return {}
+
+    def figures(self) -> dict[str, float]:
+        """Further figures of the rows that can be gated on, by name."""
+        return {}
+
+    @property
+    def right(self) -> np.ndarray | None:
+        """Bool (rows,): which rows are predicted right; None where a row is not simply right or wrong."""
+        return None
+
+    def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
+        """Whether these scores of a champion are worse than those that it was registered with.
+
+        Args:
+            recorded: its evaluation then.
+            labels: the classes of the rows now.
+            kept: those of them that it knows.
+        """
+        return []
+
+
+@dataclass(frozen=True)
+class SummedScores(Scores):
+    """Scores whose metrics follow from sums over the rows; intervals, slices and comparisons follow from that.
+
+    Rows are drawn, not what is counted in them: the tokens of a text are not independent of each other. A metric that
+    is a ratio of sums weighs a long row more than a short one.
+
+    Attributes:
+        sums: float64 (rows, columns): what is added up.
+    """
+
+    sums: np.ndarray
+
+    @abstractmethod
+    def of_totals(self, totals: np.ndarray) -> Resampled:
+        """Metrics of totals (sets of rows, columns): arrays (sets of rows,) by name."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.sums)
+
+    @property
+    def columns(self) -> np.ndarray:
+        """What `of_totals` takes the totals of, float64 (rows, columns)."""
+        return self.sums
 
     def subset(self, rows: np.ndarray) -> Self:
-        """The scores of some of the rows; not of scores whose `resampled` is None."""
+        return replace(self, sums=self.sums[rows])
+
+    def metrics(self) -> dict[str, float]:
+        return {name: float(values[0]) for name, values in self.of_totals(self.columns.sum(axis=0)[None]).items()}
+
+    @cached_property
+    def resampled(self) -> Resampled:
+        """Each metric of 1,000 resamples of the rows."""
+        columns = self.columns
+
+        def metrics(weights: np.ndarray) -> Resampled:
+            with np.errstate(invalid="ignore"):
+                totals = weights.astype(np.float64) @ columns
+            return self.of_totals(totals)
+
+        return resample(metrics, self.rows)
+
+    def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
+        return self._worsened(recorded, recorded.select_by, recorded.more_is_better)
+
+    def _worsened(self, recorded: Evaluation, metric: str, more_is_better: bool, unit: str = "") -> list[ShiftCheck]:
+        before: Mapping[str, Any] | None = recorded.test["metrics"].get(metric)
+        if before is None or metric not in self.metrics():
+            return []
+        found = worsened(metric, before, self.intervals()[metric], more_is_better, unit)
+        return [found] if found else []
 
 
 def summary(scores: Scores) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.registry import registry_problems
-from gpu_pipelines.tasks.tasks import Metric, task_named
+from gpu_pipelines.tasks.metric import Metric
+from gpu_pipelines.tasks.tasks import task_named
 
 # The dot before `py` keeps `module:function` apart; a file's name may be anything.
 _FILE = re.compile(r"(?P<file>.+\.py):(?P<function>[^\W\d]\w*)")
@@ -37,7 +38,8 @@ class EvaluationSettings:
         "Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the classification "
         "tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error), log_loss, and "
         "per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity, bits_per_byte, "
-        "token_accuracy, completion_accuracy; of tasks of your own: loss, perplexity, token_accuracy. Of all, "
+        "token_accuracy, completion_accuracy; of regression: rmse, mae, r2, coverage; of token_classification: f1, "
+        "precision, recall, macro_f1, token_accuracy; of tasks of your own: loss, perplexity, token_accuracy. Of all, "
         "slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one row on the device of this step. "
         "better_than_champion by 0.005 at 95% asks for a difference whose 95% interval lies above 0.005; by and at "
         "can be left out. Empty for the default of the task: accuracy>=0.9 for image_classification, none for others.",
@@ -92,7 +94,7 @@ class EvaluationSettings:
             found.append(f"average_last is {self.average_last}; give 2 or more checkpoints, or 0 to average none.")
         for gate in self.gates:
             try:
-                found += self._gate_problems(gate, parse_gate(gate, metrics, task_named(task).classifies))
+                found += self._gate_problems(gate, parse_gate(gate, metrics, task_named(task).figures))
             except ValueError as error:
                 found.append(str(error))
         return found + self._function_problems() if self.scoring_function else found
@@ -140,7 +142,7 @@ class EvaluationSettings:
     def parsed_gates(self, task: str) -> list[Gate | ChampionGate]:
         """The gates given, or the task's own where none are and its own metrics are used."""
         gates = self.gates or ([] if self.scoring_function else task_named(task).gates)
-        return [parse_gate(gate, self._known_metrics(task), task_named(task).classifies) for gate in gates]
+        return [parse_gate(gate, self._known_metrics(task), task_named(task).figures) for gate in gates]
 
     def ranking(self, task: str, metrics: Mapping[str, float], metric: str = "") -> Ranking:
         """What two models are compared by: `metric`, else `select_by`, else the first of the metrics.
@@ -157,7 +159,7 @@ class EvaluationSettings:
         metric = self.select_by.removeprefix("-") or next(iter(metrics))
         return Ranking(metric, not self.select_by.startswith("-"))
 
-    def _known_metrics(self, task: str) -> dict[str, Metric] | None:
+    def _known_metrics(self, task: str) -> Mapping[str, Metric] | None:
         return None if self.scoring_function else task_named(task).metrics
 
 

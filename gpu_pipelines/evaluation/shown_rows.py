@@ -25,6 +25,8 @@ def shown_rows(worst: list[dict[str, Any]], dataset_directory: Path) -> list[dic
     dataset = Dataset(dataset_directory)
     rows = dataset.split("test").take(np.array([entry["row"] for entry in worst]))
     more: list[dict[str, str]]
+    if "text" in worst[0]:
+        return worst
     if "image" in rows:
         more = [{"image": image_data(image)} for image in rows["image"]]
     elif "input_ids" in rows and dataset.manifest.tokenizer:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.registry.serving_container import ServingContainer
-from gpu_pipelines.serving.comparison import TOLERANCE, differences
+from gpu_pipelines.serving.comparison import differences, unlike
 
 
 class Form(Protocol):
@@ -23,7 +23,7 @@ class Form(Protocol):
     def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """An instance and the parameters, as the container takes them, from those of `examples.json`."""
 
-    def prediction(self, answer: Any) -> dict[str, Any] | None:
+    def prediction(self, answer: Any, expected: Mapping[str, Any]) -> dict[str, Any] | None:
         """An answer in the form of `examples.json`; None where it has nothing that was evaluated."""
 
 
@@ -33,11 +33,8 @@ class OwnForm:
     def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         return dict(instance), {}
 
-    def prediction(self, answer: Any) -> dict[str, Any] | None:
-        known = isinstance(answer, Mapping) and (
-            {"label", "scores"} <= set(answer) or {"loss", "tokens"} <= set(answer)
-        )
-        return dict(answer) if known else None
+    def prediction(self, answer: Any, expected: Mapping[str, Any]) -> dict[str, Any] | None:
+        return dict(answer) if isinstance(answer, Mapping) and set(expected) <= set(answer) else None
 
 
 class HuggingFaceForm:
@@ -50,7 +47,7 @@ class HuggingFaceForm:
         # If the pipeline is told to, it cuts texts that are too long, as the evaluation did.
         return value, {"top_k": len(scores), **({"truncation": True} if name == "text" else {})}
 
-    def prediction(self, answer: Any) -> dict[str, Any] | None:
+    def prediction(self, answer: Any, expected: Mapping[str, Any]) -> dict[str, Any] | None:
         while isinstance(answer, Sequence) and len(answer) == 1 and isinstance(answer[0], Sequence):
             answer = answer[0]  # some versions put the scores of one input into a list
         if not isinstance(answer, Sequence) or not all(isinstance(each, Mapping) for each in answer):
@@ -65,7 +62,7 @@ class VllmForm:
     def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         return {**instance, "max_tokens": 1}, {}
 
-    def prediction(self, answer: Any) -> dict[str, Any] | None:
+    def prediction(self, answer: Any, expected: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
@@ -92,23 +89,11 @@ def judged(examples: Examples, answers: Sequence[Any], form: Form, of_the_user: 
         wrong = [
             f"example {number} of {len(answers)}: got {str(answer)[:200]}, not {str(expected)[:200]}"
             for number, (expected, answer) in enumerate(zip(examples.predictions, answers, strict=True))
-            if not _same(expected, answer)
+            if unlike(expected, answer)
         ]
         return wrong, len(answers)
-    found = [form.prediction(answer) for answer in answers]
+    found = [form.prediction(*each) for each in zip(answers, examples.predictions, strict=True)]
     if not any(prediction is not None for prediction in found):
         empty = [number for number, answer in enumerate(answers) if answer in (None, "", [], {})]
         return [f"example {number} of {len(answers)}: the answer is empty" for number in empty], 0
     return differences(examples, found), len(found)
-
-
-def _same(expected: Any, got: Any) -> bool:
-    """Whether two JSON values are the same, numbers within `TOLERANCE`; more keys than are expected may be there."""
-    if isinstance(expected, Mapping):
-        return isinstance(got, Mapping) and all(
-            key in got and _same(value, got[key]) for key, value in expected.items()
-        )
-    if isinstance(expected, list):
-        return isinstance(got, list) and len(got) == len(expected) and all(map(_same, expected, got))
-    numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (expected, got))
-    return bool(abs(expected - got) <= TOLERANCE * max(1.0, abs(expected)) if numbers else expected == got)

@@ -22,7 +22,7 @@ from gpu_pipelines.serving.request_work import ClientGoneError, Predicted, Refus
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
 if TYPE_CHECKING:
-    from gpu_pipelines.serving.predictors import Predictor
+    from gpu_pipelines.serving.predictor import Predictor
 
 #: Seconds after which a client should try again while the model loads or the server ends.
 _AWAY_SECONDS = 5
@@ -174,7 +174,7 @@ class Serving:
         self._require_name(request)
         field, most = self._model().field, self._settings.max_instances
         found = await self._predicted(request, lambda body: open_inference.parsed(body, field, most))
-        return self._answer(open_inference.answer(self._name, found.more, found.predictions))
+        return self._answer(open_inference.answer(self._name, found.more, self._model().tensors(found.predictions)))
 
     async def _predicted(self, request: Request, parse: Any) -> Predicted:
         self._model()
@@ -197,8 +197,7 @@ class Serving:
 
     async def _v2_model(self, request: Request) -> Response:
         self._require_name(request)
-        model = self._model()
-        return self._answer(open_inference.metadata(self._name, model.field, model.labels))
+        return self._answer(open_inference.metadata(self._name, self._model()))
 
     async def _v2_ready(self, request: Request) -> Response:
         self._require_name(request)

@@ -33,11 +33,8 @@ def differences(examples: Examples, predictions: Sequence[Any]) -> list[str]:
 def _difference(expected: Mapping[str, Any], got: Any) -> str:
     if not isinstance(got, Mapping):
         return f"got {str(got)[:80]!r} in place of a prediction"
-    if "loss" in expected:
-        loss = got.get("loss")
-        if not _close(loss, expected["loss"], max(1.0, abs(expected["loss"]))):
-            return f"loss is {_shown(loss)}, evaluated was {_shown(expected['loss'])}"
-        return "" if got.get("tokens") == expected.get("tokens") else f"{got.get('tokens')} tokens were scored"
+    if "scores" not in expected:
+        return unlike(expected, got)
     scores: Any = got.get("scores")
     if not isinstance(scores, Mapping):
         return "there are no scores"
@@ -47,6 +44,32 @@ def _difference(expected: Mapping[str, Any], got: Any) -> str:
     # Of two classes that are as good as equal either may be the first.
     behind = expected["scores"][expected["label"]] - expected["scores"].get(got.get("label"), -math.inf)
     return "" if behind <= 2 * TOLERANCE else f"label is {got.get('label')!r}, evaluated was {expected['label']!r}"
+
+
+def unlike(expected: Any, got: Any, name: str = "the prediction") -> str:
+    """What differs between two JSON values; empty if nothing does.
+
+    Args:
+        expected: numbers may be off by `TOLERANCE`, or by that share of them where they are larger than 1.
+        got: may have more keys.
+        name: of the value, for people.
+    """
+    if isinstance(expected, Mapping):
+        if not isinstance(got, Mapping):
+            return f"{name} is {str(got)[:80]!r}"
+        if missing := [key for key in expected if key not in got]:
+            return f"there is no {missing[0]}"
+        return next(filter(None, (unlike(value, got[key], key) for key, value in expected.items())), "")
+    if isinstance(expected, list):
+        if not isinstance(got, list) or len(got) != len(expected):
+            return f"{name} is {str(got)[:80]!r}, evaluated was {str(expected)[:80]!r}"
+        return next(filter(None, (unlike(*each, name) for each in zip(expected, got, strict=True))), "")
+    if isinstance(expected, (int, float)) and not isinstance(expected, bool):
+        counts = isinstance(expected, int) and isinstance(got, int)
+        same = not isinstance(got, bool) and _close(got, expected, 0.0 if counts else max(1.0, abs(expected)))
+    else:
+        same = expected == got
+    return "" if same else f"{name} is {_shown(got)}, evaluated was {_shown(expected)}"
 
 
 def _close(value: Any, expected: float, scale: float) -> bool:

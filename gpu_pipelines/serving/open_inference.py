@@ -6,10 +6,10 @@ body as JSON; the extension that puts them behind it in binary form is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_pipelines import __version__
+from gpu_pipelines.serving.predictor import Predictor, tensor
 from gpu_pipelines.serving.request_body import (
     WrongRequest,
     document_of,
@@ -63,44 +63,14 @@ def parsed(body: bytes, field: str, max_instances: int) -> tuple[list[dict[str, 
     return [{field: each} for each in elements], parameters_of(document.get("parameters"), form), number
 
 
-def metadata(name: str, field: str, labels: Sequence[str]) -> dict[str, Any]:
+def metadata(name: str, predictor: Predictor) -> dict[str, Any]:
     """What the protocol says of a model: its inputs and outputs, -1 for sizes that vary."""
-    classifies = bool(labels)
-    outputs = (
-        [_tensor("label", "BYTES", [-1]), _tensor("scores", "FP64", [-1, -1]), _tensor("labels", "BYTES", [-1, -1])]
-        if classifies
-        else [_tensor("loss", "FP64", [-1]), _tensor("tokens", "INT64", [-1]), _tensor("text", "BYTES", [-1])]
-    )
-    inputs = [_tensor(field, "BYTES", [-1])]
+    outputs = [tensor(*output) for output in predictor.outputs]
+    inputs = [tensor(predictor.field, "BYTES", [-1])]
     return {"name": name, "versions": [], "platform": "gpu-pipelines", "inputs": inputs, "outputs": outputs}
 
 
-def answer(name: str, number: str, predictions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Predictions as tensors.
-
-    Classes: `label`, `scores` (the greatest first) and `labels` (what each score is of). Texts: `loss`, `tokens` and,
-    where it was continued, `text`.
-    """
-    rows = len(predictions)
-    if "label" in predictions[0]:
-        scores = [list(each["scores"].values()) for each in predictions]
-        shape = [rows, len(scores[0])]
-        outputs = [
-            _tensor("label", "BYTES", [rows], [each["label"] for each in predictions]),
-            _tensor("scores", "FP64", shape, [value for row in scores for value in row]),
-            _tensor("labels", "BYTES", shape, [label for each in predictions for label in each["scores"]]),
-        ]
-    else:
-        types = {"loss": "FP64", "tokens": "INT64", "text": "BYTES"}
-        outputs = [
-            _tensor(each, types[each], [rows], [prediction[each] for prediction in predictions])
-            for each in types
-            if each in predictions[0]
-        ]
-    found: dict[str, Any] = {"model_name": name, "outputs": outputs}
+def answer(name: str, number: str, tensors: list[dict[str, Any]]) -> dict[str, Any]:
+    """Predictions, as the tensors that they are."""
+    found: dict[str, Any] = {"model_name": name, "outputs": tensors}
     return {**found, "id": number} if number else found
-
-
-def _tensor(name: str, datatype: str, shape: list[int], data: list[Any] | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
-    return found if data is None else {**found, "data": data}

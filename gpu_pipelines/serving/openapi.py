@@ -9,7 +9,7 @@ from gpu_pipelines import __version__
 from gpu_pipelines.serving.settings import Contract
 
 if TYPE_CHECKING:
-    from gpu_pipelines.serving.predictors import Predictor
+    from gpu_pipelines.serving.predictor import Predictor
 
 _ERRORS = {
     "400": "Something is wrong with the request.",
@@ -24,7 +24,7 @@ _ERRORS = {
     "503": "The server is not ready.",
     "504": "The prediction took too long.",
 }
-_NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
+_TEXT = {"type": "string"}
 
 
 def openapi_document(contract: Contract, predictor: Predictor, name: str, has_tokens: bool) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def openapi_document(contract: Contract, predictor: Predictor, name: str, has_to
     }
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": f"{name}: {predictor.task.replace('_', ' ')}", "version": __version__},
+        "info": {"title": f"{name}: {predictor.task}", "version": __version__},
         "paths": paths,
         "components": {"schemas": _schemas(predictor)},
     }
@@ -65,12 +65,8 @@ def openapi_document(contract: Contract, predictor: Predictor, name: str, has_to
 
 
 def _schemas(predictor: Predictor) -> dict[str, Any]:
-    instance = _object({predictor.field: _TEXT}, closed=True)
-    if predictor.labels:
-        parameter, prediction = "top_k", _object({"label": _TEXT, "scores": {"type": "object"}})
-    else:
-        parameter, prediction = "max_new_tokens", _object({"loss": {"type": ["number", "null"]}, "tokens": _NUMBER})
-    parameters = {"type": "object", "properties": {parameter: {"type": "integer", "minimum": 0}}}
+    instance = _object({predictor.field: dict(predictor.value)}, closed=True)
+    parameters = {"type": "object", "properties": dict(predictor.parameters)}
     tensor = _object({"name": _TEXT, "datatype": _TEXT, "shape": _array({"type": "integer"}), "data": _array({})})
     return {
         "Any": {"type": "object"},
@@ -80,7 +76,7 @@ def _schemas(predictor: Predictor) -> dict[str, Any]:
             **_object({"instances": {**_array(instance), "minItems": 1}}, {"parameters": parameters}, closed=True),
             "examples": [{"instances": [predictor.example]}],
         },
-        "PredictAnswer": _object({"predictions": _array(prediction)}),
+        "PredictAnswer": _object({"predictions": _array(predictor.answer)}),
         "InferRequest": _object({"inputs": _array(tensor)}, {"id": _TEXT, "parameters": parameters}),
         "InferAnswer": _object({"model_name": _TEXT, "outputs": _array(tensor)}, {"id": _TEXT}),
     }

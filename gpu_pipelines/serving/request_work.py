@@ -17,7 +17,7 @@ from gpu_pipelines.serving.request_body import TooLargeError, WrongRequest, infl
 from gpu_pipelines.serving.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from gpu_pipelines.serving.predictors import Predictor
+    from gpu_pipelines.serving.predictor import Predictor
 
 #: An answer names at most so many wrong instances.
 _MOST_TOLD = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
-from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.tasks.tasks import task_named
 
 
 def why_not_served(model: Path) -> str:
@@ -21,6 +21,7 @@ def why_not_served(model: Path) -> str:
         return f"{evaluation.scoring_function} scores this model, and no server of this project serves it"
     if recipe := evaluation.configuration["settings"].get("recipe"):
         return f"the recipe {recipe} trained this model, and no server of this project serves it"
-    if not evaluation.configuration["settings"] and evaluation.task == "image_classification":
+    task = task_named(evaluation.task)
+    if not evaluation.configuration["settings"] and not task.serves_others:
         return "another program trained this model, and may prepare images in another way than the server"
-    return "" if evaluation.task in TASKS else f"no server of this project serves the task {evaluation.task}"
+    return "" if task.predictor else f"no server of this project serves the task {evaluation.task}"

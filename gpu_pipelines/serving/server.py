@@ -137,7 +137,7 @@ class _Server(uvicorn.Server):
             raise
         self._serving.start(predictor, name)
         print(
-            f"serving {predictor.task.replace('_', ' ')} on {predictor.device} at {address}{contract.predict_route} "
+            f"serving {predictor.task} on {predictor.device} at {address}{contract.predict_route} "
             f"(loaded in {time.monotonic() - started:.1f} s)",
             flush=True,
         )

@@ -49,13 +49,14 @@ def file_of(plan: AcceleratorPlan) -> str:
 def published_in_the_cloud(options: Any) -> Iterator[Published]:
     """The files of a target in Google Cloud.
 
-    `train_evaluate_upload` has one for each task and accelerator; `scheduled_retraining`, of all tasks in one, has one
-    for each of the accelerators that are used most.
+    `train_evaluate_upload` has one for each accelerator and each task that files are published for;
+    `scheduled_retraining`, of all tasks in one, has one for each of the accelerators that are used most.
 
     Args:
         options: the dataclass of the target's options, a subclass of `CloudOptions`.
     """
-    wanted = [("train_evaluate_upload", request, task) for request in published() for task in TASKS]
+    tasks = [task.name for task in TASKS.values() if task.published]
+    wanted = [("train_evaluate_upload", request, task) for request in published() for task in tasks]
     wanted += [("scheduled_retraining", request, "") for request in published(most_used=True)]
     for pipeline, request, task in wanted:
         file = file_of(plan_request(request))

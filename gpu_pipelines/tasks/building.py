@@ -12,7 +12,7 @@ from torch import nn
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.recipe import Recipe
-from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.tasks.tasks import task_named
 
 
 def load_recipe(path: str, task: str) -> type[Recipe]:
@@ -26,7 +26,7 @@ def load_recipe(path: str, task: str) -> type[Recipe]:
         UserError: it cannot be imported, is no subclass of `Recipe`, or does not define what a recipe must.
     """
     if not path:
-        return TASKS[task].load_recipe()
+        return task_named(task).load_recipe()
     module, _, name = path.partition(":")
     try:
         found = getattr(import_module(module), name)

@@ -76,14 +76,26 @@ class Recipe(ABC):
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """What the evaluation scores, float32 on any device.
 
-        For a classifier, class probabilities of shape (rows, classes). For any other task, (rows, 3): sum of the losses
-        of a row in nats, number of its terms, and how many of them were predicted right (NaN where that has no
-        meaning).
+        What that is the task's `Scoring` says. For a classifier, class probabilities of shape (rows, classes). For a
+        task without a scoring of its own, (rows, 3): sum of the losses of a row in nats, number of its terms, and how
+        many of them were predicted right (NaN where that has no meaning).
         """
 
     @abstractmethod
     def export(self, model: nn.Module, directory: Path) -> None:
         """Writes the model in Hugging Face layout: config.json, model.safetensors, tokenizer or preprocessor."""
+
+    def taking_over(self, directory: Path, model: nn.Module) -> tuple[Recipe, nn.Module]:
+        """A model that another program trained, and the recipe that predicts rows of this dataset with it.
+
+        Args:
+            directory: in Hugging Face layout, where the model was loaded from.
+            model: as `load_exported` of this recipe loaded it.
+
+        Raises:
+            UserError: it does not fit the data.
+        """
+        return self, model
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """The repeated layers of a model: the units in which it is sharded and its activations are recomputed.

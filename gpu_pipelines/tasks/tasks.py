@@ -1,123 +1,100 @@
-"""The names of the tasks, of their models and of their metrics: what can be checked without importing torch."""
+"""The tasks by name: those of this program, those of installed packages, and a user's own, `package.module:Class`."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
-from gpu_pipelines.errors import nearest
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.tasks.task import Task
 
-
-@dataclass(frozen=True)
-class Metric:
-    """What a metric can be: whether more of it is better, and the largest value; the smallest is 0."""
-
-    more_is_better: bool = True
-    largest: float = 1.0
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task by name.
-
-    Attributes:
-        name: as given in the parameter `task`.
-        recipe: `module:class` of the recipe.
-        models: architectures that are built from their name, untrained.
-        metrics: metrics that can be gated and selected on; the first one is selected on unless another is named.
-        classifies: whether the recipe's `predict` gives class probabilities.
-        gates: conditions on test metrics where the user gives none.
-        defaults: values of a pipeline's parameters that only make sense for this task; all tasks have the same names.
-    """
-
-    name: str
-    recipe: str
-    models: tuple[str, ...]
-    metrics: dict[str, Metric]
-    classifies: bool = True
-    gates: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    def load_recipe(self) -> Any:
-        """Imports the recipe (and with it torch) and returns its class."""
-        module, _, name = self.recipe.partition(":")
-        return getattr(import_module(module), name)
-
-
-CLASSIFICATION_METRICS = {
-    "accuracy": Metric(),
-    "macro_f1": Metric(),
-    "macro_recall": Metric(),
-    "min_recall": Metric(),
-    "roc_auc": Metric(),
-    "ece": Metric(more_is_better=False),
-    "log_loss": Metric(more_is_better=False, largest=math.inf),
+#: A task of this program is one folder and one line here.
+_BUILT_IN = {
+    "image_classification": "gpu_pipelines.tasks.image_classification.task:ImageClassificationTask",
+    "text_classification": "gpu_pipelines.tasks.text_classification.task:TextClassificationTask",
+    "regression": "gpu_pipelines.tasks.regression.task:RegressionTask",
+    "token_classification": "gpu_pipelines.tasks.token_classification.task:TokenClassificationTask",
+    "causal_lm": "gpu_pipelines.tasks.causal_lm.task:CausalLanguageModelTask",
 }
+#: A task of an installed package is one line in its metadata: `name = package.module:Class`.
+ENTRY_POINTS = "gpu_pipelines.tasks"
 
-#: Of what is scored by its loss: tokens of a language model, or whatever the terms of a user's own loss are.
-LANGUAGE_MODEL_METRICS = {
-    "loss": Metric(more_is_better=False, largest=math.inf),
-    "perplexity": Metric(more_is_better=False, largest=math.inf),
-    "bits_per_byte": Metric(more_is_better=False, largest=math.inf),
-    "token_accuracy": Metric(),
-    "completion_accuracy": Metric(),
-}
 
-TASKS = {
-    task.name: task
-    for task in (
-        Task(
-            name="image_classification",
-            recipe="gpu_pipelines.tasks.image_classification:ImageClassification",
-            models=(
-                "convnext-micro",
-                "convnext-tiny",
-                "resnet-micro",
-                "swin-micro",
-                "swin-tiny",
-                "vit-micro",
-                "vit-base",
-            ),
-            metrics=CLASSIFICATION_METRICS,
-            gates=("accuracy>=0.9",),
-            defaults={"source": "sample:digits", "model": "convnext-micro"},
-        ),
-        Task(
-            name="text_classification",
-            recipe="gpu_pipelines.tasks.text_classification:TextClassification",
-            models=("bert-micro", "bert-base"),
-            metrics=CLASSIFICATION_METRICS,
-            defaults={"source": "sample:docstrings", "model": "bert-micro"},
-        ),
-        Task(
-            name="causal_lm",
-            recipe="gpu_pipelines.tasks.causal_lm:CausalLanguageModel",
-            models=("gpt2-micro", "gpt2", "llama-micro", "llama-1b", "mixtral-micro"),
-            metrics=LANGUAGE_MODEL_METRICS,
-            classifies=False,
-            defaults={"source": "sample:documentation", "model": "gpt2-micro"},
-        ),
-    )
-}
+class _Tasks(Mapping[str, Task]):
+    """Tasks by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Task:
+        return _loaded(name, self._places[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _BUILT_IN or name in self._places
+
+    @property
+    def _places(self) -> dict[str, str]:
+        return {**{each.name: each.value for each in _installed()}, **_BUILT_IN}
+
+
+TASKS = _Tasks()
+
+
+@cache
+def _installed() -> tuple[Any, ...]:
+    return tuple(entry_points(group=ENTRY_POINTS))
+
+
+@cache
+def _loaded(name: str, place: str) -> Task:
+    module, _, attribute = place.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:  # importing runs the user's module, which can raise anything
+        raise UserError(
+            f"The task {name} cannot be imported: {type(error).__name__}: {error}.",
+            "Give package.module:ClassName of a module that Python finds (PYTHONPATH, or an installed package).",
+        ) from None
+    if not (inspect.isclass(found) and issubclass(found, Task)):
+        raise UserError(f"{place} is not a subclass of gpu_pipelines.tasks.task.Task.", "See docs/tasks.md.")
+    return found(name)
 
 
 def task_named(name: str) -> Task:
-    """The task of a name; one that is not in `TASKS`, a user's own, is scored by its loss."""
-    return TASKS.get(name) or Task(name, recipe="", models=(), metrics=LANGUAGE_MODEL_METRICS, classifies=False)
+    """The task of a name; one that nobody knows, of a dataset that another program wrote, is scored by its loss.
+
+    Raises:
+        UserError: a user's own task, `package.module:Class`, cannot be imported or is none.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    return _loaded(name, name) if ":" in name else Task(name)
 
 
 def defaults_of_task(name: str) -> dict[str, Any]:
-    """Defaults of a pipeline's parameters, by name, that follow its task; none of a task that is not in `TASKS`.
+    """Defaults of a pipeline's parameters, by name, that follow its task; none of a task that does not exist.
 
     The defaults of the components are those of image_classification. Where another task is chosen, on the command line
     or for a file that is compiled for it, these take their place.
     """
-    return {"task": name, **TASKS[name].defaults} if name in TASKS else {}
+    return {} if task_problems(name) else {"task": name, **task_named(name).defaults}
 
 
 def task_problems(name: str) -> list[str]:
     """What is wrong with a task's name; empty if nothing is."""
-    return [] if name in TASKS else [f"There is no task {name!r}. {nearest(name, TASKS)}"]
+    try:
+        task = task_named(name)
+    except UserError as error:
+        return [f"{error.problem} {error.remedy}".strip()]
+    if task.preparation:
+        return []
+    if ":" in name:
+        return [f"The task {name} prepares no data: its attribute preparation is empty. See docs/tasks.md."]
+    return [f"There is no task {name!r}. {nearest(name, TASKS)}"]

@@ -1,13 +1,14 @@
-"""What both text recipes ask of a dataset and of a model, and how rows are trimmed."""
+"""What text recipes ask of a dataset and of a model, and how rows are trimmed."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
@@ -52,6 +53,22 @@ def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: i
             f"The model {name!r} takes at most {positions:,} tokens; the rows of the dataset have {length:,}.",
             f"Prepare the data with -p sequence_length={positions}.",
         )
+
+
+def require_taken_over(directory: Path, model: Any, tokenizer: TextTokenizer, length: int) -> None:
+    """Refuses a model of another program that has another tokenizer, or lacks tokens or positions.
+
+    Without a tokenizer of its own, a model is taken to be for that of the dataset.
+
+    Raises:
+        UserError: it is such a model.
+    """
+    if (directory / TOKENIZER).is_file() and rules_of(directory) != rules_of(tokenizer.directory):
+        raise UserError(
+            f"The model in {directory} has another tokenizer than the dataset.",
+            f"Prepare the data with -p tokenizer={directory}.",
+        )
+    require_text_fits(str(directory), model, tokenizer, length)
 
 
 def trimmed_length(longest: int, sequence_length: int) -> int:

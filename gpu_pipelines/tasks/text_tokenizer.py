@@ -11,9 +11,10 @@ from typing import Any
 from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.errors import UserError
 
+TOKENIZER = "tokenizer.json"
 #: What a tokenizer in Hugging Face layout can consist of; all of it is small.
 TOKENIZER_FILES = (
-    "tokenizer.json",
+    TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -90,3 +91,9 @@ def named_token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None
     named = config.get(name)
     text = named.get("content") if isinstance(named, dict) else named
     return tokenizer.token_to_id(text) if isinstance(text, str) else None
+
+
+def rules_of(tokenizer_directory: Path) -> dict[str, Any]:
+    """What a tokenizer does to a text: its file without how batches of texts were last cut and filled up."""
+    content = json.loads((tokenizer_directory / TOKENIZER).read_text(encoding="utf-8"))
+    return {name: value for name, value in content.items() if name not in ("padding", "truncation")}

@@ -79,9 +79,9 @@ class TrainingBatches:
     def of_step(self, step: int) -> MicroBatches:
         """The micro-batches of a step, each with the number of terms in its loss, and that of the global batch."""
         began = time.monotonic()
-        pieces = self._make(step)
+        micro_batches = self._make(step)
         self._seconds += time.monotonic() - began
-        return pieces
+        return micro_batches
 
     def seconds_taken(self) -> float:
         """Seconds that the calling thread spent on making batches since the last call."""

@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote, listed, problems_of_
 from gpu_pipelines.component_interface.parameter import parameter, parameters_in
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
-from gpu_pipelines.tasks.tasks import TASKS
+from gpu_pipelines.tasks.tasks import task_named
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
 #: What says how a training is carried out, not what comes of it: it may change when a training is continued.
@@ -158,7 +158,7 @@ class TrainingSettings:
             return [f"recipe is {self.recipe!r}; give the class as package.module:ClassName, or leave it empty."]
         if found := problems_of_place("model", self.model):
             return found
-        models = TASKS[task].models if task in TASKS else ()
+        models = task_named(task).models
         if models and self.model not in models and not _may_be_pretrained(self.model):
             return [
                 f"There is no model {self.model!r} for {task}. {nearest(self.model, models)} "

@@ -325,3 +325,30 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path: Path, damage: str) -> None
         shard.write_bytes({"empty": b"", "truncated": content[: len(content) // 2], "text": b"shard"}[damage])
     with pytest.raises(UserError, match="part-0000"):
         Dataset(tmp_path).split("train")
+
+
+# Lists of any length
+
+
+def test_lists_of_any_length_are_filled_up_to_the_longest_of_the_rows_taken(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    lists = [generator.integers(1, 9, length).astype(np.int32) for length in [3, 0, 7, 1, *range(20)]]
+    features = {"tokens": Feature("int32", (-1,)), "number": Feature("int32")}
+    with open_writer(tmp_path, features=features, labels=[], rows_per_shard=10) as writer:
+        for number, tokens in enumerate(lists):
+            writer.add("train", "x", {"tokens": tokens, "number": number})
+        writer.add_rows("val", ["x", "x"], {"tokens": [[1, 2], [3]], "number": np.array([0, 1])}, records=2)
+        with pytest.raises(ValueError, match="1 lists for 2 rows"):
+            writer.add_rows("val", ["x", "x"], {"tokens": [[1]], "number": np.array([0, 1])}, records=2)
+        writer.finish()
+    split = Dataset(tmp_path).split("train")
+    for rows in ([2, 1], [23, 0, 11, 3], list(range(24))):
+        taken = split.take(np.array(rows))
+        assert taken["number"].tolist() == rows
+        assert taken["tokens_length"].tolist() == [len(lists[row]) for row in rows]
+        assert taken["tokens"].shape == (len(rows), max(len(lists[row]) for row in rows))
+        for row, got, length in zip(rows, taken["tokens"], taken["tokens_length"], strict=True):
+            assert np.array_equal(got[:length], lists[row])
+            assert not got[length:].any()
+    widths = [columns["tokens"].shape for columns in split.columns(5, 23)]
+    assert widths == [(5, 5), (10, 15), (3, 18)]

@@ -24,7 +24,7 @@ from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.source_files import find_source
-from gpu_pipelines.data.text.sources import TextRecord, text_records
+from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.errors import UserError
 
 
@@ -49,7 +49,7 @@ def rows(source: Path | str, **changes: Any) -> list[tuple[str, str]]:
     settings = settings_of(source, **changes)
     assert settings.problems() == problems_here(settings) == []
     found = find_source(settings)
-    return [(r.label, str(r.text)) for r in text_records(found, settings, Meter(found), ()) if not r.problem]
+    return [(r.label, str(r.text)) for r in labelled_texts(found, settings, Meter(found)) if not r.problem]
 
 
 def prepared(source: Path | str, directory: Path, **changes: Any) -> Manifest:
@@ -192,7 +192,7 @@ def test_zip_archives_that_are_no_single_file_of_a_sane_size_are_refused(
 def find_rows(path: Path, **changes: Any) -> list[TextRecord]:
     settings = settings_of(path, **changes)
     found = find_source(settings)
-    return list(text_records(found, settings, Meter(found), ()))
+    return list(labelled_texts(found, settings, Meter(found)))
 
 
 # Delimiters and encodings

@@ -15,16 +15,18 @@ import pytest
 from conftest import write_photos
 from PIL import Image
 
-from gpu_pipelines.data.images.sources import Record, image_records, image_source, write_digits
+from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.samples import open_source
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.image_classification.sample import write_digits
 
 
 def records_of(source: Path | str, scratch: Path | None = None, **columns: str) -> list[Record]:
     settings = PrepareSettings(source=str(source), **columns)
-    found = image_source(settings, scratch or Path("unused"))
+    found = open_source(settings, scratch or Path("unused"))
     return list(image_records(found, settings, Meter(found)))
 
 

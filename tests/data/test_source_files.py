@@ -25,7 +25,7 @@ from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.source_files import find_source
-from gpu_pipelines.data.text.sources import text_columns, text_records
+from gpu_pipelines.data.text.sources import labelled_texts, plain_texts, text_columns
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.vertex.vertex import Vertex
 
@@ -53,8 +53,11 @@ def read(source: Path | str, **changes: Any) -> list[tuple[str, str, str]]:
     assert settings.problems() == []
     found = find_source(settings)
     meter = Meter(found)
-    columns = text_columns(found, settings) if settings.task == "causal_lm" else ()
-    records = [(r.source, str(r.text), r.label) for r in text_records(found, settings, meter, columns)]
+    if settings.task == "causal_lm":
+        texts = plain_texts(found, settings, meter, text_columns(found, settings))
+    else:
+        texts = labelled_texts(found, settings, meter)
+    records = [(r.source, str(r.text), r.label) for r in texts]
     assert meter.share == 1.0
     return records
 

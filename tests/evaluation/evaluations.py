@@ -141,7 +141,7 @@ class FailsInTheOther(AwaitsTheOther):
         raise RuntimeError("the device is gone\nand more")
 
 
-def numbers_dataset(directory: Path, task: str = "regression") -> Dataset:
+def numbers_dataset(directory: Path, task: str = "own_numbers") -> Dataset:
     """Numbers with a target that is a linear function of them."""
     generator = np.random.default_rng(0)
     features = {"inputs": Feature("float32", (3,)), "target": Feature("float32")}

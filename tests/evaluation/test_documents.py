@@ -9,12 +9,13 @@ import pytest
 from evaluations import train_checkpoint, write_tokenizer
 
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
-from gpu_pipelines.evaluation.documents import all_documents, holds_completions, taken_apart
 from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
-from gpu_pipelines.evaluation.text_bytes import scored_bytes
+from gpu_pipelines.tasks.causal_lm.documents import all_documents, holds_completions, taken_apart
+from gpu_pipelines.tasks.causal_lm.scoring import TokenScoring
+from gpu_pipelines.tasks.causal_lm.text_bytes import scored_bytes
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 
 WIDTH = 16
@@ -70,8 +71,11 @@ def test_the_losses_of_the_documents_add_up_to_those_of_their_rows(prompts: Data
     source = ModelSource("checkpoint", tmp_path / "checkpoints/step-00000001", "it")
     found = {}
     for apart in (False, True):
-        settings = RunnerSettings(prompts.directory, {"model": "gpt2-micro", "seed": 0}, "", 4, apart)
-        found[apart] = Runner(settings, "cpu").predict(source, "test", 0, 6)
+        runner = Runner(RunnerSettings(prompts.directory, {"model": "gpt2-micro", "seed": 0}, "", 4), "cpu")
+        assert isinstance(runner.scoring, TokenScoring)
+        assert runner.scoring.apart
+        runner.scoring.apart = apart
+        found[apart] = runner.predict(source, "test", 0, 6)
     assert found[True].shape == (12, 3)
     np.testing.assert_allclose(found[True].reshape(6, 2, 3).sum(axis=1), found[False], rtol=1e-4)
     assert found[True][:, 1].tolist() == [4, 3] * 6

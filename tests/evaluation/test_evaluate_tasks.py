@@ -31,7 +31,7 @@ from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.building import build_model
-from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 
 
 def register(registry: str, model: Path) -> None:
@@ -117,14 +117,14 @@ def test_what_cannot_be_scored_is_refused_with_the_reason(numbers: Dataset, tmp_
         return str(caught.value)
 
     write_regressions(tmp_path / "shape", numbers, [0.1], recipe="WrongShape")
-    assert "gave the shape (4, 2); the task regression is scored by (4, 3)" in refused("shape")
+    assert "gave the shape (4, 2); the task own_numbers is scored by (4, 3)" in refused("shape")
     write_regressions(tmp_path / "good", numbers, [0.1])
     assert "gives loss, perplexity" in refused("good", gates=["token_accuracy>=0.1"])
     assert "'accuracy'" in refused("good", gates=["accuracy>=0.1"])
     write_regressions(tmp_path / "none", numbers, [0.1])
-    write_configuration(tmp_path / "none", {"task": "regression", "settings": {"model": "linear"}})
+    write_configuration(tmp_path / "none", {"task": "own_numbers", "settings": {"model": "linear"}})
     assert "names no recipe" in refused("none")
-    write_configuration(tmp_path / "none", {"task": "regression"})
+    write_configuration(tmp_path / "none", {"task": "own_numbers"})
     assert "does not name the model" in refused("none")
 
 

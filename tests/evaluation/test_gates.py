@@ -90,7 +90,7 @@ def test_a_comparison_with_the_champion_is_read_in_any_order_and_named_in_one(te
 )
 def test_a_gate_that_is_wrong_is_refused_at_its_character_with_what_would_do(text: str, at: int, says: str) -> None:
     with pytest.raises(ValueError) as caught:
-        parse_gate(text, KNOWN, classifies=True)
+        parse_gate(text, KNOWN, TASKS[TASK].figures)
     first, shown, mark = str(caught.value).splitlines()
     assert says in first
     assert f"is wrong at character {at + 1}: " in first

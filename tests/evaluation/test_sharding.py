@@ -123,9 +123,7 @@ def test_cpu_processes_are_started_when_there_is_enough_to_do(
         ModelSource("checkpoint", tmp_path / f"checkpoints/step-000000{number}0", str(number)) for number in (1, 2)
     ]
     training = {"model": "linear", "recipe": "evaluations:Regression"}
-    shared = ShardedRunner(
-        RunnerSettings(numbers.directory, training, "", 4, apart=False), ["cpu", "cpu"], at_once=False
-    )
+    shared = ShardedRunner(RunnerSettings(numbers.directory, training, "", 4), ["cpu", "cpu"], at_once=False)
     found: dict[int, np.ndarray] = {}
     shared.predict(sources, "val", 30, lambda number, predicted: found.update({number: predicted}))
     assert shared.processes == 1

@@ -19,7 +19,7 @@ from docker.errors import DockerException, ImageNotFound
 from PIL import Image
 
 from gpu_pipelines import __version__
-from gpu_pipelines.tasks.image_classification import ImageClassification
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_features import ImageGeometry
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]

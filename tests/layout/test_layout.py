@@ -19,7 +19,7 @@ from conftest import gpu_pipelines
 from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
 from gpu_pipelines.component_interface.readme import readme
 from gpu_pipelines.dag import PIPELINES, load_pipeline, load_request
-from gpu_pipelines.dag.advanced import COMMON, OF_TASKS, fields_of_advanced
+from gpu_pipelines.dag.advanced import COMMON, fields_of_advanced
 from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.tasks.tasks import TASKS
 
@@ -144,10 +144,15 @@ def test_the_first_step_takes_what_stands_in_the_forms_of_all_pipelines() -> Non
     assert set(outputs) == {"source_fingerprint", *steps}
 
 
-def test_a_parameter_that_is_for_some_tasks_is_one_of_a_step_and_they_are_tasks() -> None:
+def test_a_parameter_that_is_for_some_tasks_is_one_of_a_step_and_every_part_of_a_task_is_there() -> None:
     every = {*COMMON, *fields_of_advanced(load_request("scheduled_retraining").SETTINGS.values())}
-    assert set(OF_TASKS) <= every
-    assert {task for tasks in OF_TASKS.values() for task in tasks} <= set(TASKS)
+    for task in TASKS.values():
+        assert set(task.parameters) <= every
+        assert {*task.column_parameters, *task.defaults} <= every
+        for part in (task.load_preparation(), task.load_recipe(), task.load_predictor()):
+            assert not getattr(part, "__abstractmethods__", None), part
+        assert set(task.defaults["source"].removeprefix("sample:").split()) <= set(task.samples)
+        assert task.defaults["model"] in task.models
 
 
 @pytest.mark.parametrize("name", COMPONENTS)

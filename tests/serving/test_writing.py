@@ -14,7 +14,7 @@ from exported_models import export
 from gpu_pipelines.serving.batching import Batcher
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
-from gpu_pipelines.serving.writing import GenerateWriter, JoinedWriter, Text, writer_of
+from gpu_pipelines.tasks.causal_lm.writing import GenerateWriter, JoinedWriter, Text, writer_of
 
 WORDS = ("the", "bee", "sees", "cat", "a", "ant", "and", "an")
 

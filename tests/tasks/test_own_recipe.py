@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.building import build_model, load_recipe
-from gpu_pipelines.tasks.image_classification import ImageClassification
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
 DOCUMENT = Path(__file__).parents[2] / "docs/recipes.md"
 

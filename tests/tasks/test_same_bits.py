@@ -15,14 +15,20 @@ import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.tasks.building import build_model
-from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
-from gpu_pipelines.tasks.image_classification import ImageClassification
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.tasks import TASKS
-from gpu_pipelines.tasks.text_classification import TextClassification
+from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
-MICRO = [(task.name, name) for task in TASKS.values() for name in task.models if name.endswith("micro")]
+# The other tasks build the same architectures.
+MICRO = [
+    (task, name)
+    for task in ("image_classification", "text_classification", "causal_lm")
+    for name in TASKS[task].models
+    if name.endswith("micro")
+]
 PROCESSES = 2
 STEPS = 4
 LENGTH = 32

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.adapters import merge_adapters
 from gpu_pipelines.tasks.building import build_model
-from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.recipe import Recipe
-from gpu_pipelines.tasks.text_classification import TextClassification
+from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 

@@ -137,7 +137,7 @@ def test_a_training_starts_from_weights_in_a_bucket(bucket: str, photos: Path, t
     import torch
 
     from gpu_pipelines.artifacts.dataset import Dataset
-    from gpu_pipelines.tasks.image_classification import ImageClassification
+    from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
     recipe = ImageClassification.for_dataset(Dataset(photos))
     torch.manual_seed(5)

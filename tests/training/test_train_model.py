@@ -106,7 +106,7 @@ def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) 
 
     from gpu_pipelines.artifacts.dataset import Dataset
     from gpu_pipelines.tasks.checkpoint_state import load_weights
-    from gpu_pipelines.tasks.image_classification import ImageClassification
+    from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
     dataset = Dataset(photos)
     recipe = ImageClassification.for_dataset(dataset)

@@ -15,7 +15,7 @@ from vertex_commands import command, put_texts
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.component_interface.catalog import load_component
 from gpu_pipelines.dag import PIPELINES
-from gpu_pipelines.dag.advanced import OF_TASKS
+from gpu_pipelines.dag.advanced import is_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
@@ -149,7 +149,7 @@ def test_a_form_has_few_fields_and_all_others_are_described_in_one(pipeline: str
         for name, each in load_component(component).component_spec.inputs.items()
         if "@" not in each.type
     } - {"passed", "pipeline_job", "encryption_key", "source_fingerprint", "test_source_fingerprint", "advanced"}
-    of_others = {name for name, tasks in OF_TASKS.items() if task and task not in tasks}
+    of_others = {name for name in every if not is_of(name, task)}
     of_others |= {"task"} if task else set()
     assert {*lines, *known} - {"advanced", "steps_image", "notify"} == every - of_others
     assert not set(lines) & set(known)

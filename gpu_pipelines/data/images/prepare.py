@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.data.images.sources import Record, image_records, image_source
+from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.images.survey import Survey, survey
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import MAX_IMAGE_SIZE, PrepareSettings
@@ -20,6 +20,7 @@ from gpu_pipelines.data.source_check import require_usable_source
 from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.samples import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.splits.split_assignments import SplitAssignments
@@ -31,6 +32,7 @@ from gpu_pipelines.data.units.units import Group, Sizes, Units, UnitWriters, can
 from gpu_pipelines.data.usable import require_labels, require_labels_of_test
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode
+from gpu_pipelines.tasks.tasks import task_named
 
 # What a thread gets at once: so many images, or bytes of them.
 IMAGES_AT_ONCE = 32
@@ -47,30 +49,31 @@ class Loaded(NamedTuple):
 
 
 class ImagePreparation(Preparation[Survey]):
-    """Labelled images.
+    """Images, each with its class; or with what else a subclass learns of it.
 
     Args:
         settings: what to read and how; already checked.
         scratch: an empty directory.
+        source: the files, where they have been found.
 
     Raises:
         UserError: the source does not exist or is empty.
     """
 
-    def __init__(self, settings: PrepareSettings, scratch: Path) -> None:
+    def __init__(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> None:
         self.settings = settings
-        self.source = image_source(settings, scratch / "source")
-        self.test_source = image_source(settings.of_test_source(), scratch / "test") if settings.test_source else None
+        self.source = source or open_source(settings, scratch / "source")
+        self.test_source = open_source(settings.of_test_source(), scratch / "test") if settings.test_source else None
         require_usable_source(self.source, settings)
         self._threads = max(cores(), REMOTE_THREADS) if is_remote(self.source.root) else cores()
 
     def survey(self, share: Source, replicas: Replicas) -> Survey:
-        return survey(share, self.settings, replicas.check)
+        return survey(self.records, share, self.settings, replicas.check, has_classes=self.has_classes)
 
     def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
         # Size and colours are those of the source.
         settings = replace(self.settings.of_test_source(), image_size=MAX_IMAGE_SIZE, color_mode="RGB")
-        return survey(share, settings, replicas.check)
+        return survey(self.records, share, settings, replicas.check, has_classes=self.has_classes)
 
     def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
         return found.save(folder)
@@ -81,14 +84,32 @@ class ImagePreparation(Preparation[Survey]):
     def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
         if not found.rows:
             raise UserError(f"The source {self.settings.source} has no rows.")
-        labels = require_labels(found.labels, self.settings, found.problems)
         geometry = found.geometry(self.settings)
-        if of_test:
+        labels = require_labels(found.labels, self.settings, found.problems) if self.has_classes else []
+        if of_test and self.has_classes:
             require_labels_of_test(of_test.labels, labels, self.settings)
         return {"labels": labels, "size": geometry.size, "mode": geometry.mode}
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether what is learned of an image is its class."""
+        return task_named(self.settings.task).has_classes
+
     def records(self, source: Source, meter: Meter) -> Iterator[Record]:
         return image_records(source, self.settings, meter)
+
+    def target_features(self) -> dict[str, Feature]:
+        """The features of a row besides the image."""
+        return {"label": Feature("int32")}
+
+    def target_of(self, plan: Mapping[str, Any]) -> Callable[[Record], dict[str, Any]]:
+        """What tells the values of these features for a record."""
+        index = {label: number for number, label in enumerate(plan["labels"])}
+        return lambda record: {"label": index[record.label]}
+
+    def preprocessing(self, geometry: ImageGeometry) -> dict[str, Any]:
+        """What whoever serves the model has to know of how images are prepared."""
+        return geometry.preprocessing()
 
     def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
         def content_of_all(records: list[Record]) -> list[int | None]:
@@ -112,19 +133,16 @@ class ImagePreparation(Preparation[Survey]):
 
     def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         geometry = _geometry(plan)
-        features = {"image": Feature("uint8", geometry.shape), "label": Feature("int32")}
+        features = {"image": Feature("uint8", geometry.shape), **self.target_features()}
         return {
             "task": self.settings.task,
             "source": shown_path(self.settings.source),
             "features": features,
             "labels": plan["labels"],
-            "preprocessing": geometry.preprocessing(),
+            "preprocessing": self.preprocessing(geometry),
             "slice_by": self.settings.slice_by,
             "rows_per_shard": self.settings.rows_per_shard(features),
         }
-
-    def tokenizer(self, folder: Path) -> None:
-        return None
 
     def write(
         self,
@@ -134,7 +152,7 @@ class ImagePreparation(Preparation[Survey]):
         writers: UnitWriters,
         assignments: SplitAssignments,
     ) -> Iterator[None]:
-        geometry, index = _geometry(plan), {label: number for number, label in enumerate(plan["labels"])}
+        geometry, target_of = _geometry(plan), self.target_of(plan)
 
         def load_all(group: Group[Record]) -> tuple[Group[Record], list[Loaded | Problem]]:
             return group, [_load(record, geometry, self.settings.split_seed) for record in group.items]
@@ -145,7 +163,7 @@ class ImagePreparation(Preparation[Survey]):
         # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
         with ThreadPoolExecutor(self._threads) as pool:
             for group, loaded in in_order(pool, load_all, units.groups(), ahead):
-                _write_group(group, loaded, index, writers.of(group.unit), assignments)
+                _write_group(group, loaded, target_of, writers.of(group.unit), assignments)
                 if group.ends:
                     writers.finish(group.unit)
                 progress.advance(len(loaded))
@@ -184,7 +202,7 @@ def _load(record: Record, geometry: ImageGeometry, seed: int) -> Loaded | Proble
 def _write_group(
     group: Group[Record],
     loaded: list[Loaded | Problem],
-    index: dict[str, int],
+    target_of: Callable[[Record], dict[str, Any]],
     writer: DatasetWriter,
     assignments: SplitAssignments,
 ) -> None:
@@ -197,7 +215,7 @@ def _write_group(
     asked = candidates(group, [(place, image.content, record.label) for place, record, image in good])
     for (_, record, image), assignment in zip(good, assignments.of(group.unit.shard, asked), strict=True):
         if not leave_out(assignment, record.source, writer):
-            row = {"image": image.pixels, "label": index[record.label]}
+            row = {"image": image.pixels, **target_of(record)}
             writer.add(assignment.split, record.source, row, slice_value=record.slice_value)
             if assignment.other_label:
                 writer.note_label_conflict(record.source, record.label, assignment.other_label)

@@ -1,23 +1,21 @@
-"""Labelled images: folders by class, tables, tar shards or a sample data set. Lists records, decodes nothing."""
+"""Labelled images: folders by class, tables, or tar shards. Lists records, decodes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.data.class_names import class_in
+from gpu_pipelines.data.class_names import class_of_row
 from gpu_pipelines.data.images.named_images import NamedImages
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import class_of
 from gpu_pipelines.data.sources.files import LARGEST_IMAGE, Source, SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
-from gpu_pipelines.data.sources.names import SAMPLE
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value
-from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.tasks import task_named
 
 
 @dataclass(frozen=True)
@@ -41,30 +39,19 @@ class Record:
     slice_value: str = ""
 
 
-def image_source(settings: PrepareSettings, scratch: Path) -> Source:
-    """Finds the files of a source.
-
-    Args:
-        settings: `source` and `source_format` are read.
-        scratch: a directory to be made; a sample data set is written there and read back like any other.
-
-    Raises:
-        UserError: the source does not exist or is empty.
-    """
-    if not settings.source.startswith(SAMPLE):
-        return find_source(settings)
-    scratch.mkdir(parents=True)
-    write_digits(scratch)
-    return find_source(replace(settings, source=str(scratch), source_format="images"))
-
-
-def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> Iterator[Record]:
+def image_records(
+    source: Source,
+    settings: PrepareSettings,
+    meter: Meter,
+    label_of: Callable[[dict[str, Any], PrepareSettings], str | Problem] = class_of_row,
+) -> Iterator[Record]:
     """The records of a source in order.
 
     Args:
         source: the files.
         settings: `source` is named in messages; the column names are read.
         meter: is told how much has been read.
+        label_of: what is learned of a row of a table, as text, or why it says nothing.
 
     Raises:
         UserError: a file cannot be read or lacks a column.
@@ -78,38 +65,24 @@ def image_records(source: Source, settings: PrepareSettings, meter: Meter) -> It
             yield Record(file.name, class_of(source, name), file.read)
             meter.finish_file()
         return
-    image, label = settings.image_column, settings.label_column
-    images = NamedImages.of(source, settings.image_root)
-    remedy = "Name the columns with -p image_column=… and -p label_column=…."
-    columns = list(dict.fromkeys(column for column in (image, label, settings.slice_by) if column))
-    for file, (where, row) in rows_of(source, columns, remedy, meter):
-        record = _table_record(file, where, row, settings, images)
+    images, task = NamedImages.of(source, settings.image_root), task_named(settings.task)
+    columns = list(task.columns(settings)[0])
+    for file, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
+        label = row if isinstance(row, Problem) else label_of(row, settings)
+        record = _table_record(file, where, row, label, settings, images)
         yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
 
 
-def write_digits(folder: Path) -> None:
-    """Writes the UCI handwritten digits (8 × 8 pixels, grey), which ship with scikit-learn, as PNG files by class.
-
-    Source: https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits (test set, 1,797 images).
-    """
-    import numpy as np
-    from PIL import Image
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-    for number, (image, label) in enumerate(zip(pixels, digits.target, strict=True)):
-        path = folder / str(label) / f"{number:04d}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(image).save(path)
-
-
 def _table_record(
-    file: SourceFile, where: str, row: dict[str, Any] | Problem, settings: PrepareSettings, images: NamedImages
+    file: SourceFile,
+    where: str,
+    row: dict[str, Any] | Problem,
+    label: str | Problem,
+    settings: PrepareSettings,
+    images: NamedImages,
 ) -> Record:
     if isinstance(row, Problem):
         return Record(where, "", _no_image, problem=row)
-    label = class_in(row.get(settings.label_column), settings)
     if isinstance(label, Problem):
         return Record(where, "", _no_image, problem=label)
     name, value = shown_path(label), row.get(settings.image_column)

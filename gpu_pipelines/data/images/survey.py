@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.data.images.sources import Record, image_records
+from gpu_pipelines.data.images.sources import Record
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter
@@ -110,13 +110,22 @@ class Survey:
         return whole
 
 
-def survey(source: Source, settings: PrepareSettings, check: Callable[[], None] = lambda: None) -> Survey:
+def survey(
+    records: Callable[[Source, Meter], Iterator[Record]],
+    source: Source,
+    settings: PrepareSettings,
+    check: Callable[[], None] = lambda: None,
+    *,
+    has_classes: bool,
+) -> Survey:
     """Reads a source once; of images in files of their own only some.
 
     Args:
+        records: reads files.
         source: the files.
         settings: the columns, and what is left open of `image_size` and `color_mode`.
         check: is called again and again; ends it by raising.
+        has_classes: whether the labels are names of classes, each of which is to be known.
 
     Raises:
         UserError: the source cannot be read.
@@ -125,14 +134,15 @@ def survey(source: Source, settings: PrepareSettings, check: Callable[[], None] 
     progress = Progress("looking through", meter)
     found = Survey()
     is_open = not settings.image_size or settings.color_mode == "auto"
-    for record in image_records(source, settings, meter):
+    for record in records(source, meter):
         check()
         progress.advance()
         found.rows += 1
         if record.problem:
             found.problems.setdefault(record.problem.reason, f"{record.source}: {record.problem.detail}")
             continue
-        found.labels.add(record.label)
+        if has_classes:
+            found.labels.add(record.label)
         if is_open and (why := found.examples.offer(record)):
             found.problems.setdefault(UNREADABLE, f"{record.source}: {why}")
     return found

@@ -10,8 +10,8 @@ from gpu_pipelines.data.sources.bigquery_query import read_query, require_select
 from gpu_pipelines.data.sources.bigquery_tables import described, table_errors
 from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.names import TABLE_SCHEME, is_query
-from gpu_pipelines.data.task_columns import columns_of_task
 from gpu_pipelines.data.units.parallel import cores
+from gpu_pipelines.tasks.tasks import task_named
 
 if TYPE_CHECKING:
     from google.cloud.bigquery import Table
@@ -31,7 +31,7 @@ def require_readable(settings: PrepareSettings) -> None:
     if is_query(settings.source):
         require_select(bigquery, settings.source, read_query(settings.source))
     else:
-        columns_of_task(settings, _names(described(bigquery, settings.source)))
+        task_named(settings.task).columns_of(settings, _names(described(bigquery, settings.source)))
 
 
 def find_table(settings: PrepareSettings) -> Source:
@@ -54,7 +54,7 @@ def find_table(settings: PrepareSettings) -> Source:
     else:
         table = described(bigquery, settings.source)
         shown = settings.source.removeprefix(TABLE_SCHEME)
-    columns = columns_of_task(settings, _names(table))
+    columns = task_named(settings.task).columns_of(settings, _names(table))
     streams = _streams(bigquery, table, columns, settings)
     return Source("bigquery", f"{TABLE_SCHEME}{shown}/", streams, columns=columns, given=settings.source)
 

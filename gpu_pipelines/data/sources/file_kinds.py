@@ -12,7 +12,7 @@ from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.files import Dialect, SourceFile, format_of, has_no_suffix
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, as_damaged, text_of
-from gpu_pipelines.data.task_columns import columns_looked_for
+from gpu_pipelines.tasks.tasks import task_named
 
 #: What files begin with. Source: https://parquet.apache.org/docs/file-format/, Arrow's "IPC File Format" and
 #: "Encapsulated message format".
@@ -45,7 +45,7 @@ def kinds_of(root: str, names: Sequence[str], settings: PrepareSettings, dialect
             group = re.sub("[0-9]+", "0", name)
             if group not in alike:
                 file = SourceFile(f"{root}{name}", shown_path(name), dialect=dialect)
-                alike[group] = format_by_content(file, columns_looked_for(settings))
+                alike[group] = format_by_content(file, task_named(settings.task).columns(settings))
             kinds[name] = alike[group]
     return kinds
 

@@ -10,15 +10,8 @@ from typing import BinaryIO
 
 from gpu_pipelines.artifacts.remote_files import NoSuchStorageError, is_remote, open_remote, read_remote
 from gpu_pipelines.data.sources.listing import shown_path
+from gpu_pipelines.tasks.formats import TABLES
 
-TABLES = ("csv", "jsonl", "parquet", "arrow")
-FORMATS = (*TABLES, "text", "tar", "images")
-#: What each task reads.
-FORMATS_OF_TASK = {
-    "image_classification": (*TABLES, "tar", "images"),
-    "text_classification": TABLES,
-    "causal_lm": (*TABLES, "text"),
-}
 #: Formats of text, which a delimiter or an encoding may be given for.
 WITH_ENCODING = ("csv", "jsonl", "text")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -114,7 +107,7 @@ class Source:
     """What is read: files in one format.
 
     Attributes:
-        format: one of `FORMATS`, or bigquery.
+        format: one of `TABLES`, text, tar, images or bigquery.
         root: what the place of each file begins with. Of images, each has its class below it.
         names: the rest of the place of each file; of a table in BigQuery, the streams of a read session.
         sizes: bytes of each file; empty where nobody asked.

@@ -10,8 +10,6 @@ from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
 from gpu_pipelines.data.sources.files import (
-    FORMATS_OF_TASK,
-    TABLES,
     WITH_ENCODING,
     Dialect,
     Source,
@@ -20,6 +18,8 @@ from gpu_pipelines.data.sources.files import (
 from gpu_pipelines.data.sources.listing import Listing, class_folders, list_source, shown_path
 from gpu_pipelines.data.sources.names import is_bigquery, is_hub_id
 from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.tasks import task_named
 
 #: Why a file of a folder is not read.
 BESIDE_CLASSES = "beside the class folders"
@@ -65,7 +65,7 @@ def _kinds(settings: PrepareSettings, listing: Listing, names: Iterable[str]) ->
 
 def _folder(settings: PrepareSettings, listing: Listing) -> Source:
     files, wanted = listing.files, settings.source_format
-    read = FORMATS_OF_TASK[settings.task]
+    read = task_named(settings.task).formats
     if wanted == "auto" and "images" in read and _has_sub_folders(listing):
         wanted = "images"
     kinds = {} if wanted == "images" else _kinds(settings, listing, files)
@@ -132,9 +132,9 @@ def _of_one_format(
                 "Give a pattern for one of them (such as folder/*.jsonl), or source_format.",
             )
         wanted = next(iter(found))
-    read = FORMATS_OF_TASK[settings.task]
+    read = task_named(settings.task).formats
     if wanted not in read or (wanted == "images" and listing.kind == "file"):
-        if settings.task == "image_classification":
+        if "images" in read:
             raise UserError(
                 f"The source {settings.source} is neither a folder nor a table ({', '.join(read)}).",
                 _remedy(settings.task),
@@ -171,8 +171,9 @@ def _source(
 
 
 def _remedy(task: str) -> str:
-    more = {"causal_lm": ", text", "image_classification": ", tar shards"}.get(task, "")
-    classes = ", or a folder with one sub-folder of images per class" if task == "image_classification" else ""
+    read = task_named(task).formats
+    more = (", text" if "text" in read else "") + (", tar shards" if "tar" in read else "")
+    classes = ", or a folder with one sub-folder of images per class" if "images" in read else ""
     return (
         f"Give files (JSONL, CSV, TSV, Parquet, Arrow{more}){classes}: a path, a pattern or gs://…; or a sample. "
         "source_format says what a suffix does not."

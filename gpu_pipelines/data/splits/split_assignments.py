@@ -147,7 +147,8 @@ class Judged:
             raise UserError(
                 f"The source {self._source} has changed while it was read.", "Run the same again when it is at rest."
             )
-        other = self._names[self._conflicts[position]] if position in self._conflicts else ""
+        # Without classes two labels of the same content, such as two measurements, are no conflict.
+        other = self._names.get(self._conflicts.get(position, -1), "")
         if code < len(SPLITS):
             return SplitAssignment(SPLITS[code], other_label=other)
         if code == NEAR_DUPLICATE:

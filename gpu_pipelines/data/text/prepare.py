@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,15 @@ from gpu_pipelines.data.source_check import require_usable_source
 from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.samples import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.near_duplicates import Signer
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.splits.split_assignments import SplitAssignment, SplitAssignments
-from gpu_pipelines.data.text.packing import PackedRows, Packer, packed_features, packed_rows
-from gpu_pipelines.data.text.sources import Text, TextRecord, text_columns, text_records, text_source
+from gpu_pipelines.data.text.packing import PackedRows, Packer, packed_rows
+from gpu_pipelines.data.text.sources import Text, TextRecord
 from gpu_pipelines.data.text.survey import Survey, survey
-from gpu_pipelines.data.text.work import ClassifiedWork, PackedWork, RowForm, TextRows, UsableText
+from gpu_pipelines.data.text.work import RowForm, SingleTexts, TextRows, UsableText
 from gpu_pipelines.data.units.parallel import batches, in_processes
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
@@ -31,31 +34,64 @@ from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
 from gpu_pipelines.data.usable import require_labels, require_labels_of_test, require_rows
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_encoding import TextEncoder, texts_of
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
-CHOSEN_LENGTH = {"text_classification": 128, "causal_lm": 512}
 TOKENIZER = "tokenizer"
+# Records that are looked at for chats where nothing else is to be found out.
+FIRST_RECORDS = 1000
 # A batch is what a process gets at once: so many records, or characters of them.
 RECORDS_AT_ONCE = 2000
 CHARACTERS_AT_ONCE = 1 << 20
 
 
 class TextPreparation(Preparation[Survey]):
-    """Texts of a classifier or of a language model.
+    """Rows of tokens; what else is in them, and how they are made, is the task's.
 
-    Args:
-        settings: what to read and how; already checked.
-        scratch: an empty directory.
-
-    Raises:
-        UserError: the source does not exist or has no texts.
+    Attributes:
+        reads_all: whether all records are looked through before the first row is made, as for a tokenizer that is
+            trained here, or classes.
+        chosen_length: tokens of a row where `sequence_length` is left open.
+        ends: whether a tokenizer that is trained here ends each text with the end token.
+        packs: whether a row may hold several records.
+        work: makes rows of a batch of texts, in a process of its own; as `SingleTexts`.
     """
 
-    def __init__(self, settings: PrepareSettings, scratch: Path) -> None:
+    reads_all = False
+    chosen_length = 128
+    ends = True
+    packs = False
+    work: type[Any] = SingleTexts
+
+    @abstractmethod
+    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+        """The records of some files, the unusable ones too."""
+
+    @abstractmethod
+    def features(self, length: int) -> dict[str, Feature]:
+        """The features of a row of so many tokens."""
+
+    def preprocessing(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """What whoever serves the model has to know of how texts become rows."""
+        return {"sequence_length": plan["length"], "packing": self.settings.packing and self.packs}
+
+    def names_in(self, record: TextRecord) -> Iterable[str]:
+        """The names in a record that are all to be known before the first row is made, such as that of its class."""
+        return (record.label,) if self._has_classes else ()
+
+    def target_of(self, plan: Mapping[str, Any]) -> Callable[[TextRecord], Any]:
+        """What tells what is learned of a record."""
+        return lambda record: 0
+
+    def columns_of(self, source: Source) -> tuple[str, ...]:
+        """The columns that are read, where the first file tells them."""
+        return ()
+
+    def __init__(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> None:
         self.settings = settings
-        self._classifies = settings.task == "text_classification"
-        self.source = self._found(settings, scratch / "source")
+        self._has_classes = task_named(settings.task).has_classes
+        self.source = self._found(settings, scratch / "source", source)
         self.test_source = self._found(settings.of_test_source(), scratch / "test") if settings.test_source else None
         if self.test_source and self.test_source.columns != self.source.columns:
             raise UserError(
@@ -64,24 +100,31 @@ class TextPreparation(Preparation[Survey]):
                 "Give both in the same form.",
             )
 
-    def _found(self, settings: PrepareSettings, scratch: Path) -> Source:
-        found = text_source(settings, scratch)
+    def _found(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> Source:
+        found = source or open_source(settings, scratch)
         require_usable_source(found, settings)
-        # Told by the first file, and the same for all.
-        return found if self._classifies else replace(found, columns=text_columns(found, settings))
+        return replace(found, columns=columns) if (columns := self.columns_of(found)) else found
 
     def survey(self, share: Source, replicas: Replicas) -> Survey:
-        if self._classifies or self.settings.tokenizer == "train":
-            return survey(share, self.settings, share.columns, replicas.check)
+        if self._reads_all(self.settings):
+            return self._looked_through(share, self.settings, replicas)
         # Only the beginning of the source matters, whoever has it.
-        return (
-            survey(self.source, self.settings, self.source.columns, replicas.check) if replicas.is_rank_0 else Survey()
-        )
+        return self._looked_through(self.source, self.settings, replicas) if replicas.is_rank_0 else Survey()
 
     def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
         # No tokenizer is trained on its texts.
-        settings = replace(self.settings.of_test_source(), tokenizer="none is trained")
-        return survey(share, settings, share.columns, replicas.check)
+        return self._looked_through(share, replace(self.settings, tokenizer="none is trained"), replicas)
+
+    def _reads_all(self, settings: PrepareSettings) -> bool:
+        return self.reads_all or self._has_classes or settings.tokenizer == "train"
+
+    def _looked_through(self, source: Source, settings: PrepareSettings, replicas: Replicas) -> Survey:
+        meter = Meter(source)
+        records = self.records(source, meter)
+        if not self._reads_all(settings):
+            records = islice(records, FIRST_RECORDS)
+        progress = Progress("looking through", meter)
+        return survey(records, settings, progress, self.names_in, replicas.check)
 
     def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
         return found.save(folder)
@@ -93,18 +136,15 @@ class TextPreparation(Preparation[Survey]):
         settings = self.settings
         if not found.rows:
             raise UserError(f"The source {settings.source} holds no texts.")
-        labels = require_labels(found.labels, settings, found.problems) if self._classifies else []
-        if of_test and self._classifies:
+        labels = require_labels(found.labels, settings, found.problems) if self._has_classes else []
+        if of_test and self._has_classes:
             require_labels_of_test(of_test.labels, labels, settings)
-        length = settings.sequence_length or CHOSEN_LENGTH[settings.task]
-        encoder = _encoder(settings, found)
+        length = settings.sequence_length or self.chosen_length
+        encoder = _encoder(settings, found, self.ends)
         if (found.has_chats or (of_test and of_test.has_chats)) and encoder.add_plain_chat_template():
             print("the tokenizer has no chat template; a plain one is saved with it", flush=True)
         encoder.save(folder / TOKENIZER, length)
         return {"labels": labels, "length": length}
-
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
-        return text_records(source, self.settings, meter, source.columns)
 
     def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
         meter = Meter(shard.source)
@@ -138,17 +178,14 @@ class TextPreparation(Preparation[Survey]):
 
     def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         length = plan["length"]
-        features = _classified_features(length) if self._classifies else packed_features(length)
+        features = self.features(length)
         return {
             "task": self.settings.task,
             "source": shown_path(self.settings.source),
             "features": features,
             "labels": plan["labels"],
-            "preprocessing": {
-                "sequence_length": length,
-                "packing": self.settings.packing and not self._classifies,
-            },
-            "packed": not self._classifies,
+            "preprocessing": self.preprocessing(plan),
+            "packed": self.packs,
             "slice_by": self.settings.slice_by,
             "rows_per_shard": self.settings.rows_per_shard(features),
         }
@@ -166,10 +203,9 @@ class TextPreparation(Preparation[Survey]):
     ) -> Iterator[None]:
         tokenizer = folder / TOKENIZER
         form = RowForm(plan["length"], TextTokenizer.read(tokenizer).padding, several=self.settings.packing)
-        sorter = _Sorter(plan["labels"], self.settings.split_seed, assignments)
+        sorter = _Sorter(self.target_of(plan), self.settings.split_seed, assignments)
         progress = Progress("preparing", units.meter)
-        work = ClassifiedWork if self._classifies else PackedWork
-        done = in_processes(work, (tokenizer, form), sorter.texts(units.groups()))
+        done = in_processes(self.work, (tokenizer, form), sorter.texts(units.groups()))
         rows, cut = _UnitRows(form), 0
         for made in done:
             sorted_group = sorter.waiting.popleft()
@@ -181,7 +217,7 @@ class TextPreparation(Preparation[Survey]):
             print(f"{cut:,} texts fill sequence_length={form.length}; what goes beyond is cut off", flush=True)
 
 
-def _encoder(settings: PrepareSettings, found: Survey) -> TextEncoder:
+def _encoder(settings: PrepareSettings, found: Survey, ends: bool) -> TextEncoder:
     if settings.tokenizer != "train":
         place = settings.tokenizer
         return TextEncoder.load(str(fetched_folder(place)) if is_remote(place) else place)
@@ -190,11 +226,7 @@ def _encoder(settings: PrepareSettings, found: Survey) -> TextEncoder:
         require_rows(found.problems, settings)
         raise UserError(f"No row of {settings.source} is left for training a tokenizer.", "Add rows.")
     print(f"training a tokenizer on {len(texts):,} {'' if found.training.is_all else 'of the '}texts", flush=True)
-    return TextEncoder.train(texts, settings.vocabulary_size, ends=settings.task == "text_classification")
-
-
-def _classified_features(length: int) -> dict[str, Feature]:
-    return {"input_ids": Feature("int32", (length,)), "length": Feature("int32"), "label": Feature("int32")}
+    return TextEncoder.train(texts, settings.vocabulary_size, ends=ends)
 
 
 def _size(text: Text) -> int:
@@ -217,7 +249,7 @@ class _Sorter:
     """Sorts out what is not used of groups of records; the rest is given on.
 
     Args:
-        labels: class names.
+        target: tells what is learned of a record.
         seed: of the split.
         assignments: on the usable records.
 
@@ -225,8 +257,8 @@ class _Sorter:
         waiting: the groups whose texts have been given on and not come back yet.
     """
 
-    def __init__(self, labels: list[str], seed: int, assignments: SplitAssignments) -> None:
-        self._index = {label: number for number, label in enumerate(labels)}
+    def __init__(self, target: Callable[[TextRecord], Any], seed: int, assignments: SplitAssignments) -> None:
+        self._target = target
         self._seed = seed
         self._assignments = assignments
         self.waiting: deque[_Sorted] = deque()
@@ -255,8 +287,8 @@ class _Sorter:
                 continue
             if assignment.other_label:
                 sorted_group.conflicts.append((record.source, record.label, assignment.other_label))
-            label = self._index.get(record.label, 0)
-            texts.append(UsableText(assignment.split, record.source, record.text, label, record.slice_value))
+            target = self._target(record)
+            texts.append(UsableText(assignment.split, record.source, record.text, target, record.slice_value))
         return texts
 
 

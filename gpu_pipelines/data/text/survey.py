@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
-from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.splits.content_split import content_number, split_at
-from gpu_pipelines.data.text.sources import TextRecord, text_records
+from gpu_pipelines.data.text.sources import TextRecord
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.tasks.text_encoding import texts_of
 
 # Characters of text that a tokenizer is trained on at most.
 MOST_TRAINED_ON = 64 << 20
-# Records that are looked at for chats where nothing else is to be found out.
-_FIRST_RECORDS = 1000
 _TEXTS = "texts.jsonl"
 
 
@@ -115,26 +110,26 @@ class Survey:
 
 
 def survey(
-    source: Source, settings: PrepareSettings, columns: tuple[str, ...], check: Callable[[], None] = lambda: None
+    records: Iterable[TextRecord],
+    settings: PrepareSettings,
+    progress: Progress,
+    names_in: Callable[[TextRecord], Iterable[str]],
+    check: Callable[[], None] = lambda: None,
 ) -> Survey:
-    """Reads a source once, or only its beginning where that is enough.
+    """Looks through records once.
 
     Args:
-        source: the files.
-        settings: `task`, `tokenizer`, the columns and the split are read.
-        columns: of a language model, those with the text.
+        records: of a source, or of its beginning where that is enough.
+        settings: `tokenizer` and the split are read.
+        progress: is told of each record.
+        names_in: the names of a record that are to be known, such as that of its class.
         check: is called again and again; ends it by raising.
 
     Raises:
         UserError: the source cannot be read.
     """
-    meter = Meter(source)
     found = Survey()
-    progress = Progress("looking through", meter)
-    records: Iterable[TextRecord] = text_records(source, settings, meter, columns)
     trains = settings.tokenizer == "train"
-    if not trains and settings.task == "causal_lm":
-        records = islice(records, _FIRST_RECORDS)
     for record in records:
         check()
         progress.advance()
@@ -142,7 +137,7 @@ def survey(
         if record.problem:
             found.problems.setdefault(record.problem.reason, f"{record.source}: {record.problem.detail}")
             continue
-        found.labels.add(record.label)
+        found.labels.update(names_in(record))
         found.has_chats = found.has_chats or isinstance(record.text, list)
         if trains:
             number = content_number(record.content, settings.split_seed)

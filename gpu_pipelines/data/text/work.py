@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.data.sources.row_streams import Problem
-from gpu_pipelines.data.text.packing import PackedRow, PackedRows, Packer, Piece, packed_rows
+from gpu_pipelines.data.text.packing import PackedRows, Piece
 from gpu_pipelines.data.text.sources import Text
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
-from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Encoded
 
 
 class UsableText(NamedTuple):
-    """A record that goes into the dataset: its split, where it came from, its text, index of its class, and slice."""
+    """A record that goes into the dataset: its split, origin, text, what is learned of it, and slice."""
 
     split: str
     source: str
     text: Text
-    label: int = 0
+    target: Any = 0
     slice_value: str = ""
 
 
@@ -61,8 +60,8 @@ class RowForm:
     several: bool
 
 
-class ClassifiedWork:
-    """Texts with a class, one to a row.
+class SingleTexts:
+    """Texts one to a row, each with what is to be learned of it; by itself, with the index of its class.
 
     Args:
         tokenizer: directory of the tokenizer.
@@ -87,58 +86,13 @@ class ClassifiedWork:
             columns = {
                 "input_ids": tokens,
                 "length": np.array([len(encoded[number]) for number in chosen], dtype=np.int32),
-                "label": np.array([batch[number].label for number in chosen], dtype=np.int32),
+                **self.targets([batch[number].target for number in chosen]),
             }
             slices = [batch[number].slice_value for number in chosen]
             made.rows[split] = PackedRows([batch[n].source for n in chosen], columns, [1] * len(chosen), slices)
         return made
 
-
-class PackedWork:
-    """Texts of a language model, packed.
-
-    Args:
-        tokenizer: directory of the tokenizer.
-        form: of the rows.
-    """
-
-    def __init__(self, tokenizer: Path, form: RowForm) -> None:
-        self._encoder = BatchEncoder(tokenizer)
-        self._form = form
-
-    def __call__(self, batch: Sequence[UsableText]) -> TextRows:
-        form = self._form
-        made = TextRows(read=len(batch))
-        packers = {split: Packer(form.length, form.several) for split in SPLITS}
-        full: dict[str, list[PackedRow]] = {split: [] for split in SPLITS}
-        for record, encoded in zip(batch, self._encoded(batch), strict=True):
-            if isinstance(encoded, Problem):
-                made.rejected.append((record.source, encoded))
-            elif not isinstance(record.text, str) and len(encoded.tokens) > form.length:
-                # Cut, an answer would lose its prompt or its end, and the model would learn to ramble.
-                problem = Problem("longer than sequence_length", f"{len(encoded.tokens):,} tokens")
-                made.rejected.append((record.source, problem))
-            elif not encoded.targets[1:].any():
-                problem = Problem("nothing to predict", f"{len(encoded.tokens)} tokens")
-                made.rejected.append((record.source, problem))
-            else:
-                full[record.split] += packers[record.split].add(encoded.tokens, encoded.targets, record.source)
-        for split, packer in packers.items():
-            if full[split]:
-                made.rows[split] = packed_rows(full[split], form.length, form.padding)
-            made.rest[split] = [piece for row in packer.rest() for piece in row.pieces]
-        return made
-
-    def _encoded(self, batch: Sequence[UsableText]) -> list[Encoded | Problem]:
-        documents = iter(self._encoder.documents([r.text for r in batch if isinstance(r.text, str)]))
-        pairs = iter(self._encoder.completions([r.text for r in batch if isinstance(r.text, tuple)]))
-        found: list[Encoded | Problem] = []
-        for record in batch:
-            if isinstance(record.text, list):
-                try:
-                    found.append(self._encoder.chat(record.text))
-                except CannotEncodeError as error:
-                    found.append(Problem("chat cannot be rendered", str(error)))
-            else:
-                found.append(next(documents if isinstance(record.text, str) else pairs))
-        return found
+    @staticmethod
+    def targets(targets: Sequence[Any]) -> dict[str, np.ndarray]:
+        """The features of some rows besides their tokens, from what the preparation gave as `target`."""
+        return {"label": np.array(targets, dtype=np.int32)}

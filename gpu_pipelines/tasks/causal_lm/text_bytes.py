@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Split
-from gpu_pipelines.evaluation.documents import all_documents
+from gpu_pipelines.tasks.causal_lm.documents import all_documents
 
 
 def scored_bytes(split: Split, tokenizer_directory: Path, apart: bool) -> np.ndarray:

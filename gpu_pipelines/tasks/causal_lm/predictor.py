@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from gpu_pipelines.serving.batching import Unfinished
+from gpu_pipelines.serving.predictor import Predictor, tensor
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import WrongRequest, require_keys, text_of, whole_parameter
 from gpu_pipelines.serving.settings import ServerSettings
-from gpu_pipelines.serving.writing import Text, writer_of
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
-from gpu_pipelines.tasks.causal_lm import CausalLanguageModel
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.causal_lm.writing import Text, writer_of
 
 
 class _Row(NamedTuple):
@@ -25,7 +26,7 @@ class _Row(NamedTuple):
     max_new_tokens: int
 
 
-class LanguageModel:
+class LanguageModel(Predictor):
     """A causal language model; see `Predictor`.
 
     Args:
@@ -34,9 +35,14 @@ class LanguageModel:
         device: where the model goes.
     """
 
-    task = "causal_lm"
     field = "prompt"
-    labels: list[str] = []  # noqa: RUF012 (read only)
+    parameters = {"max_new_tokens": {"type": "integer", "minimum": 0}}  # noqa: RUF012 (read only)
+    answer = {  # noqa: RUF012 (read only)
+        "type": "object",
+        "properties": {"loss": {"type": ["number", "null"]}, "tokens": {"type": "number"}},
+        "required": ["loss", "tokens"],
+    }
+    outputs = (("loss", "FP64", [-1]), ("tokens", "INT64", [-1]), ("text", "BYTES", [-1]))
     example = {"prompt": "a prompt"}  # noqa: RUF012 (read only)
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
@@ -86,6 +92,14 @@ class LanguageModel:
         with torch.inference_mode():
             sums = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
             return [self._prediction(row, found) for row, found in zip(rows, sums, strict=True)]
+
+    def tensors(self, predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """`loss`, `tokens` and, where it was continued, `text`."""
+        return [
+            tensor(name, datatype, [len(predictions)], [each[name] for each in predictions])
+            for name, datatype, _ in self.outputs
+            if name in predictions[0]
+        ]
 
     def advance(self, texts: Sequence[_Continuation], others_wait: Callable[[], bool]) -> None:
         """Writes on for a while; see `writing.Writer`."""

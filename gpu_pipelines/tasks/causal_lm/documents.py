@@ -17,7 +17,7 @@ _LOOKED_AT = 256
 
 def holds_completions(dataset: Dataset) -> bool:
     """Whether rows are prompts and completions: tokens that are not scored stand before tokens that are."""
-    if dataset.manifest.task != "causal_lm" or not set(dataset.manifest.features) >= _FEATURES:
+    if not set(dataset.manifest.features) >= _FEATURES:
         return False
     split = dataset.split("test")
     for columns in split.columns(0, min(_LOOKED_AT, len(split))):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from gpu_pipelines.serving.batching import Advance
-from gpu_pipelines.serving.classes import checked_top_k, class_prediction
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import text_of
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
-from gpu_pipelines.tasks.text_classification import TextClassification
+from gpu_pipelines.tasks.classification.predictions import ClassPredictor
+from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 
 
 class _Row(NamedTuple):
@@ -24,7 +23,7 @@ class _Row(NamedTuple):
     top_k: int
 
 
-class TextClassifier:
+class TextClassifier(ClassPredictor):
     """A classifier of texts; see `Predictor`.
 
     Args:
@@ -33,10 +32,7 @@ class TextClassifier:
         device: where the model goes.
     """
 
-    task = "text_classification"
     field = "text"
-    advance: Advance | None = None
-    writes_at_once = 1
     example = {"text": "a text"}  # noqa: RUF012 (read only)
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
@@ -49,9 +45,6 @@ class TextClassifier:
         self._encoding = threading.Lock()
         self._max_characters = settings.max_characters
 
-    def checked(self, parameters: Mapping[str, Any]) -> int:
-        return checked_top_k(parameters, len(self._recipe.labels))
-
     def read(self, instance: Any, parameters: int) -> Pending:
         text = text_of(instance, "text", self._max_characters)
         return Pending(len(text) * PIXELS_OF_A_CHARACTER, lambda: self._encoded(text, parameters))
@@ -60,15 +53,10 @@ class TextClassifier:
         with self._encoding:
             return _Row(self._encoder.classified([text], self._recipe.sequence_length)[0], parameters)
 
-    def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
+    def columns(self, rows: Sequence[_Row]) -> dict[str, np.ndarray]:
+        """The rows of requests as those of a dataset."""
         lengths = np.array([len(row.tokens) for row in rows], dtype=np.int32)
         tokens = np.full((len(rows), self._recipe.sequence_length), self._recipe.tokenizer.padding, dtype=np.int32)
         for place, row in enumerate(rows):
             tokens[place, : len(row.tokens)] = row.tokens
-        columns = {"input_ids": tokens, "length": lengths, "label": np.zeros(len(rows), dtype=np.int32)}
-        with torch.inference_mode():
-            probabilities = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
-        return [
-            class_prediction(found, self._recipe.labels, row.top_k)
-            for found, row in zip(probabilities, rows, strict=True)
-        ]
+        return {"input_ids": tokens, "length": lengths, "label": np.zeros(len(rows), dtype=np.int32)}

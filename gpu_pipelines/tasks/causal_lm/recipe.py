@@ -18,9 +18,9 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks import pretrained
+from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
 from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.tasks.tasks import TASKS
-from gpu_pipelines.tasks.text_rows import require_dataset_of, require_text_fits, trimmed_length
+from gpu_pipelines.tasks.text_rows import require_dataset_of, require_taken_over, require_text_fits, trimmed_length
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class CausalLanguageModel(Recipe):
         Raises:
             UserError: the name is unknown, or the model does not take these tokens or looks across documents.
         """
-        known = TASKS["causal_lm"].models
+        known = CausalLanguageModelTask.models
         # Padding is often the token that ends a text; named as padding, its embedding would never be trained.
         shared = {**self.tokenizer.config(), "pad_token_id": None}
         if name in known:
@@ -94,6 +94,10 @@ class CausalLanguageModel(Recipe):
         model = pretrained.load_exported(AutoModelForCausalLM, directory)
         _config_of(model).use_cache = False
         return model
+
+    def taking_over(self, directory: Path, model: nn.Module) -> tuple[CausalLanguageModel, nn.Module]:
+        require_taken_over(directory, model, self.tokenizer, self.sequence_length)
+        return self, model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as `input_ids`, `position_ids` and `targets`.

@@ -6,7 +6,7 @@ import base64
 import binascii
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +15,11 @@ import torch
 from PIL import Image
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.serving.batching import Advance
-from gpu_pipelines.serving.classes import checked_top_k, class_prediction
 from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.request_body import WrongRequest, field_of
 from gpu_pipelines.serving.settings import ServerSettings
-from gpu_pipelines.tasks.image_classification import ImageClassification
+from gpu_pipelines.tasks.classification.predictions import ClassPredictor
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode, open_image
 
 _EXAMPLE = '{"b64": "…"} with a PNG, JPEG or other image, in base64'
@@ -31,7 +30,7 @@ class _Row(NamedTuple):
     top_k: int
 
 
-class ImageClassifier:
+class ImageClassifier(ClassPredictor):
     """A classifier of images; see `Predictor`.
 
     Args:
@@ -43,10 +42,7 @@ class ImageClassifier:
         UserError: it wants its images prepared in another way than this project's.
     """
 
-    task = "image_classification"
     field = "b64"
-    advance: Advance | None = None
-    writes_at_once = 1
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
         self.device = device
@@ -58,9 +54,6 @@ class ImageClassifier:
         picture = io.BytesIO()
         Image.new(self._geometry.mode, (self._geometry.size,) * 2).save(picture, "PNG")
         self.example = {"b64": base64.b64encode(picture.getvalue()).decode()}
-
-    def checked(self, parameters: Mapping[str, Any]) -> int:
-        return checked_top_k(parameters, len(self._recipe.labels))
 
     def read(self, instance: Any, parameters: int) -> Pending:
         text = field_of(instance, "b64", _EXAMPLE)
@@ -83,15 +76,10 @@ class ImageClassifier:
         except UnreadableImageError as error:
             raise _unreadable(error) from None
 
-    def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
+    def columns(self, rows: Sequence[_Row]) -> dict[str, np.ndarray]:
+        """The rows of requests as those of a dataset."""
         pixels = np.stack([row.pixels for row in rows])
-        columns = {"image": pixels, "label": np.zeros(len(rows), dtype=np.int32)}
-        with torch.inference_mode():
-            probabilities = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
-        return [
-            class_prediction(found, self._recipe.labels, row.top_k)
-            for found, row in zip(probabilities, rows, strict=True)
-        ]
+        return {"image": pixels, "label": np.zeros(len(rows), dtype=np.int32)}
 
 
 def _unreadable(error: UnreadableImageError) -> WrongRequest:

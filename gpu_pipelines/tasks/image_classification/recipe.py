@@ -13,8 +13,9 @@ from torch import nn
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks import pretrained
 from gpu_pipelines.tasks.image_architectures import image_classifier
+from gpu_pipelines.tasks.image_classification.foreign import normalised, shape_of_images
+from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
 from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.tasks.tasks import TASKS
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
@@ -63,7 +64,7 @@ class ImageClassification(Recipe):
         Raises:
             UserError: the name is unknown, or the model cannot take these images.
         """
-        if name in TASKS["image_classification"].models:
+        if name in ImageClassificationTask.models:
             shared = {"num_channels": self.image_shape[0], **pretrained.label_config(self.labels)}
             return image_classifier(name, shared, self.image_shape[1])
         from transformers import AutoModelForImageClassification
@@ -72,9 +73,12 @@ class ImageClassification(Recipe):
             channels, size = self.image_shape[:2]
             shared = {"num_channels": channels, "image_size": size, **pretrained.label_config(self.labels)}
             return pretrained.from_configuration(AutoModelForImageClassification, name, **shared)
-        known = TASKS["image_classification"].models
         model = pretrained.from_pretrained(
-            AutoModelForImageClassification, name, known, _is_head, **pretrained.label_config(self.labels)
+            AutoModelForImageClassification,
+            name,
+            ImageClassificationTask.models,
+            _is_head,
+            **pretrained.label_config(self.labels),
         )
         self._require_images_fit(name, model.config)
         return model
@@ -110,6 +114,10 @@ class ImageClassification(Recipe):
         model.save_pretrained(directory)  # type: ignore[operator]
         text = json.dumps(self.preprocessing, indent=2) + "\n"
         (directory / "preprocessor_config.json").write_text(text, encoding="utf-8")
+
+    def taking_over(self, directory: Path, model: nn.Module) -> tuple[ImageClassification, nn.Module]:
+        shape = shape_of_images(directory, model.config, self.image_shape)
+        return ImageClassification(self.labels, self.preprocessing, shape), normalised(directory, model)
 
     def _require_images_fit(self, name: str, config: Any) -> None:
         for what, wanted, has in (

@@ -12,8 +12,8 @@ from torch import nn
 
 from gpu_pipelines.tasks import pretrained
 from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.tasks.tasks import TASKS
-from gpu_pipelines.tasks.text_rows import require_dataset_of, require_text_fits, trimmed_length
+from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
+from gpu_pipelines.tasks.text_rows import require_dataset_of, require_taken_over, require_text_fits, trimmed_length
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class TextClassification(Recipe):
         Raises:
             UserError: the name is unknown, or the model does not take these tokens.
         """
-        known = TASKS["text_classification"].models
+        known = TextClassificationTask.models
         shared = {**self.tokenizer.config(), **pretrained.label_config(self.labels)}
         if name in known:
             from gpu_pipelines.tasks.text_architectures import classifier
@@ -83,6 +83,10 @@ class TextClassification(Recipe):
         from transformers import AutoModelForSequenceClassification
 
         return pretrained.load_exported(AutoModelForSequenceClassification, directory)
+
+    def taking_over(self, directory: Path, model: nn.Module) -> tuple[TextClassification, nn.Module]:
+        require_taken_over(directory, model, self.tokenizer, self.sequence_length)
+        return self, model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as `input_ids`, `attention_mask` and `labels`, as long as the longest of these rows."""

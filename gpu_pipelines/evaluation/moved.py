@@ -1,0 +1,84 @@
+"""Whether a score of the champion is worse than it was, by more than chance and by more than what counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.evaluation.two_samples import one_sided, share, widened
+from gpu_pipelines.numbers import shown_beside
+
+#: How often each of the tests may say by chance alone that something has moved: one run in a thousand.
+LEVEL = 0.001
+#: What is less than this does not count, however many rows show it; that of any metric is a share of it.
+LEAST_FALL, LEAST_FALL_OF_A_CLASS, LEAST_CHANGE = 0.01, 0.05, 0.02
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class ShiftCheck:
+    """One thing that was looked at.
+
+    Attributes:
+        what: what was compared.
+        moved: it is another than it was, by more than chance and by more than what counts.
+        why: both values, in words.
+        before, now: the values; None where there are none.
+        low: the least that it has fallen (of a loss, risen), at the confidence of the test; None where not known.
+        p_value: of the shares of classes.
+    """
+
+    what: str
+    moved: bool
+    why: str
+    before: float | None = None
+    now: float | None = None
+    low: float | None = None
+    p_value: float | None = None
+
+
+def fallen(what: str, before: tuple[int, int], now: tuple[int, int], level: float, least: float) -> ShiftCheck:
+    """A share of rows, each given as rows that are right and all rows."""
+    z = one_sided(level)
+    first, second = share(*before, z), share(*now, z)
+    low, fall = first.less(second)[0], first.value - second.value
+    values = [shown_beside(first.value, second.value), shown_beside(second.value, first.value)]
+    if first.value == second.value:
+        values = [f"{first.value:.4f}"] * 2
+    moved = low > 0 and fall >= least
+    why = f"{what} was {values[0]} on {before[1]:,} rows and is {values[1]} on {now[1]:,}"
+    if moved:
+        why += f", a fall of at least {low:.4f} at {100 * (1 - level):.6g}% confidence"
+    return ShiftCheck(what, moved, why, first.value, second.value, low)
+
+
+def worsened(
+    metric: str, recorded: Mapping[str, Any], measured: Mapping[str, Any], more_is_better: bool, unit: str = ""
+) -> ShiftCheck | None:
+    """A metric whose interval was recorded; one that is not a number any more is worse. None if it never was one.
+
+    Args:
+        metric: its name.
+        recorded: value, low and high, when the model was registered.
+        measured: the same on the rows of now.
+        more_is_better: its direction.
+        unit: what stands behind a value, for people.
+    """
+    z = one_sided(LEVEL)
+    before, now = widened(dict(recorded), z), widened(dict(measured), z)
+    if before is None:
+        return None
+    what = f"its {metric}"
+    if now is None:
+        why = f"{what} was {before.value:.4f} and is not a finite number"
+        return ShiftCheck(what, True, why, before.value, measured["value"])
+    larger, smaller = (before, now) if more_is_better else (now, before)
+    low, change = larger.less(smaller)[0], larger.value - smaller.value
+    moved = low > 0 and change >= LEAST_CHANGE * abs(before.value) and math.isfinite(change)
+    why = f"{what} was {before.value:.4f} and is {now.value:.4f}{unit}"
+    if moved:
+        way = "a fall" if more_is_better else "a rise"
+        why += f", {way} of at least {low:.4f} at {100 * (1 - LEVEL):.6g}% confidence"
+    return ShiftCheck(what, moved, why, before.value, now.value, low)

@@ -1,0 +1,80 @@
+"""What predicts: the port between the server and a task's model."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu_pipelines.serving.batching import Advance
+from gpu_pipelines.serving.preparation import Pending
+from gpu_pipelines.serving.request_body import require_keys
+from gpu_pipelines.serving.settings import ServerSettings
+
+#: A tensor of the Open Inference Protocol: its name, its type, and the shape that it has, -1 for sizes that vary.
+Output = tuple[str, str, list[int]]
+
+
+class Predictor(ABC):
+    """A model that is loaded.
+
+    Args:
+        directory: the exported model, in Hugging Face layout.
+        settings: limits of what it takes.
+        device: where the model goes.
+
+    Attributes:
+        task: what it is for, for people; whoever loads it says so.
+        device: where it is.
+        field: the one field of an instance.
+        value: the schema of its value, in the terms of JSON Schema; in the Open Inference Protocol it is a text.
+        example: an instance that it can predict.
+        labels: the classes; empty where there are none.
+        parameters: the schema of each parameter of a request, in the terms of JSON Schema.
+        answer: the schema of a prediction.
+        outputs: the tensors of predictions in the Open Inference Protocol.
+        advance: goes on with what `predict` left unfinished; None for a model that finishes everything at once.
+        writes_at_once: rows that `advance` takes at once.
+    """
+
+    task: str = ""
+    device: torch.device
+    field: str
+    value: Mapping[str, Any] = {"type": "string"}
+    example: Mapping[str, Any]
+    labels: Sequence[str] = ()
+    parameters: Mapping[str, Any] = {}
+    answer: Mapping[str, Any] = {"type": "object"}
+    outputs: Sequence[Output] = (("prediction", "BYTES", [-1]),)
+    advance: Advance | None = None
+    writes_at_once = 1
+
+    @abstractmethod
+    def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None: ...
+
+    def checked(self, parameters: Mapping[str, Any]) -> Any:
+        """The parameters of a request. Raises `WrongRequest`."""
+        require_keys(parameters, tuple(self.parameters), "parameters")
+        return None
+
+    @abstractmethod
+    def read(self, instance: Any, parameters: Any) -> Pending:
+        """An instance, to be decoded, and what `checked` gave; called from several threads. Raises `WrongRequest`."""
+
+    @abstractmethod
+    def predict(self, rows: Sequence[Any]) -> list[Any]:
+        """A prediction for each row, in the terms of JSON, or an `Unfinished`; called from one thread."""
+
+    def tensors(self, predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Predictions as tensors; each is one text of JSON, unless a task has a better form."""
+        return [tensor("prediction", "BYTES", [len(predictions)], [json.dumps(each) for each in predictions])]
+
+
+def tensor(name: str, datatype: str, shape: list[int], data: list[Any] | None = None) -> dict[str, Any]:
+    """A tensor of the Open Inference Protocol, or, without `data`, what is said of it beforehand."""
+    found: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
+    return found if data is None else {**found, "data": data}

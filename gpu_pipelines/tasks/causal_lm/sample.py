@@ -1,0 +1,31 @@
+"""The sample of texts for a language model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+# Characters after which a topic of the manual is continued in another document: a few dozen topics make no good split.
+LONGEST_SECTION = 2000
+
+
+def write_documentation(folder: Path) -> Path:
+    """Writes Python's own reference manual, which ships with Python, into `documentation.jsonl`."""
+    path = folder / "documentation.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in _documentation()), encoding="utf-8")
+    return path
+
+
+def _documentation() -> list[dict[str, str]]:
+    from pydoc_data.topics import topics
+
+    rows = []
+    for _, text in sorted(topics.items()):
+        section = ""
+        for paragraph in text.strip().split("\n\n"):
+            if section and len(section) + len(paragraph) > LONGEST_SECTION:
+                rows.append({"text": section})
+                section = ""
+            section += f"\n\n{paragraph}" if section else paragraph
+        rows.append({"text": section})
+    return rows

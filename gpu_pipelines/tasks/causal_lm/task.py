@@ -1,0 +1,63 @@
+"""Causal language modelling: texts, prompts with completions, or chats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.task import Task
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
+
+
+class CausalLanguageModelTask(Task):
+    """Texts whose every token is predicted from those before it."""
+
+    formats = (*TABLES, "text")
+    column_parameters = ("text_column",)
+    parameters = (
+        *("text_column", "tokenizer", "vocabulary_size", "sequence_length", "packing"),
+        "near_duplicates",
+    )
+    samples = {"documentation": "gpu_pipelines.tasks.causal_lm.sample:write_documentation"}
+    defaults = {"source": "sample:documentation", "model": "gpt2-micro"}
+    preparation = "gpu_pipelines.tasks.causal_lm.prepare:PackedTexts"
+    recipe = "gpu_pipelines.tasks.causal_lm.recipe:CausalLanguageModel"
+    models = ("gpt2-micro", "gpt2", "llama-micro", "llama-1b", "mixtral-micro")
+    scoring = "gpu_pipelines.tasks.causal_lm.scoring:TokenScoring"
+    terms = "tokens scored"
+    predictor = "gpu_pipelines.tasks.causal_lm.predictor:LanguageModel"
+    architectures = ("ForCausalLM", "LMHeadModel")
+    pipeline_tag = "text-generation"
+    published = True
+    remedy_for_columns = "Name the column of texts with -p text_column=…."
+
+    def problems(self, settings: PrepareSettings) -> list[str]:
+        found = []
+        if settings.slice_by:
+            held = "rows of causal_lm hold several records"
+            found.append(f"slice_by is {settings.slice_by!r}, but {held}. Leave it out.")
+        if settings.stratify:
+            found.append("stratify needs classes, which causal_lm has not. Leave it out.")
+        return found
+
+    def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
+        return [(settings.text_column,), ("prompt", "completion"), ("messages",)]
+
+    def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
+        for wanted in self.columns(settings):
+            if set(wanted) <= set(has):
+                return wanted
+        if not has:
+            raise UserError(f"The source {settings.source} holds no texts.")
+        raise UserError(
+            f"The source {settings.source} has no column {settings.text_column!r}, no columns 'prompt' and "
+            f"'completion', and no column 'messages'; it has {', '.join(has)}.",
+            self.remedy_for_columns,
+        )
+
+    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
+        return "list" in kind.partition("<")[0]

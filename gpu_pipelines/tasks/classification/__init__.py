@@ -1,0 +1,1 @@
+"""What the classification of images and that of texts have in common."""

@@ -1,0 +1,1 @@
+"""The task image_classification."""

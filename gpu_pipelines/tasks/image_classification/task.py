@@ -1,0 +1,44 @@
+"""Image classification: folders of images by class, or tables that name or hold images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.tasks.classification.task import Classification
+from gpu_pipelines.tasks.formats import TABLES
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
+
+
+class ImageClassificationTask(Classification):
+    """Images of one class each."""
+
+    formats = (*TABLES, "tar", "images")
+    column_parameters = ("image_column", "label_column")
+    parameters = (
+        *("image_column", "label_column", "image_size", "color_mode", "image_root"),
+        *("missing_labels", "label_conflicts", "stratify", "slice_by"),
+    )
+    samples = {"digits": "gpu_pipelines.tasks.image_classification.sample:write_digits"}
+    defaults = {"source": "sample:digits", "model": "convnext-micro"}
+    preparation = "gpu_pipelines.data.images.prepare:ImagePreparation"
+    recipe = "gpu_pipelines.tasks.image_classification.recipe:ImageClassification"
+    models = (
+        *("convnext-micro", "convnext-tiny", "resnet-micro", "swin-micro", "swin-tiny"),
+        *("vit-micro", "vit-base"),
+    )
+    gates = ("accuracy>=0.9",)
+    predictor = "gpu_pipelines.tasks.image_classification.predictor:ImageClassifier"
+    architectures = ("ForImageClassification",)
+    serves_others = False
+    pipeline_tag = "image-classification"
+    published = True
+
+    def problems(self, settings: PrepareSettings) -> list[str]:
+        if settings.near_duplicates:
+            return ["near_duplicates are found among texts only; leave it at 0 for images."]
+        return []
+
+    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
+        return column == settings.image_column

@@ -1,0 +1,82 @@
+"""Serves regression: the numbers for an image, a text, or the values of the other columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_pipelines.data.sources.row_streams import Problem
+from gpu_pipelines.serving.predictor import Predictor
+from gpu_pipelines.serving.preparation import Pending
+from gpu_pipelines.serving.request_body import WrongRequest, require_keys
+from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.image_classification.predictor import ImageClassifier
+from gpu_pipelines.tasks.regression.prepare import number_in
+from gpu_pipelines.tasks.regression.recipe import Regression
+from gpu_pipelines.tasks.regression.scoring import as_answer
+from gpu_pipelines.tasks.text_classification.predictor import TextClassifier
+
+_NUMBERS = {"type": "object", "additionalProperties": {"type": ["number", "null"]}}
+
+
+class Regressor(Predictor):
+    """A model of numbers; see `Predictor`. Images and texts are read as classifiers read them."""
+
+    answer = {  # noqa: RUF012 (read only)
+        "type": "object",
+        "properties": {"values": _NUMBERS, "low": _NUMBERS, "high": _NUMBERS},
+        "required": ["values", "low", "high"],
+    }
+
+    def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
+        self.device = device
+        self._recipe = Regression.for_exported(directory)
+        self._model = self._recipe.load_exported(directory).to(device).eval()
+        self._targets = tuple(self._recipe.form.targets)
+        readers: dict[str, Any] = {"image": ImageClassifier, "text": TextClassifier}
+        self._reader: Any = None
+        if kind := readers.get(self._recipe.form.kind):
+            self._reader = kind(directory, settings, device)
+            self.field, self.example = self._reader.field, self._reader.example
+            return
+        self.field = "values"
+        names = self._recipe.form.inputs
+        self.value = {"type": "object", "properties": {name: {"type": "number"} for name in names}, "required": names}
+        self.example = {"values": dict(zip(names, self._recipe.form.inputs_mean, strict=True))}
+
+    def read(self, instance: Any, parameters: Any) -> Pending:
+        if self._reader is not None:
+            return self._reader.read(instance, 0)
+        names, form = self._recipe.form.inputs, f"Send {json.dumps(self.example)[:300]}."
+        require_keys(instance if isinstance(instance, dict) else {}, ("values",), "An instance", form)
+        values = instance.get("values") if isinstance(instance, dict) else None
+        if isinstance(values, str):  # as the Open Inference Protocol sends it
+            try:
+                values = json.loads(values)
+            except ValueError as error:
+                raise WrongRequest(f"values is a text that is no JSON: {error}. {form}") from None
+        if not isinstance(values, Mapping):
+            raise WrongRequest(f"An instance has no values, an object of numbers by column. {form}")
+        require_keys(values, names, "values", form)
+        found = [number_in(values, name) for name in names]
+        if problem := next((each for each in found if isinstance(each, Problem)), None):
+            raise WrongRequest(f"values: {problem.detail}. {form}")
+        return Pending(len(names), lambda: np.array(found, dtype=np.float32))
+
+    def predict(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+        columns = self._columns(rows)
+        columns["target"] = np.zeros((len(rows), len(self._targets)), np.float32)
+        with torch.inference_mode():
+            found = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
+        return [as_answer(row, self._targets) for row in found]
+
+    def _columns(self, rows: Sequence[Any]) -> dict[str, np.ndarray]:
+        if self._reader is not None:
+            return self._reader.columns(rows)
+        numbers = np.stack(rows)
+        return {f"input.{name}": numbers[:, place] for place, name in enumerate(self._recipe.form.inputs)}

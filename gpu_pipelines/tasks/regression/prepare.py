@@ -1,0 +1,150 @@
+"""Prepares the numbers to learn, with the images, the texts or the other numbers that they are learned from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.data.images.prepare import ImagePreparation
+from gpu_pipelines.data.images.sources import Record, image_records
+from gpu_pipelines.data.preparation import Preparation
+from gpu_pipelines.data.row_preparation import RowPreparation
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.files import Source
+from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.rows import source_columns
+from gpu_pipelines.data.sources.samples import open_source
+from gpu_pipelines.data.text.prepare import TextPreparation
+from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
+from gpu_pipelines.data.text.work import SingleTexts
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.image_features import ImageGeometry
+from gpu_pipelines.tasks.regression.task import RegressionTask, targets_of
+
+#: Before the name of a column that is learned from, as a feature.
+INPUT = "input."
+TARGET = "target"
+
+
+def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]:
+    """The preparation of images, of texts or of numbers, by the columns that the source has.
+
+    Raises:
+        UserError: the source does not exist or lacks a column.
+    """
+    source = open_source(settings, scratch / "source")
+    task = RegressionTask(settings.task)
+    columns = task.columns_of(settings, source_columns(source, task.columns(settings)))
+    if columns[0] == settings.text_column:
+        return MeasuredTexts(settings, scratch, source)
+    if settings.near_duplicates:
+        raise UserError("near_duplicates are found among texts only.", "Leave it at 0 for images and numbers.")
+    if columns[0] == settings.image_column:
+        return MeasuredImages(settings, scratch, source)
+    return Measurements(settings, scratch, source)
+
+
+class MeasuredImages(ImagePreparation):
+    """Images, each with the numbers to learn."""
+
+    def records(self, source: Source, meter: Meter) -> Iterator[Record]:
+        return image_records(source, self.settings, meter, numbers_of)
+
+    def target_features(self) -> dict[str, Feature]:
+        return {TARGET: _target(self.settings)}
+
+    def target_of(self, plan: Mapping[str, Any]) -> Callable[[Record], dict[str, Any]]:
+        return lambda record: {TARGET: _parsed(record.label)}
+
+    def preprocessing(self, geometry: ImageGeometry) -> dict[str, Any]:
+        return {**super().preprocessing(geometry), "targets": list(targets_of(self.settings))}
+
+
+class MeasuredWork(SingleTexts):
+    """Texts one to a row, each with its numbers."""
+
+    @staticmethod
+    def targets(targets: Sequence[Any]) -> dict[str, np.ndarray]:
+        return {TARGET: np.array(targets, dtype=np.float32)}
+
+
+class MeasuredTexts(TextPreparation):
+    """Texts, each with the numbers to learn."""
+
+    work = MeasuredWork
+
+    def columns_of(self, source: Source) -> tuple[str, ...]:
+        task = RegressionTask(self.settings.task)
+        return task.columns_of(self.settings, source_columns(source, task.columns(self.settings)))
+
+    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+        return labelled_texts(source, self.settings, meter, numbers_of)
+
+    def features(self, length: int) -> dict[str, Feature]:
+        tokens = {"input_ids": Feature("int32", (length,)), "length": Feature("int32")}
+        return {**tokens, TARGET: _target(self.settings)}
+
+    def target_of(self, plan: Mapping[str, Any]) -> Callable[[TextRecord], list[float]]:
+        return lambda record: _parsed(record.label)
+
+    def preprocessing(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().preprocessing(plan), "targets": list(targets_of(self.settings))}
+
+
+class Measurements(RowPreparation):
+    """Rows of numbers, some of which are to be learned from the others."""
+
+    targets = (TARGET,)
+
+    @property
+    def _inputs(self) -> list[str]:
+        named = {*targets_of(self.settings), self.settings.slice_by}
+        return [column for column in self.source.columns if column not in named]
+
+    def features(self) -> dict[str, Feature]:
+        return {**{f"{INPUT}{name}": Feature("float32") for name in self._inputs}, TARGET: _target(self.settings)}
+
+    def values(self, row: Mapping[str, Any]) -> Mapping[str, Any] | Problem:
+        found: dict[str, Any] = {}
+        for name in self._inputs:
+            number = number_in(row, name)
+            if isinstance(number, Problem):
+                return number
+            found[f"{INPUT}{name}"] = number
+        learned = numbers_of(row, self.settings)
+        return learned if isinstance(learned, Problem) else {**found, TARGET: _parsed(learned)}
+
+    def preprocessing(self) -> dict[str, Any]:
+        return {"inputs": self._inputs, "targets": list(targets_of(self.settings))}
+
+
+def numbers_of(row: Mapping[str, Any], settings: PrepareSettings) -> str | Problem:
+    """The numbers to learn of a row with blanks between them, or why it has none."""
+    found = [number_in(row, column) for column in targets_of(settings)]
+    problem = next((number for number in found if isinstance(number, Problem)), None)
+    return problem or " ".join(map(repr, found))
+
+
+def number_in(row: Mapping[str, Any], column: str) -> float | Problem:
+    """The number that a row has in a column, or why it has none; text is read as Python reads numbers."""
+    value = row.get(column)
+    if value is None or (isinstance(value, str) and not value.strip()) or value != value:
+        return Problem("no number", f"the column {column!r} is empty")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return Problem("no number", f"the column {column!r} holds {str(value)[:80]!r}")
+    return number if math.isfinite(number) else Problem("no number", f"the column {column!r} holds {value}")
+
+
+def _parsed(numbers: str) -> list[float]:
+    return [float(number) for number in numbers.split()]
+
+
+def _target(settings: PrepareSettings) -> Feature:
+    return Feature("float32", (len(targets_of(settings)),))

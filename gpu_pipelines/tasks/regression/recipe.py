@@ -1,0 +1,223 @@
+"""The recipe of regression: the mean and the spread of each number, by any model of images, texts or numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from gpu_pipelines.artifacts.dataset import Dataset, Split
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
+from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.tasks.text_classification.recipe import TextClassification
+from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+
+#: The share of rows whose number a prediction interval is to hold, and where it ends, in standard deviations.
+LEVEL = 0.9
+QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
+#: Of the logarithm of a variance; beyond that the loss of a single row outweighs all others.
+MOST_LOG_VARIANCE = 10.0
+HIDDEN = 128
+_INPUT = "input."
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a model of numbers has to know of the data it was trained on; kept in its config.json.
+
+    Attributes:
+        kind: `image`, `text` or `numbers`: what it learns from.
+        targets: names of the numbers that it gives.
+        mean, deviation: of each of them, over the rows of train.
+        inputs: of numbers, the names of those that it takes.
+        inputs_mean, inputs_deviation: of each of them, over the rows of train.
+    """
+
+    kind: str
+    targets: list[str]
+    mean: list[float]
+    deviation: list[float]
+    inputs: list[str]
+    inputs_mean: list[float]
+    inputs_deviation: list[float]
+
+    @property
+    def outputs(self) -> list[str]:
+        """What the model gives: the mean of each number, and the logarithm of its variance."""
+        return [*self.targets, *(f"log variance of {name}" for name in self.targets)]
+
+
+class Regression(Recipe):
+    """The recipe of the task `regression`.
+
+    Args:
+        form: of the data.
+        inner: the recipe that makes models and batches of images or texts; None for numbers.
+    """
+
+    def __init__(self, form: Form, inner: Any = None) -> None:
+        self.form = form
+        self.inner = inner
+        self.labels: list[str] = []
+        self._mean, self._deviation = torch.tensor(form.mean), torch.tensor(form.deviation)
+
+    @classmethod
+    def for_dataset(cls, dataset: Dataset) -> Regression:
+        manifest = dataset.manifest
+        if "target" not in manifest.features:
+            raise UserError(
+                f"The dataset {dataset.directory} was prepared for {manifest.task}; regression needs numbers to learn.",
+                "Prepare it with task=regression.",
+            )
+        said, train = manifest.preprocessing, dataset.split("train")
+        names = list(said.get("inputs", []))
+        kind = "image" if "image" in manifest.features else "text" if manifest.tokenizer else "numbers"
+        inputs = _statistics(train, [f"{_INPUT}{name}" for name in names])
+        form = Form(kind, list(said["targets"]), *_statistics(train, ["target"]), names, *inputs)
+        return cls(form, _inner_for(dataset, form))
+
+    @classmethod
+    def for_exported(cls, directory: Path) -> Regression:
+        """The recipe that an exported model was trained with."""
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        form = Form(**config["regression"])
+        inner: Any = {"image": ImageClassification, "text": TextClassification}.get(form.kind)
+        return cls(form, inner and inner.for_exported(directory))
+
+    @property
+    def tokenizer(self) -> TextTokenizer | None:
+        """What the rows were made with, of texts."""
+        return getattr(self.inner, "tokenizer", None)
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Tokens of a row, of texts."""
+        return getattr(self.inner, "sequence_length", None)
+
+    def build_model(self, name: str) -> nn.Module:
+        """Builds the model to train.
+
+        Args:
+            name: of numbers `linear` or `mlp-small`; of images and texts one of the architectures of the task, a
+                directory with a config.json alone, a local directory in Hugging Face layout, or a hub id; from the
+                latter two come the weights as well, but for the head.
+
+        Raises:
+            UserError: there is no such model for what is learned from, or it does not fit the data.
+        """
+        if self.inner is not None and name not in _OF_NUMBERS:
+            return self.inner.build_model(name)
+        if self.inner is None and name in _OF_NUMBERS:
+            return _OF_NUMBERS[name](len(self.form.inputs), len(self.form.outputs))
+        task: Any = ImageClassificationTask if self.form.kind == "image" else TextClassificationTask
+        raise UserError(
+            f"The model {name!r} does not learn from what this dataset has ({self.form.kind}).",
+            nearest(name, _OF_NUMBERS if self.inner is None else task.models),
+        )
+
+    def load_exported(self, directory: Path) -> nn.Module:
+        """Loads an exported model; every weight must be in the file and in the model."""
+        if self.inner is not None:
+            return self.inner.load_exported(directory)
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        model = self.build_model(config["architecture"])
+        load_model(model, directory / "model.safetensors")
+        return model
+
+    def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
+        """What the model takes, and `target`, in standard deviations from the mean; float32 (rows, targets)."""
+        target = (columns["target"] - np.array(self.form.mean)) / np.array(self.form.deviation)
+        made = {"target": torch.from_numpy(target.astype(np.float32)).to(device, non_blocking=True)}
+        if self.inner is not None:
+            found = self.inner.batch({**columns, "label": np.zeros(len(target), np.int32)}, device)
+            del found["labels"]
+            return {**found, **made}
+        numbers = np.stack([columns[f"{_INPUT}{name}"] for name in self.form.inputs], axis=1).astype(np.float64)
+        numbers = (numbers - np.array(self.form.inputs_mean)) / np.array(self.form.inputs_deviation)
+        return {"inputs": torch.from_numpy(numbers.astype(np.float32)).to(device, non_blocking=True), **made}
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean negative log likelihood of normal distributions, each weighted by its standard deviation.
+
+        Without the weight a model that is unsure of a row never learns it: Seitzer et al., ICLR 2022,
+        https://arxiv.org/abs/2203.09168, equation 5 with β = 0.5.
+        """
+        mean, log_variance = self._outputs(model, batch)
+        likelihood = (log_variance + (batch["target"] - mean) ** 2 / log_variance.exp()) / 2
+        return (likelihood * (log_variance / 2).exp().detach()).mean()
+
+    def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Float32 (rows, 3 × targets): the numbers, and where their intervals begin and end."""
+        mean, log_variance = self._outputs(model, batch)
+        deviation, middle = self._deviation.to(mean.device), self._mean.to(mean.device)
+        value, half = mean * deviation + middle, QUANTILE * (log_variance / 2).exp() * deviation
+        return torch.cat([value, value - half, value + half], dim=1)
+
+    def export(self, model: nn.Module, directory: Path) -> None:
+        """Writes config.json, model.safetensors, and tokenizer or preprocessor."""
+        path, config = directory / "config.json", {}
+        if self.inner is not None:
+            self.inner.export(model, directory)
+            config = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            save_model(model, str(directory / "model.safetensors"))
+            config = {"model_type": "regression", "architecture": _name_of(model)}
+        text = json.dumps({**config, "regression": asdict(self.form)}, indent=2) + "\n"
+        path.write_text(text, encoding="utf-8")
+
+    def _outputs(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        given = {name: values for name, values in batch.items() if name != "target"}
+        found = model(batch["inputs"]) if self.inner is None else model(**given).logits
+        mean, log_variance = found.float().chunk(2, dim=1)
+        return mean, log_variance.clamp(-MOST_LOG_VARIANCE, MOST_LOG_VARIANCE)
+
+
+def _linear(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, outputs))
+
+
+def _perceptron(inputs: int, outputs: int) -> nn.Module:
+    first, second = (nn.Linear(inputs, HIDDEN), nn.GELU()), (nn.Linear(HIDDEN, HIDDEN), nn.GELU())
+    return nn.Sequential(*first, *second, nn.Linear(HIDDEN, outputs))
+
+
+_OF_NUMBERS = {"linear": _linear, "mlp-small": _perceptron}
+
+
+def _name_of(model: Any) -> str:
+    return "linear" if len(model) == 1 else "mlp-small"
+
+
+def _inner_for(dataset: Dataset, form: Form) -> Any:
+    manifest = dataset.manifest
+    if form.kind == "image":
+        said = {name: value for name, value in manifest.preprocessing.items() if name != "targets"}
+        return ImageClassification(form.outputs, said, manifest.features["image"].shape)
+    if form.kind == "text":
+        tokenizer = TextTokenizer.read(dataset.directory / str(manifest.tokenizer))
+        return TextClassification(form.outputs, tokenizer, manifest.features["input_ids"].shape[0])
+    return None
+
+
+def _statistics(split: Split, names: list[str]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of features, each of one or more numbers; a constant has the deviation 1."""
+
+    def rows() -> Any:
+        for columns in split.columns(0, len(split)):
+            yield np.column_stack([columns[name] for name in names]).astype(np.float64)
+
+    if not names:
+        return [], []
+    mean = sum(part.sum(axis=0) for part in rows()) / len(split)
+    deviation = np.sqrt(sum(((part - mean) ** 2).sum(axis=0) for part in rows()) / len(split))
+    return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()

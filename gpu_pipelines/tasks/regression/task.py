@@ -1,0 +1,83 @@
+"""Regression: tables with one or more numbers to learn in each row, from images, texts, or the other columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.metric import ERROR, Metric
+from gpu_pipelines.tasks.task import Task
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
+
+
+class RegressionTask(Task):
+    """Numbers; `label_column` names the columns that hold them, with commas between several."""
+
+    formats = (*TABLES, "tar")
+    parameters = (
+        *("image_column", "text_column", "label_column", "image_root", "slice_by", "image_size", "color_mode"),
+        *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates"),
+    )
+    samples = {"diabetes": "gpu_pipelines.tasks.regression.sample:write_diabetes"}
+    defaults = {"source": "sample:diabetes", "model": "mlp-small"}
+    preparation = "gpu_pipelines.tasks.regression.prepare:preparation_of"
+    recipe = "gpu_pipelines.tasks.regression.recipe:Regression"
+    models = (
+        *("mlp-small", "linear"),
+        *("convnext-micro", "convnext-tiny", "resnet-micro", "swin-micro", "swin-tiny", "vit-micro", "vit-base"),
+        *("bert-micro", "bert-base"),
+    )
+    metrics = {
+        "rmse": ERROR,
+        "mae": ERROR,
+        "r2": Metric(smallest=-math.inf),
+        "coverage": Metric(),
+    }
+    scoring = "gpu_pipelines.tasks.regression.scoring:RegressionScoring"
+    worst = "The rows of test that are predicted worst, by the error in standard deviations of what is learned."
+    predictor = "gpu_pipelines.tasks.regression.predictor:Regressor"
+    remedy_for_columns = (
+        "Name the columns that hold the numbers to learn with -p label_column=…, with commas between several. They are "
+        "learned from image_column, else from text_column, else from all other columns."
+    )
+
+    def problems(self, settings: PrepareSettings) -> list[str]:
+        found = [] if targets_of(settings) else ["label_column is empty. Name the columns of the numbers to learn."]
+        if settings.stratify:
+            found.append("stratify needs classes, which regression has not. Leave it out.")
+        if settings.label_conflicts != "keep":
+            found.append("label_conflicts are of classes, which regression has not. Leave it out.")
+        return found
+
+    def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
+        named = (*targets_of(settings), *([settings.slice_by] if settings.slice_by else []))
+        choices = ((settings.image_column, *named), (settings.text_column, *named), named)
+        return [tuple(dict.fromkeys(choice)) for choice in choices]
+
+    def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
+        *choices, named = self.columns(settings)
+        if missing := [name for name in named if name not in has]:
+            raise UserError(
+                f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
+                f"it has {', '.join(has) or 'none at all'}.",
+                self.remedy_for_columns,
+            )
+        for choice in choices:
+            if set(choice) <= set(has):
+                return choice
+        if not set(has) - set(named):
+            raise UserError(f"The source {settings.source} has no column to learn from.", self.remedy_for_columns)
+        return tuple(dict.fromkeys((*(name for name in has if name not in named), *named)))
+
+    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
+        return column == settings.image_column
+
+
+def targets_of(settings: PrepareSettings) -> tuple[str, ...]:
+    """The columns of the numbers to learn."""
+    return tuple(dict.fromkeys(name.strip() for name in settings.label_column.split(",") if name.strip()))

@@ -1,0 +1,154 @@
+"""The port of tasks: what the data looks like, the recipe, the scores and the predictor, all of it in one class.
+
+A task is named without importing torch. Its parts are given as `module:name` and imported where they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.metric import ERROR, Metric
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.data.preparation import Preparation
+    from gpu_pipelines.data.settings import PrepareSettings
+    from gpu_pipelines.evaluation.scoring import Scoring
+    from gpu_pipelines.serving.predictor import Predictor
+
+#: Of what is scored by its loss: tokens of a language model, or whatever the terms of a user's own loss are.
+LOSS_METRICS = {
+    "loss": ERROR,
+    "perplexity": ERROR,
+    "bits_per_byte": ERROR,
+    "token_accuracy": Metric(),
+    "completion_accuracy": Metric(),
+}
+
+
+class Task:
+    """A task; each is a subclass, which says only where it differs: rows of a table, scored by the loss of the recipe.
+
+    Args:
+        name: as given in the parameter `task`.
+
+    Attributes:
+        formats: formats of files that it reads; `images` is a folder of images by class.
+        column_parameters: the parameters that name the columns of a table.
+        parameters: those that not every task has, of the ones that this task has.
+        has_classes: whether each row is of one class, which `label_column` or a folder names.
+        samples: for each sample data set the function that writes it: of a folder, returns the place of the source.
+        defaults: values of a pipeline's parameters that only make sense for this task; `source` and `model`.
+        preparation: class of a `Preparation`, or a function that chooses one; see `load_preparation`.
+        recipe: class of a `Recipe`.
+        models: architectures that are built from their name, untrained.
+        metrics: metrics that can be gated and selected on; the first one is selected on unless another is named.
+        figures: further figures of the test rows that can be gated on.
+        gates: conditions on test metrics where the user gives none.
+        scoring: class of a `Scoring`.
+        terms: what the terms of the loss are, for people.
+        worst: which rows of test a report shows, for people; empty for those of the highest loss.
+        predictor: class of a `Predictor`; empty for a task that the server does not serve.
+        architectures: how the names of architectures for it end, in Hugging Face's config.json.
+        serves_others: whether the server prepares inputs as any program that trains such a model does.
+        pipeline_tag: the hub's name of the task; empty for none.
+        published: whether `compile --all` writes files for it.
+    """
+
+    formats: ClassVar[tuple[str, ...]] = TABLES
+    column_parameters: ClassVar[tuple[str, ...]] = ("label_column",)
+    parameters: ClassVar[tuple[str, ...]] = ()
+    has_classes: ClassVar[bool] = False
+    samples: ClassVar[Mapping[str, str]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    preparation: ClassVar[str] = ""
+    recipe: ClassVar[str] = ""
+    models: ClassVar[tuple[str, ...]] = ()
+    metrics: ClassVar[Mapping[str, Metric]] = LOSS_METRICS
+    figures: ClassVar[Mapping[str, Metric]] = {}
+    gates: ClassVar[tuple[str, ...]] = ()
+    scoring: ClassVar[str] = "gpu_pipelines.evaluation.loss_scoring:LossScoring"
+    terms: ClassVar[str] = "terms of the loss"
+    worst: ClassVar[str] = ""
+    predictor: ClassVar[str] = ""
+    architectures: ClassVar[tuple[str, ...]] = ()
+    serves_others: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = ""
+    published: ClassVar[bool] = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def title(self) -> str:
+        """The name, for people."""
+        return self.name.replace("_", " ")
+
+    def problems(self, settings: PrepareSettings) -> list[str]:
+        """What is wrong with the parameters of the preparation for this task alone, each with what to do."""
+        return []
+
+    def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
+        """The choices of columns that it reads, the first one first; a table needs all columns of one choice."""
+        named = (*(getattr(settings, name) for name in self.column_parameters), settings.slice_by)
+        return [tuple(dict.fromkeys(column for column in named if column))]
+
+    def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
+        """The columns that are read, of those that a table has.
+
+        Args:
+            settings: `source` is named in messages; the names of columns are read.
+            has: the columns of the table.
+
+        Raises:
+            UserError: one is missing.
+        """
+        choices = self.columns(settings)
+        for wanted in choices:
+            if set(wanted) <= set(has):
+                return wanted
+        missing = [column for column in choices[0] if column not in has]
+        raise UserError(
+            f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
+            f"it has {', '.join(has) or 'none at all'}.",
+            self.remedy_for_columns,
+        )
+
+    @property
+    def remedy_for_columns(self) -> str:
+        """What to do where a table lacks a column."""
+        return f"Name the columns with {' and '.join(f'-p {name}=…' for name in self.column_parameters)}."
+
+    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
+        """Whether a column may hold lists or structures of an Arrow type, such as the messages of a chat."""
+        return False
+
+    def write_sample(self, name: str, folder: Path) -> Path:
+        """Writes a sample data set, and returns the place of the source."""
+        return _part(self.samples[name])(folder)
+
+    def load_preparation(self) -> Callable[[PrepareSettings, Path], Preparation[Any]]:
+        """What makes the preparation of the data, of the settings and an empty directory."""
+        return _part(self.preparation)
+
+    def load_recipe(self) -> Any:
+        """The class of the recipe, which is imported with torch."""
+        return _part(self.recipe)
+
+    def load_scoring(self, dataset: Dataset) -> Scoring:
+        """What scores predictions on a dataset."""
+        return _part(self.scoring)(dataset)
+
+    def load_predictor(self) -> type[Predictor]:
+        """The class that serves a model of the task, which is imported with torch."""
+        return _part(self.predictor)
+
+
+def _part(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

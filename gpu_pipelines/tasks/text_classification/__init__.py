@@ -1,0 +1,1 @@
+"""The task text_classification."""

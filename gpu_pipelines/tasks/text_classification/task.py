@@ -1,0 +1,24 @@
+"""Text classification: tables with a text and a class in each row."""
+
+from __future__ import annotations
+
+from gpu_pipelines.tasks.classification.task import Classification
+
+
+class TextClassificationTask(Classification):
+    """Texts of one class each."""
+
+    column_parameters = ("text_column", "label_column")
+    parameters = (
+        *("label_column", "text_column", "missing_labels", "label_conflicts"),
+        *("tokenizer", "vocabulary_size", "sequence_length", "stratify", "near_duplicates", "slice_by"),
+    )
+    samples = {"docstrings": "gpu_pipelines.tasks.text_classification.sample:write_docstrings"}
+    defaults = {"source": "sample:docstrings", "model": "bert-micro"}
+    preparation = "gpu_pipelines.tasks.text_classification.prepare:LabelledTexts"
+    recipe = "gpu_pipelines.tasks.text_classification.recipe:TextClassification"
+    models = ("bert-micro", "bert-base")
+    predictor = "gpu_pipelines.tasks.text_classification.predictor:TextClassifier"
+    architectures = ("ForSequenceClassification",)
+    pipeline_tag = "text-classification"
+    published = True

@@ -1,0 +1,123 @@
+"""Prepares texts with a tag for each word, in rows of any length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.dataset import SPLITS, Feature
+from gpu_pipelines.data.class_names import encoding_problem
+from gpu_pipelines.data.sources.files import Source
+from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.rows import rows_of, slice_value
+from gpu_pipelines.data.text.packing import PackedRows
+from gpu_pipelines.data.text.prepare import TextPreparation
+from gpu_pipelines.data.text.sources import TextRecord
+from gpu_pipelines.data.text.survey import Survey
+from gpu_pipelines.data.text.work import RowForm, TextRows, UsableText
+from gpu_pipelines.data.usable import require_rows
+from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.token_classification.words import OUTSIDE, WordEncoder
+
+_TAG = re.compile(r"O|[BI]-\S+")
+
+
+class TaggedWork:
+    """Texts in words, one to a row, as long as each is.
+
+    Args:
+        tokenizer: directory of the tokenizer.
+        form: of the rows; `length` is that of the longest.
+    """
+
+    def __init__(self, tokenizer: Path, form: RowForm) -> None:
+        self._encoder = WordEncoder(tokenizer, form.length)
+        self._longest = form.length
+
+    def __call__(self, batch: Sequence[UsableText]) -> TextRows:
+        encoded = self._encoder.encode([str(record.text).split(" ") for record in batch])
+        made = TextRows(read=len(batch), cut=sum(len(tokens) == self._longest for tokens, _ in encoded))
+        for split in SPLITS:
+            chosen = [number for number, record in enumerate(batch) if record.split == split]
+            if not chosen:
+                continue
+            tags = [[batch[n].target[word] if word >= 0 else 0 for word in encoded[n][1]] for n in chosen]
+            columns: dict[str, Any] = {"tokens": [encoded[number][0] for number in chosen], "tags": tags}
+            slices = [batch[number].slice_value for number in chosen]
+            made.rows[split] = PackedRows([batch[n].source for n in chosen], columns, [1] * len(chosen), slices)
+        return made
+
+
+class TaggedTexts(TextPreparation):
+    """Texts with a tag for each word.
+
+    The feature `tags` has for each token the number of the tag of the word that it begins, from 1; 0 for the others.
+    """
+
+    reads_all = True
+    work = TaggedWork
+
+    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+        task, settings = task_named(self.settings.task), self.settings
+        for _, (where, row) in rows_of(source, list(task.columns(settings)[0]), task.remedy_for_columns, meter):
+            if isinstance(row, Problem):
+                yield TextRecord(where, "", problem=row)
+                continue
+            words, tags = _listed(row.get(settings.text_column)), _listed(row.get(settings.label_column))
+            if problem := _problem(words, tags):
+                yield TextRecord(where, "", problem=problem)
+            else:
+                yield TextRecord(
+                    where, " ".join(words), " ".join(tags), slice_value=slice_value(row, settings.slice_by)
+                )
+
+    def features(self, length: int) -> dict[str, Feature]:
+        return {"tokens": Feature("int32", (-1,)), "tags": Feature("int32", (-1,))}
+
+    def names_in(self, record: TextRecord) -> Iterable[str]:
+        return record.label.split(" ")
+
+    def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
+        kinds = {tag[2:] for tag in found.labels} - {""}
+        if not kinds:
+            require_rows(found.problems, self.settings)
+            raise UserError(
+                f"The source {self.settings.source} has no entity: all tags are {OUTSIDE}.", "Check the label column."
+            )
+        if of_test and (unknown := {tag[2:] for tag in of_test.labels} - kinds - {""}):
+            raise UserError(
+                f"The test_source {self.settings.test_source} has entities that {self.settings.source} has not: "
+                f"{some_of(map(repr, unknown), most=10)}.",
+                "Both need the same types.",
+            )
+        tags = [OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(kinds) for prefix in "BI")]
+        return {**super().plan(found, of_test, folder), "tags": tags}
+
+    def preprocessing(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        return {"sequence_length": plan["length"], "tags": plan["tags"]}
+
+    def target_of(self, plan: Mapping[str, Any]) -> Callable[[TextRecord], list[int]]:
+        index = {tag: number for number, tag in enumerate(plan["tags"], start=1)}
+        return lambda record: [index[tag] for tag in record.label.split(" ")]
+
+
+def _listed(value: Any) -> list[str]:
+    """The words or tags of a cell: a list, or a text with blanks between them."""
+    if isinstance(value, str):
+        return value.split()
+    return ["" if item is None else str(item) for item in value] if isinstance(value, list) else []
+
+
+def _problem(words: list[str], tags: list[str]) -> Problem | None:
+    if not words:
+        return Problem("no text", "there are no words; give a list, or a text with blanks between the words")
+    if any(len(word.split()) != 1 or word != word.strip() for word in words):
+        return Problem("malformed words", "a word is empty or has a blank in it")
+    if len(words) != len(tags):
+        return Problem("malformed tags", f"{len(words):,} words and {len(tags):,} tags")
+    if wrong := next((tag for tag in tags if not _TAG.fullmatch(tag)), None):
+        return Problem("malformed tags", f"{wrong[:60]!r} is none of O, B-TYPE and I-TYPE")
+    return encoding_problem(words)

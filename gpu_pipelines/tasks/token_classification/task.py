@@ -1,0 +1,49 @@
+"""Token classification: tables with the words of a text and a BIO tag for each of them in every row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.tasks.metric import Metric
+from gpu_pipelines.tasks.task import Task
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
+
+
+class TokenClassificationTask(Task):
+    """Words with tags as in IOB2: `B-TYPE` begins an entity, `I-TYPE` goes on with it, `O` is of none."""
+
+    column_parameters = ("text_column", "label_column")
+    parameters = (
+        *("label_column", "text_column", "tokenizer", "vocabulary_size", "sequence_length"),
+        *("near_duplicates", "slice_by"),
+    )
+    samples = {"manual": "gpu_pipelines.tasks.token_classification.sample:write_manual"}
+    defaults = {"source": "sample:manual", "model": "bert-micro"}
+    preparation = "gpu_pipelines.tasks.token_classification.prepare:TaggedTexts"
+    recipe = "gpu_pipelines.tasks.token_classification.recipe:TokenClassification"
+    models = ("bert-micro", "bert-base")
+    metrics = {
+        "f1": Metric(),
+        "precision": Metric(),
+        "recall": Metric(),
+        "macro_f1": Metric(),
+        "token_accuracy": Metric(),
+    }
+    scoring = "gpu_pipelines.tasks.token_classification.scoring:EntityScoring"
+    worst = "The texts of test with the most entities that were missed, or found where there are none."
+    predictor = "gpu_pipelines.tasks.token_classification.predictor:Tagger"
+    architectures = ("ForTokenClassification",)
+    pipeline_tag = "token-classification"
+
+    def problems(self, settings: PrepareSettings) -> list[str]:
+        found = []
+        if settings.stratify:
+            found.append("stratify needs a class for each row, which token_classification has not. Leave it out.")
+        if settings.label_conflicts != "keep":
+            found.append("label_conflicts are of classes, which token_classification has not. Leave it out.")
+        return found
+
+    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
+        return "list" in kind.partition("<")[0]

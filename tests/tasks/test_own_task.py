@@ -1,0 +1,121 @@
+"""The task of docs/tasks.md, a package of its own, goes through the whole pipeline; what is no task is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import gpu_pipelines, newest_run, run_pipeline
+
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.tasks import tasks
+from gpu_pipelines.tasks.tasks import TASKS, defaults_of_task, task_named, task_problems
+
+DOCUMENT = Path(__file__).parents[2] / "docs/tasks.md"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package `counts` of the document."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "counts").mkdir()
+    (folder / "counts/__init__.py").touch()
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for name, code in re.findall(r'```python\n("""counts/(\w+)\.py.*?)```', text, re.DOTALL):
+        (folder / f"counts/{code}.py").write_text(name, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def importable(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(package))
+    return package
+
+
+def test_a_task_of_a_package_of_its_own_is_prepared_trained_scored_uploaded_and_served(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(package))
+    given = {"task": "counts.task:Counts", "learning_rate": 0.1, "max_steps": 40, "gates": "mean_error<=2.5"}
+    given |= {"checkpoint_every_steps": 20, "smoke_test": True, "global_batch_size": 32}
+    done = run_pipeline(tmp_path, **given)
+    assert done.status == 0, done.out + done.err
+    assert "examples served as evaluated" in done.out
+    run = newest_run(tmp_path)
+    assert run["status"] == "succeeded"
+    exported = next(tmp_path.glob("registry/*/versions/1"))
+    evaluation = Evaluation.load(exported)
+    assert (evaluation.task, evaluation.select_by, evaluation.more_is_better) == (
+        "counts.task:Counts",
+        "deviance",
+        False,
+    )
+    found = evaluation.test["metrics"]["deviance"]
+    assert found["low"] <= found["value"] <= found["high"]
+    assert len(evaluation.checkpoints) == 2
+    # The champion is of the same task: it is loaded, scored on the same rows and compared with.
+    dataset = next(run["directory"].rglob("dataset.json")).parent
+    checkpoints = next(tmp_path.rglob("step-00000020/checkpoint.json")).parents[1]
+    settings = EvaluationSettings(registry=str(tmp_path / "registry"), model_name=evaluation.model_name)
+    monkeypatch.syspath_prepend(str(package))
+    compared = evaluate_checkpoints(settings, dataset, checkpoints, tmp_path / "again")
+    assert compared.champion is not None
+    assert set(compared.champion["differences"]) == {"deviance", "mean_error"}
+    assert compared.champion["differences"]["deviance"]["value"] == 0
+
+
+def test_its_defaults_columns_and_metrics_are_checked_before_anything_is_run(importable: Path) -> None:
+    name = "counts.task:Counts"
+    assert task_problems(name) == []
+    assert defaults_of_task(name) == {"task": name, "source": "sample:counts", "model": "linear"}
+    assert PrepareSettings(task=name, source="sample:counts").problems() == []
+    wrong = PrepareSettings(task=name, source="sample:digits", source_format="images").problems()
+    assert [problem.partition(". ")[0] for problem in wrong] == [
+        "There is no 'sample:digits' for counts.task:Counts",
+        "source_format is 'images'; counts.task:Counts reads auto, csv, jsonl, parquet, arrow.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:A", "The task no_such_module:A cannot be imported: ModuleNotFoundError"),
+        ("counts.task:Missing", "cannot be imported: AttributeError"),
+        ("counts.task:write_sample", "counts.task:write_sample is not a subclass of gpu_pipelines.tasks.task.Task"),
+        ("gpu_pipelines.tasks.task:Task", "prepares no data"),
+        ("text_clasification", "Did you mean 'text_classification'"),
+    ],
+)
+def test_what_is_no_task_is_refused(importable: Path, name: str, message: str) -> None:
+    assert len(task_problems(name)) == 1
+    assert message in task_problems(name)[0]
+    assert any(message in problem for problem in PrepareSettings(task=name).problems())
+
+
+def test_the_command_line_refuses_a_task_that_cannot_be_imported(tmp_path: Path) -> None:
+    done = gpu_pipelines("run", "train_evaluate_upload", "-p", "task=no_such_module:A", cwd=tmp_path)
+    assert done.status == 2
+    assert "The task no_such_module:A cannot be imported" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_installed_package_may_name_its_tasks(importable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = importable / "counts-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: counts\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[gpu_pipelines.tasks]\ncounts = counts.task:Counts\n")
+    tasks._installed.cache_clear()
+    try:
+        assert "counts" in TASKS
+        assert task_named("counts").metrics.keys() == {"deviance", "mean_error"}
+        assert json.dumps([*TASKS]).count("counts") == 1
+    finally:
+        for path in metadata.iterdir():
+            path.unlink()
+        metadata.rmdir()
+        tasks._installed.cache_clear()

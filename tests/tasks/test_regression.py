@@ -1,0 +1,217 @@
+"""The task regression: what it prepares, learns, scores, resumes and serves, from numbers, texts and images."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from sklearn import metrics as sklearn_metrics
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.report import write_report as write_data_report
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.comparison import Comparison
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.serving.comparison import differences
+from gpu_pipelines.serving.predictors import load_predictor
+from gpu_pipelines.serving.request_body import WrongRequest
+from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.regression.predictor import Regressor
+from gpu_pipelines.tasks.regression.recipe import Regression
+from gpu_pipelines.tasks.regression.scoring import RegressionScores
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
+
+CPU = torch.device("cpu")
+SETTINGS = TrainingSettings(model="mlp-small", max_steps=30, checkpoint_every_steps=10, global_batch_size=64)
+LAST = "step-00000030"
+
+
+def prepared(directory: Path, source: Path | str, **changes: Any) -> Dataset:
+    prepare_data(PrepareSettings(task="regression", source=str(source), **changes), directory)
+    return Dataset(directory)
+
+
+@pytest.fixture(scope="module")
+def diabetes(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return prepared(tmp_path_factory.mktemp("diabetes") / "data", "sample:diabetes")
+
+
+@pytest.fixture(scope="module")
+def trained(diabetes: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trained")
+    train_model(SETTINGS, diabetes.directory, str(directory))
+    return directory
+
+
+def test_metrics_are_those_of_scikit_learn_and_differences_are_of_pairs() -> None:
+    generator = np.random.default_rng(0)
+    true = generator.normal(5, 3, (200, 2)) * [1, 100]
+    half = np.array([1, 50])
+    value = true + generator.normal(0, 1, (200, 2)) * half
+    predicted = np.concatenate([value, value - half, value + half], axis=1)
+    scores = RegressionScores.of(predicted, true, ("a", "b"))
+    found = scores.metrics()
+    assert found["mae"] == pytest.approx(sklearn_metrics.mean_absolute_error(true, value), rel=1e-12)
+    roots = np.sqrt(sklearn_metrics.mean_squared_error(true, value, multioutput="raw_values"))
+    assert found["rmse"] == pytest.approx(roots.mean(), rel=1e-12)
+    assert found["r2"] == pytest.approx(sklearn_metrics.r2_score(true, value), rel=1e-9)
+    assert found["coverage"] == pytest.approx((abs(true - value) <= half).mean())
+    assert [each["name"] for each in scores.details()["parts"]] == ["a", "b"]
+    part = scores.subset(np.arange(50)).metrics()
+    assert part["r2"] == pytest.approx(sklearn_metrics.r2_score(true[:50], value[:50]), rel=1e-9)
+    better = predicted * 0.5 + np.concatenate([true] * 3, axis=1) * 0.5
+    comparison = Comparison(RegressionScores.of(better, true, ("a", "b")), scores, 1)
+    low, high = comparison.ends("rmse", 0.95) or (0.0, 0.0)
+    assert low < comparison.difference("rmse") < high < 0
+    assert comparison.mcnemar() is None
+    diverged = RegressionScores.of(np.full((200, 6), np.nan), true, ("a", "b")).metrics()
+    assert all(np.isnan(each) for each in diverged.values())
+
+
+def test_the_sample_is_that_of_scikit_learn(diabetes: Dataset) -> None:
+    from sklearn.datasets import load_diabetes
+
+    manifest = diabetes.manifest
+    assert manifest.rows_kept == manifest.rows_read == 442
+    assert manifest.preprocessing["inputs"] == load_diabetes().feature_names
+    every = [diabetes.split(name).take(np.arange(manifest.rows(name))) for name in manifest.splits]
+    targets = np.sort(np.concatenate([columns["target"][:, 0] for columns in every]))
+    np.testing.assert_allclose(targets, np.sort(load_diabetes().target))
+
+
+def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
+    diabetes: Dataset, trained: Path, tmp_path: Path
+) -> None:
+    settings = EvaluationSettings(
+        gates=["rmse<=1000", "r2>=-100", "coverage>=0.1"], registry=str(tmp_path / "registry")
+    )
+    model = tmp_path / "model"
+    evaluation = evaluate_checkpoints(settings, diabetes.directory, trained, model)
+    assert evaluation.passed
+    assert len(evaluation.checkpoints) == 3
+    assert evaluation.test["metrics"]["r2"]["value"] > 0.2
+    assert 0.7 <= evaluation.test["metrics"]["coverage"]["value"] <= 1.0
+    assert (evaluation.select_by, evaluation.more_is_better) == ("rmse", False)
+    found = evaluation.test["metrics"]
+    assert all(each["low"] <= each["value"] <= each["high"] for each in found.values())
+    assert len(evaluation.mistakes) == 24
+    write_data_report(diabetes.directory, tmp_path / "data.html")
+    write_report(evaluation, diabetes.directory, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "predicted worst" in page
+    assert evaluation.mistakes[0]["true"] in page
+    predictor = load_predictor(model, ServerSettings())
+    examples = Examples.load(model)
+    rows = [predictor.read(each, predictor.checked({})).row() for each in examples.instances]
+    assert differences(examples, predictor.predict(rows)) == []
+    sent = {"values": json.dumps(examples.instances[0]["values"])}
+    np.testing.assert_array_equal(predictor.read(sent, None).row(), rows[0])
+    first = predictor.predict(rows)[0]
+    assert first["low"]["label"] < first["values"]["label"] < first["high"]["label"]
+    for instance in (
+        {},
+        {"values": {"age": 1}},
+        {"values": {**examples.instances[0]["values"], "bmi": "thin"}},
+        {"x": 1},
+    ):
+        with pytest.raises(WrongRequest, match="values"):
+            predictor.read(instance, None)
+
+
+def test_a_training_cut_off_and_continued_ends_with_the_same_bits(
+    diabetes: Dataset, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "cut")
+    (tmp_path / "cut" / LAST / "checkpoint.json").unlink()
+    train_model(SETTINGS, diabetes.directory, str(tmp_path / "cut"))
+    whole, cut = (
+        {name: each for file in sorted(folder.glob("*.safetensors")) for name, each in load_file(file).items()}
+        for folder in (trained / LAST, tmp_path / "cut" / LAST)
+    )
+    assert set(whole) == set(cut)
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+def texts(folder: Path) -> Path:
+    generator = np.random.default_rng(1)
+    rows = [
+        {"text": "very " * int(n) + "good", "stars": int(n), "weight": float(n) / 7}
+        for n in generator.integers(0, 9, 60)
+    ]
+    for number, row in enumerate(rows):
+        row["text"] += f" {number}"
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "rows.jsonl"
+
+
+def images(folder: Path) -> Path:
+    generator = np.random.default_rng(1)
+    lines = ["image,stars,weight"]
+    for number in range(60):
+        level = int(generator.integers(0, 200))
+        pixels = generator.integers(0, 50, (16, 16)) + level
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,{level},{level / 7}")
+    (folder / "rows.csv").write_text("\n".join(lines))
+    return folder / "rows.csv"
+
+
+@pytest.mark.parametrize(("write", "model"), [(texts, "bert-micro"), (images, "convnext-micro")])
+def test_texts_and_images_are_learned_from_and_exported_models_predict_the_same(
+    tmp_path: Path, write: Any, model: str
+) -> None:
+    source = write(tmp_path)
+    dataset = prepared(tmp_path / "data", source, label_column="stars, weight", sequence_length=16, max_rejected="0")
+    recipe = Regression.for_dataset(dataset)
+    assert recipe.form.targets == ["stars", "weight"]
+    rows = dataset.split("train").take(np.arange(8))
+    np.testing.assert_allclose(rows["target"][:, 0] / 7, rows["target"][:, 1], rtol=1e-6)
+    torch.manual_seed(0)
+    built = recipe.build_model(model).eval()
+    batch = recipe.batch(rows, CPU)
+    assert recipe.loss(built, batch).item() > 0
+    (tmp_path / "model").mkdir()
+    recipe.export(built, tmp_path / "model")
+    again = Regression.for_exported(tmp_path / "model")
+    assert again.form == recipe.form
+    loaded = again.load_exported(tmp_path / "model").eval()
+    with torch.no_grad():
+        before, after = recipe.predict(built, batch), again.predict(loaded, again.batch(rows, CPU))
+    assert before.shape == (8, 6)
+    torch.testing.assert_close(before, after)
+    predictor = Regressor(tmp_path / "model", ServerSettings(), CPU)
+    answer = predictor.predict([predictor.read(predictor.example, predictor.checked({})).row()])[0]
+    assert set(answer["values"]) == {"stars", "weight"}
+    with pytest.raises(UserError, match="does not learn from"):
+        recipe.build_model("linear")
+
+
+def test_rows_without_a_number_are_rejected_with_the_reason_and_wrong_requests_refused(tmp_path: Path) -> None:
+    rows = ["a,b,label", *(f"{n},{n * n % 17},{n / 2}" for n in range(60)), "1,,2", "1,2,inf", "1,2,much"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    dataset = prepared(tmp_path / "data", tmp_path / "rows.csv")
+    assert dataset.manifest.rejected == {"no number": 3}
+    details = [json.loads(line)["detail"] for line in (tmp_path / "data/rejected.jsonl").read_text().splitlines()]
+    assert details == ["the column 'b' is empty", "the column 'label' holds inf", "the column 'label' holds 'much'"]
+    with pytest.raises(UserError, match="has no column 'price'"):
+        prepared(tmp_path / "none", tmp_path / "rows.csv", label_column="price")
+    with pytest.raises(UserError, match="among texts only"):
+        prepared(tmp_path / "none", tmp_path / "rows.csv", near_duplicates=0.8)
+    wrong = PrepareSettings(task="regression", source="sample:diabetes", label_column=" ,", stratify=True).problems()
+    assert [problem.partition(". ")[0] for problem in wrong] == [
+        "label_column is empty",
+        "stratify needs classes, which regression has not",
+    ]

@@ -1,0 +1,182 @@
+"""The task token_classification: what it prepares, learns, scores, resumes and serves; its metrics are seqeval's."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from seqeval import metrics as seqeval
+from seqeval.metrics.sequence_labeling import get_entities
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.report import write_report as write_data_report
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.serving.comparison import differences
+from gpu_pipelines.serving.predictors import load_predictor
+from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.token_classification.sample import write_manual
+from gpu_pipelines.tasks.token_classification.scoring import EntityScores
+from gpu_pipelines.tasks.token_classification.words import entities_in
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
+
+KINDS = ("LOC", "ORG", "PER")
+TAGS = ["O", *(f"{prefix}-{kind}" for kind in KINDS for prefix in "BI")]
+LAST = "step-00000060"
+SETTINGS = TrainingSettings(
+    model="bert-micro", max_steps=60, checkpoint_every_steps=30, global_batch_size=16, learning_rate=5e-3
+)
+NAMES = ("Ada", "Grace", "Alan", "Edsger", "Barbara")
+PLACES = ("Paris", "Oslo", "Rome", "Lima")
+
+
+def sentences(count: int) -> list[dict[str, list[str]]]:
+    """Who went where: a person of one or two words, and a place."""
+    drawn = random.Random(0)
+    rows = []
+    for number in range(count):
+        name = drawn.sample(NAMES, drawn.randint(1, 2))
+        words = [*name, "went", "to", drawn.choice(PLACES), "on", "day", str(number)]
+        tags = ["B-PER", *["I-PER"] * (len(name) - 1), "O", "O", "B-LOC", "O", "O", "O"]
+        rows.append({"text": words, "label": tags})
+    return rows
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def prepared(directory: Path, source: Path | str, **changes: Any) -> Dataset:
+    prepare_data(PrepareSettings(task="token_classification", source=str(source), **changes), directory)
+    return Dataset(directory)
+
+
+@pytest.fixture(scope="module")
+def travels(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("travels")
+    return prepared(folder / "data", write(folder / "rows.jsonl", sentences(160)), sequence_length=32)
+
+
+@pytest.fixture(scope="module")
+def trained(travels: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trained")
+    train_model(SETTINGS, travels.directory, str(directory))
+    return directory
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_metrics_are_those_of_seqeval(seed: int) -> None:
+    drawn = random.Random(seed)
+    # Tags at random begin with I- as often as not, and change their type in an entity.
+    true = [[drawn.choice(TAGS) for _ in range(drawn.randint(1, 12))] for _ in range(drawn.randint(1, 30))]
+    found = [[tag if drawn.random() < 0.6 else drawn.choice(TAGS) for tag in row] for row in true]
+    for row in true:
+        assert [tuple(entity) for entity in entities_in(row)] == get_entities(row)
+    scores = EntityScores.of(found, true, KINDS)
+    metrics = scores.metrics()
+    assert metrics["f1"] == pytest.approx(seqeval.f1_score(true, found), abs=1e-9)
+    assert metrics["precision"] == pytest.approx(seqeval.precision_score(true, found), abs=1e-9)
+    assert metrics["recall"] == pytest.approx(seqeval.recall_score(true, found), abs=1e-9)
+    assert metrics["macro_f1"] == pytest.approx(seqeval.f1_score(true, found, average="macro"), abs=1e-9)
+    assert metrics["token_accuracy"] == pytest.approx(seqeval.accuracy_score(true, found), abs=1e-9)
+    of_kinds = seqeval.classification_report(true, found, output_dict=True)
+    for part in scores.details()["parts"]:
+        if part["name"] in of_kinds:
+            assert part["f1"] == pytest.approx(of_kinds[part["name"]]["f1-score"], abs=1e-9)
+            assert part["entities"] == of_kinds[part["name"]]["support"]
+    some = np.arange(0, len(true), 2)
+    subset = scores.subset(some).metrics()["f1"]
+    assert subset == pytest.approx(seqeval.f1_score([true[n] for n in some], [found[n] for n in some]), abs=1e-9)
+
+
+def test_rows_are_as_long_as_their_texts_and_keep_words_and_tags(travels: Dataset) -> None:
+    manifest = travels.manifest
+    assert manifest.features["tokens"].shape == (-1,)
+    assert manifest.preprocessing["tags"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    train = travels.split("train")
+    rows = train.take(np.arange(len(train)))
+    assert len(set(rows["tokens_length"].tolist())) > 1
+    texts = {int(row["text"][-1]): row for row in sentences(160)}
+    numbers = [int(source.rpartition(":")[2]) - 1 for source in train.sources(range(len(train)))]
+    for number, tags in zip(numbers, rows["tags"], strict=True):
+        said = [manifest.preprocessing["tags"][tag - 1] for tag in tags if tag]
+        assert said == texts[number]["label"]
+
+
+def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
+    travels: Dataset, trained: Path, tmp_path: Path
+) -> None:
+    settings = EvaluationSettings(gates=["f1>=0.8", "macro_f1>=0.5"], registry=str(tmp_path / "registry"))
+    evaluation = evaluate_checkpoints(settings, travels.directory, trained, tmp_path / "model")
+    assert evaluation.passed, evaluation.gates
+    found = evaluation.test["metrics"]
+    assert all(each["low"] <= each["value"] <= each["high"] for each in found.values())
+    assert [part["name"] for part in evaluation.test["parts"]] == ["LOC", "PER"]
+    write_data_report(travels.directory, tmp_path / "data.html")
+    write_report(evaluation, travels.directory, tmp_path / "report.html")
+    assert "PER" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    predictor = load_predictor(tmp_path / "model", ServerSettings())
+    examples = Examples.load(tmp_path / "model")
+    rows = [predictor.read(each, predictor.checked({})).row() for each in examples.instances]
+    assert differences(examples, predictor.predict(rows)) == []
+    text = "Barbara Ada went to Lima on day 7"
+    entities = predictor.predict([predictor.read({"text": text}, None).row()])[0]["entities"]
+    assert [(e["entity_group"], e["word"]) for e in entities] == [("PER", "Barbara Ada"), ("LOC", "Lima")]
+    assert all(text[e["start"] : e["end"]] == e["word"] and 0 < e["score"] <= 1 for e in entities)
+
+
+@pytest.mark.slow  # the engine is the same; that of regression is in the normal run
+def test_a_training_cut_off_and_continued_ends_with_the_same_bits(
+    travels: Dataset, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "cut")
+    (tmp_path / "cut" / LAST / "checkpoint.json").unlink()
+    train_model(SETTINGS, travels.directory, str(tmp_path / "cut"))
+    whole, cut = (
+        {name: each for file in sorted(folder.glob("*.safetensors")) for name, each in load_file(file).items()}
+        for folder in (trained / LAST, tmp_path / "cut" / LAST)
+    )
+    assert set(whole) == set(cut)
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+def test_rows_whose_tags_do_not_fit_their_words_are_rejected_with_the_reason(tmp_path: Path) -> None:
+    rows = [
+        *sentences(60),
+        {"text": ["one", "two"], "label": ["O"]},
+        {"text": ["one"], "label": ["S-PER"]},
+        {"text": ["one two"], "label": ["O"]},
+        {"text": [], "label": []},
+    ]
+    dataset = prepared(tmp_path / "data", write(tmp_path / "rows.jsonl", rows))
+    assert dataset.manifest.rejected == {"malformed tags": 2, "malformed words": 1, "no text": 1}
+    plain = [{"text": " ".join(row["text"]), "label": " ".join(row["label"])} for row in sentences(60)]
+    same = prepared(tmp_path / "plain", write(tmp_path / "plain.jsonl", plain))
+    assert same.manifest.fingerprint == dataset.manifest.fingerprint
+    nothing = [{"text": f"word {number}", "label": "O O"} for number in range(40)]
+    with pytest.raises(UserError, match="has no entity"):
+        prepared(tmp_path / "none", write(tmp_path / "none.jsonl", nothing))
+
+
+def test_the_sample_is_of_the_manual_that_ships_with_python(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in write_manual(tmp_path).read_text(encoding="utf-8").splitlines()]
+    assert len(rows) > 1000
+    assert all(len(row["text"]) == len(row["label"]) for row in rows)
+    kinds = {tag[2:] for row in rows for tag in row["label"]} - {""}
+    assert kinds == {"CODE", "PEP", "TERM"}
+    assert PrepareSettings(task="token_classification", source="sample:manual").problems() == []
