@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,11 @@ from gpu_pipelines.data.sources.names import (
     problems_of_name,
 )
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
-from gpu_pipelines.tasks.tasks import task_named, task_problems
+from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Feature
+    from gpu_pipelines.tasks.task import Task
 
 COLOR_MODES = ("auto", "L", "RGB")
 MAX_IMAGE_SIZE = 1024
@@ -195,8 +196,9 @@ class PrepareSettings:
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
+        found = task_problems(self.task)
         # Of a task that does not exist nothing more is known.
-        found = task_problems(self.task) or self._problems_for_task()
+        found += self._problems_of_samples(TASKS.values()) if found else self._problems_for_task()
         if not self.source:
             found.append("source is empty. Give files, a folder, a pattern, gs://… or sample:digits.")
         found += self._problems_of_source()
@@ -265,12 +267,17 @@ class PrepareSettings:
         """How the test source is read: as the source, but for `row_filter`."""
         return replace(self, source=self.test_source, test_source="", row_filter="")
 
+    def _problems_of_samples(self, tasks: Iterable[Task]) -> list[str]:
+        samples = [f"{SAMPLE}{name}" for task in tasks for name in task.samples]
+        return [
+            f"There is no {source!r} for {self.task}. Samples: {', '.join(samples) or 'none'}."
+            for source in self.sources.values()
+            if source.startswith(SAMPLE) and source not in samples
+        ]
+
     def _problems_for_task(self) -> list[str]:
-        task, found = task_named(self.task), []
-        for source in self.sources.values():
-            if source.startswith(SAMPLE) and source.removeprefix(SAMPLE) not in task.samples:
-                names = ", ".join(f"{SAMPLE}{name}" for name in task.samples) or "none"
-                found.append(f"There is no {source!r} for {self.task}. Samples: {names}.")
+        task = task_named(self.task)
+        found = self._problems_of_samples([task])
         read = ("auto", *task.formats)
         if self.source_format not in read:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")

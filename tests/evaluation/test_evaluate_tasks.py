@@ -29,6 +29,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation import step
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
@@ -214,7 +215,7 @@ def test_the_step_writes_all_outputs_for_a_task_without_classes(numbers: Dataset
         "dataset": dsl.Dataset(uri=str(numbers.directory)),
         "checkpoints": dsl.Artifact(uri=str(tmp_path / "checkpoints")),
     }
-    assert step.run({**inputs, **outputs, "registry": str(tmp_path / "registry"), "gates": []})
+    assert step.run(EvaluationSettings(registry=str(tmp_path / "registry")), **inputs, **outputs, advanced={})
     assert set(outputs["evaluation"].metadata) == {"test_loss"}, "a metric that is no number would fail the task"
     assert outputs["confusion"].metadata == {}
     assert json.loads((tmp_path / "confusion").read_text()) == {"labels": [], "rows": []}
