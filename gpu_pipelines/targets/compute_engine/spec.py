@@ -57,6 +57,7 @@ class VmOptions:
         environment: variables of the container, by name.
         output_directory: `gs://…` for checkpoints, model and log.
         sync_directory: directory in the container that is copied there while the training runs.
+        work_directory: directory in the container that stays on the VM's disk from one start to the next.
         network, subnet: what the VM is attached to, by name or full name.
         external_ip: whether it has an address on the internet.
         image_family, image_project: what it boots from, in place of the image chosen for the GPU.
@@ -70,6 +71,7 @@ class VmOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     output_directory: str | None = None
     sync_directory: str | None = None
+    work_directory: str | None = None
     network: str | None = None
     subnet: str | None = None
     external_ip: bool = True
@@ -197,6 +199,7 @@ def virtual_machine(
             environment=options.environment,
             output_directory=options.output_directory,
             sync_directory=options.sync_directory,
+            work_directory=options.work_directory,
             at_end=options.at_end,
         ),
         warnings=_warnings(plan, image, container, options),
