@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.compute_engine.command import create_command
+from gpu_pipelines.targets.compute_engine.formats import create_command
 from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
 #: How Compute Engine says that a zone has no such machine left.

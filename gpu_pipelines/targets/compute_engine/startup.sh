@@ -129,7 +129,7 @@ train() {
   local status
   docker rm --force "$container" >/dev/null 2>&1
   # The user of the image need not be root.
-  [[ -z $work_directory ]] || mkdir -p -m 1777 "$state_directory/work"
+  if [[ -n $work_directory ]]; then mkdir -p "$state_directory/work" && chmod 1777 "$state_directory/work"; fi
   beside copy_now_and_then
   beside watch_for_preemption
   say "training begins"
