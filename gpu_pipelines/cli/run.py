@@ -58,7 +58,7 @@ def run(
     interval: Interval = INTERVAL,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline: on this machine, on Vertex AI with --target vertex, or in GKE with --target kubeflow.
+    """Run a pipeline: on this machine, or with --target on Vertex AI, in GKE, or on one VM.
 
     An option that a single target has begins with its name.
     """

@@ -33,7 +33,7 @@ Arguments = Annotated[
 
 def vm_flags() -> type:
     """The options of a VM."""
-    from gpu_pipelines.targets.compute_engine.options import VmFlags
+    from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
 
     return VmFlags
 
@@ -85,8 +85,7 @@ def create(options: Any, arguments: Arguments = None, as_json: AsJson = False) -
 
 def _files(vm: VirtualMachine, output_format: str, folder: Path | None) -> dict[str, str]:
     """The files of a format, by name; the first is the one to print."""
-    from gpu_pipelines.targets.compute_engine.command import create_command, shell_text
-    from gpu_pipelines.targets.compute_engine.terraform import terraform_text
+    from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text, terraform_text
 
     if output_format == "terraform":
         return {TERRAFORM_FILE: terraform_text(vm)}

@@ -19,9 +19,8 @@ from gpu_pipelines.accelerators.workload import Workload
 from gpu_pipelines.cli.accelerator_views import gpu_details
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compute_engine.command import create_command
+from gpu_pipelines.targets.compute_engine.formats import create_command, terraform
 from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
-from gpu_pipelines.targets.compute_engine.terraform import terraform
 from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
 from gpu_pipelines.targets.published import file_of, published
 from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex

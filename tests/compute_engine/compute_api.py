@@ -1,4 +1,4 @@
-"""A local server in place of Compute Engine, as far as `gcloud compute instances create` talks to it.
+"""A local server in place of Compute Engine, as far as `gcloud compute instances` and `follow` talk to it.
 
 The body of a request is parsed with google-cloud-compute's own types: a field or a value that the API does not have is
 a 400, as it would be there.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from google.cloud import compute_v1
 from google.protobuf import json_format
@@ -29,6 +29,9 @@ class ComputeApi:
         instances: the instances that were made, in order, as the API's own type.
         exhausted: zones that have no machine left.
         refusal: a message to answer every creation with, status 403; empty for none.
+        status: what Compute Engine says of an instance, by its name; `RUNNING` where nothing stands.
+        serial: what an instance has said on its serial port, by its name.
+        started: the names of instances that were started again.
     """
 
     def __init__(self) -> None:
@@ -36,15 +39,28 @@ class ComputeApi:
         self.instances: list[compute_v1.Instance] = []
         self.exhausted: set[str] = set()
         self.refusal = ""
+        self.status: dict[str, str] = {}
+        self.serial: dict[str, str] = {}
+        self.started: list[str] = []
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def stop(self, name: str) -> None:
+        """Stops an instance, as Compute Engine does to one of Spot; its serial port is gone with it."""
+        self.status[name] = "TERMINATED"
+        self.serial.pop(name, None)
+
+    def answer(self, method: str, path: str, body: dict[str, Any], query: dict[str, str]) -> tuple[int, dict[str, Any]]:
         """Status and body."""
         if match := re.fullmatch(rf"{_ZONE}/instances", path):
             return self._insert(match["project"], match["zone"], body)
         if match := re.fullmatch(rf"{_ZONE}/operations/(?P<name>[^/]+)(/wait)?", path):
             return 200, self._operation(match["project"], match["zone"], match["name"])
-        if match := re.fullmatch(rf"{_ZONE}/instances/(?P<name>[^/]+)", path):
-            return 200, self._instance(match["project"], match["zone"], match["name"])
+        if match := re.fullmatch(rf"{_ZONE}/instances/(?P<name>[^/]+)(/(?P<what>serialPort|start))?", path):
+            project, zone, name, what = (match[part] for part in ("project", "zone", "name", "what"))
+            if not any((each.name, each.zone) == (name, zone) for each in self.instances):
+                return 404, _error(
+                    404, f"The resource 'projects/{project}/zones/{zone}/instances/{name}' was not found"
+                )
+            return 200, self._of_instance(method, what or "", project, zone, name, int(query.get("start") or 0))
         if match := re.fullmatch(_ZONE, path):
             return 200, {"kind": "compute#zone", "name": match["zone"], "status": "UP"}
         return 404, _error(404, f"There is no {method} {path}.")
@@ -62,17 +78,35 @@ class ComputeApi:
             self.instances.append(instance)
         return 200, self._operation(project, zone, f"insert-{instance.name}")
 
+    def _of_instance(self, method: str, what: str, project: str, zone: str, name: str, start: int) -> dict[str, Any]:
+        if what == "serialPort":
+            said = self.serial.get(name, "").encode()
+            return {
+                "kind": "compute#serialPortOutput",
+                "contents": said[start:].decode(),
+                "start": start,
+                "next": len(said),
+            }
+        if method == "DELETE":
+            self.instances = [each for each in self.instances if each.name != name]
+            return self._operation(project, zone, f"delete-{name}")
+        if what == "start":
+            self.started.append(name)
+            self.status[name] = "RUNNING"
+            return self._operation(project, zone, f"start-{name}")
+        return self._instance(project, zone, name)
+
     def _operation(self, project: str, zone: str, name: str) -> dict[str, Any]:
         place = f"{self.address}/compute/v1/projects/{project}/zones/{zone}"
         operation = {
             "kind": "compute#operation",
             "name": name,
-            "operationType": "insert",
+            "operationType": name.partition("-")[0],
             "status": "DONE",
             "progress": 100,
             "zone": place,
             "selfLink": f"{place}/operations/{name}",
-            "targetLink": f"{place}/instances/{name.removeprefix('insert-')}",
+            "targetLink": f"{place}/instances/{name.partition('-')[2]}",
         }
         if zone in self.exhausted:
             message = f"The zone 'projects/{project}/zones/{zone}' does not have enough resources available."
@@ -83,7 +117,12 @@ class ComputeApi:
         instance = next(each for each in reversed(self.instances) if each.name == name)
         document: dict[str, Any] = json_format.MessageToDict(compute_v1.Instance.pb(instance))
         place = f"{self.address}/compute/v1/projects/{project}/zones/{zone}"
-        return {**document, "status": "RUNNING", "zone": place, "selfLink": f"{place}/instances/{name}"}
+        return {
+            **document,
+            "status": self.status.get(name, "RUNNING"),
+            "zone": place,
+            "selfLink": f"{place}/instances/{name}",
+        }
 
 
 def _error(code: int, message: str) -> dict[str, Any]:
@@ -99,7 +138,8 @@ def serving() -> Iterator[ComputeApi]:
         def _answer(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length) or b"{}")
-            status, document = api.answer(self.command, urlsplit(self.path).path, body)
+            where = urlsplit(self.path)
+            status, document = api.answer(self.command, where.path, body, dict(parse_qsl(where.query)))
             content = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -107,7 +147,7 @@ def serving() -> Iterator[ComputeApi]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = _answer
+        do_GET = do_POST = do_DELETE = _answer
 
         def log_message(self, *_: object) -> None:
             pass

@@ -108,9 +108,9 @@ class Vm:
             ["bash", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
-    def end(self, process: subprocess.Popen[str]) -> Ran:
+    def end(self, process: subprocess.Popen[str], timeout: float = 20) -> Ran:
         """Waits for the end of the script."""
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=timeout)
         calls = self.folder / "calls"
         text = calls.read_text() if calls.exists() else ""
         calls.unlink(missing_ok=True)

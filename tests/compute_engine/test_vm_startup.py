@@ -153,6 +153,17 @@ def test_checkpoints_are_copied_while_the_training_runs(vm: Vm) -> None:
     assert not (vm.folder / "two-at-once").exists(), "the last copy waits for the one before"
 
 
+def test_a_work_directory_is_on_the_disk_of_the_vm_and_any_user_of_the_image_may_write_it(vm: Vm) -> None:
+    vm.training = 'touch "$STANDINS/state/work/prepared"; exit 75'
+    ran = vm.told(work_directory="/work").run()
+    (run,) = ran.called("docker", "run")
+    work = vm.folder / "state" / "work"
+    assert f"--volume={work}:/work" in run
+    assert work.stat().st_mode & 0o7777 == 0o1777
+    vm.training = 'ls "$STANDINS/state/work"'
+    assert "prepared" in vm.run().out, "the next start has it"
+
+
 def test_checkpoints_that_cannot_be_read_end_the_vm_rather_than_begin_anew(vm: Vm) -> None:
     (vm.bucket / "checkpoints").mkdir(parents=True)
     vm.environment = {"STORAGE_DENIED": "yes"}

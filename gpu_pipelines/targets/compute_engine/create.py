@@ -6,13 +6,13 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.compute_engine.command import create_command
+from gpu_pipelines.targets.compute_engine.formats import create_command
 from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
 #: How Compute Engine says that a zone has no such machine left.
@@ -49,11 +49,6 @@ def create_vm(vm: VirtualMachine, tell: Callable[[str], None]) -> CreatedVm:
         UserError: there is no gcloud, or it is too old.
         CreationError: Compute Engine refuses, or no zone has a machine left.
     """
-    if shutil.which("gcloud") is None:
-        raise UserError(
-            "There is no gcloud on this machine.",
-            "Install it (https://cloud.google.com/sdk/docs/install), or take vm config --format terraform.",
-        )
     zones = (vm.zone, *vm.other_zones)
     for number, zone in enumerate(zones, 1):
         here = vm.in_zone(zone)
@@ -82,7 +77,21 @@ def _run(vm: VirtualMachine) -> subprocess.CompletedProcess[str]:
         script = Path(folder) / "startup.sh"
         script.write_text(vm.script, encoding="utf-8")
         command = [*create_command(vm, str(script)), "--quiet", "--format=json"]
-        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        return run_gcloud(command)
+
+
+def run_gcloud(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command of gcloud to its end.
+
+    Raises:
+        UserError: there is no gcloud.
+    """
+    if shutil.which("gcloud") is None:
+        raise UserError(
+            "There is no gcloud on this machine.",
+            "Install it (https://cloud.google.com/sdk/docs/install), or take vm config --format terraform.",
+        )
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
 
 
 def _status(answer: str) -> str:

@@ -35,6 +35,7 @@ class StartupSettings:
             AIP_TENSORBOARD_LOG_DIR, as Vertex AI does; it gets the log too. None for none.
         sync_directory: directory in the container that is copied to `checkpoints/` of the output directory while the
             training runs, and from there before it; None for none.
+        work_directory: directory in the container that stays on the disk of the VM from start to start; None for none.
         at_end: one of `AT_END`.
         driver_seconds: how long to wait for the driver of the GPUs.
         sync_seconds: time between two copies.
@@ -48,6 +49,7 @@ class StartupSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     output_directory: str | None = None
     sync_directory: str | None = None
+    work_directory: str | None = None
     at_end: str = "stop"
     driver_seconds: int = 600
     sync_seconds: float = 60
@@ -86,6 +88,7 @@ def _assignments(settings: StartupSettings) -> list[str]:
         "registry": artifact_registry(settings.container.image) or "",
         "output_directory": output,
         "sync_directory": settings.sync_directory or "",
+        "work_directory": settings.work_directory or "",
         "at_end": settings.at_end,
         "grace_seconds": str(_GRACE_SECONDS_WITH_COPY if settings.sync_directory else _GRACE_SECONDS),
         "driver_seconds": str(settings.driver_seconds),
@@ -106,6 +109,8 @@ def _docker_options(settings: StartupSettings, output: str) -> Sequence[str]:
     options = [f"--env={name}={value}" for name, value in variables.items()]
     if settings.sync_directory:
         options.append(f"--volume={settings.state_directory}/synced:{settings.sync_directory}")
+    if settings.work_directory:
+        options.append(f"--volume={settings.state_directory}/work:{settings.work_directory}")
     if settings.container.command:
         options.append(f"--entrypoint={settings.container.command[0]}")
     return options

@@ -128,6 +128,8 @@ stop_training() {
 train() {
   local status
   docker rm --force "$container" >/dev/null 2>&1
+  # The user of the image need not be root.
+  if [[ -n $work_directory ]]; then mkdir -p "$state_directory/work" && chmod 1777 "$state_directory/work"; fi
   beside copy_now_and_then
   beside watch_for_preemption
   say "training begins"

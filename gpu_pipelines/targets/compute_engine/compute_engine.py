@@ -1,0 +1,281 @@
+"""A VM of Compute Engine as a target: it runs the whole pipeline, leaves it in a bucket, and stops itself."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import UnavailableError, UserError, as_data
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.registry import VERTEX
+from gpu_pipelines.targets.compiled import compiled, documents_of
+from gpu_pipelines.targets.local.target import LocalTarget
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Request, Submission, Values
+from gpu_pipelines.targets.options import (
+    CONTAINER,
+    DOCTOR,
+    LOOKING,
+    MACHINES,
+    PROJECT,
+    STARTED,
+    CloudOptions,
+    accelerators,
+    fixed,
+    option,
+    setting,
+    words_of,
+)
+from gpu_pipelines.targets.target import Target
+
+if TYPE_CHECKING:
+    from gpu_pipelines.accelerators import AcceleratorPlan
+    from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
+    from gpu_pipelines.targets.messages import Watch
+    from gpu_pipelines.targets.vertex.job_spec import Container
+
+    Machine = tuple[VirtualMachine, AcceleratorPlan]
+
+#: In the container: what outlives it, on the disk of the VM.
+_WORK = "/work"
+#: What a pipeline calls, its registry and BigQuery say, is left to the roles of the service account.
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+
+
+_VM = ("vm",)
+#: A VM is made for a container of one's own, and for a whole pipeline.
+_MADE = ("vm", "run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions(CloudOptions):
+    """What a VM takes, whatever it runs."""
+
+    evaluation_accelerator: str | None = None
+    zone: str | None = option(None, "Zone; one of the region's that have the GPU if not given.", _MADE, group=MACHINES)
+    boot_disk_gb: int = option(200, "Boot disk of each machine.", _MADE, group=MACHINES, metavar="GB")
+    at_end: str = option(
+        "stop",
+        "What becomes of the VM at the end: stop, delete or keep.",
+        _MADE,
+        group=MACHINES,
+        words=fixed("stop", "delete", "keep"),
+    )
+    service_account: str | None = setting("What jobs, or the VM, run as.", _MADE, "service_account", metavar="EMAIL")
+    subnet: str | None = option(None, "Subnet, by name or full name.", _MADE, group=PROJECT, metavar="NAME")
+    external_ip: bool = option(True, "Whether the VM has an address on the internet.", _MADE, group=PROJECT)
+    encryption_key: str | None = setting("Cloud KMS key, by its full name.", _MADE, "encryption_key", metavar="NAME")
+    image_family: str | None = option(
+        None, "Boot from this image family instead.", _MADE, group=CONTAINER, metavar="NAME"
+    )
+    image_project: str | None = option(None, "Project of --image-family.", _MADE, group=CONTAINER, metavar="ID")
+    label: list[str] | None = option(
+        None, "A label of the jobs, or of the VM; repeatable.", _MADE, group=PROJECT, metavar="KEY=VALUE"
+    )
+
+    def machine_for(self, container: Container, settings: ProjectSettings, **more: Any) -> Machine:
+        """The VM that runs a container, and its plan; `more` are further fields of `VmOptions`.
+
+        Raises:
+            UserError: lists what is wrong or missing.
+        """
+        from gpu_pipelines.accelerators import plan
+        from gpu_pipelines.accelerators.request import require_gpu
+        from gpu_pipelines.targets.compute_engine.spec import VmOptions, region_to_plan, virtual_machine
+
+        require_gpu(self.accelerator, "Compute Engine")
+        # A reservation brings its own zone.
+        region = region_to_plan(self.zone, self.region, None if self.reservation else settings.region)
+        bought = ("nodes", "strategy", "machine_type", "reservation", "hours")
+        planned = plan(self.accelerator, region=region, **{name: getattr(self, name) for name in bought})
+        same = ("zone", "boot_disk_gb", "at_end", "subnet", "external_ip", "image_family", "image_project")
+        given = {name: getattr(self, name) for name in same}
+        wanted = VmOptions(**given, environment=self.environment, **more)
+        return virtual_machine(planned, container, settings, wanted), planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmFlags(MachineOptions):
+    """What a command says of a VM that runs a container."""
+
+    accelerator: str = option("", "GPUs of the VM: NAME:COUNT, as l4:4.", _VM, metavar="SPEC", words=accelerators)
+    nodes: int = option(1, "1; several machines are what job submit is for.", _VM, hidden=True)
+    max_wait: float | None = option(
+        None, "With flex-start: wait for a machine so long, 2 at most.", _VM, group=MACHINES, metavar="HOURS"
+    )
+    image: str | None = setting("Container image to run.", _VM, "image", group=CONTAINER)
+    command: str | None = option(
+        None,
+        'Runs in place of the image\'s entrypoint, in quotes: "python -m trainer".',
+        _VM,
+        group=CONTAINER,
+        metavar="WORDS",
+    )
+    output_dir: str | None = option(
+        None,
+        "gs://…, from which AIP_CHECKPOINT_DIR and its like are made.",
+        _VM,
+        group=CONTAINER,
+        metavar="URI",
+    )
+    sync_dir: str | None = option(
+        None,
+        "A directory in the container to copy to checkpoints/ of --output-dir.",
+        _VM,
+        group=CONTAINER,
+        metavar="DIR",
+    )
+    name: str | None = option(None, "Name of the VM; made from the accelerator if not given.", _VM)
+    network: str | None = option(None, "VPC network, by name or full name.", _VM, group=PROJECT, metavar="NAME")
+
+    def machine(self, arguments: Sequence[str]) -> Machine:
+        """The VM and its plan; `arguments` are the application's own.
+
+        Raises:
+            UserError: lists what is wrong or missing.
+        """
+        from gpu_pipelines.targets.vertex.job_spec import Container
+
+        if not self.accelerator:
+            raise UserError(
+                "A VM needs GPUs.", "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them."
+            )
+        settings = self.project_settings()
+        settings.require("project", "image")
+        return self.machine_for(
+            Container(settings.image or "", words_of("--command", self.command), arguments),
+            settings,
+            name=self.name,
+            network=self.network,
+            max_wait_hours=self.max_wait,
+            output_directory=self.output_dir,
+            sync_directory=self.sync_dir,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeEngineOptions(MachineOptions):
+    """What can be asked of a VM that runs a pipeline."""
+
+    pipeline_root: str | None = setting(
+        "Where runs leave artifacts, gs://….", STARTED | LOOKING | DOCTOR, "pipeline_root", metavar="URI"
+    )
+
+
+class ComputeEngine(LocalTarget, Target):
+    """A VM of Compute Engine."""
+
+    name = "compute_engine"
+    title = readers = "Compute Engine"
+    Options = ComputeEngineOptions
+    options: ComputeEngineOptions
+    registry = VERTEX
+    other_registries = "registry=vertex://PROJECT/REGION for Vertex AI Model Registry"
+
+    def __init__(self, options: ComputeEngineOptions | None = None, settings: ProjectSettings | None = None) -> None:
+        Target.__init__(self, options, settings)
+        LocalTarget.__init__(self)
+
+    def defaults(self) -> dict[str, Any]:
+        """The image that serves models, of the project."""
+        return {"serving_image": self.settings.serving_image}
+
+    def compile(self, pipeline: str, task: str = "") -> Compiled:
+        """Refuses: a VM gets the name of a pipeline and its parameters, and builds it."""
+        raise UserError(
+            "A VM runs a pipeline by its name, so that there is no file of it.",
+            f"Run it: gpu-pipelines run {pipeline} --target {self.name} --accelerator l4:1, say.",
+        )
+
+    def load(self, request: Request) -> Compiled:
+        """The pipeline of a name, with the plan of the VM, what it costs and what to beware of."""
+        from gpu_pipelines.dag import load_pipeline
+        from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
+
+        if not request.is_name:
+            raise UserError(f"{request.pipeline} is no name of a pipeline.", "A VM runs those of this project.")
+        module = load_pipeline(request.pipeline)
+        request.require(self, "project", "pipeline_root")
+        vm, plan = self._machine("gs://bucket/run")
+        cautions = [caution.message for caution in plan.warnings if not caution.of_vertex]
+        warned = [f"warning: {message}" for message in dict.fromkeys([*cautions, *vm.warnings])]
+        built = module.build(self, None)
+        return Compiled(
+            request.pipeline,
+            spec=documents_of(compiled(built))[0],
+            built=built,
+            known={"processes": plan.count},
+            told=[told_plan(plan), told_cost(plan), *warned],
+        )
+
+    def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
+        """The VM with a name of its own, and what it is to run."""
+        from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text
+        from gpu_pipelines.targets.compute_engine.runs import REQUEST, VmRun, new_run_name, request_of, settings_there
+
+        run = VmRun.of(new_run_name(compiled.name), self.settings)
+        vm, plan = self._machine(run.uri)
+        content = request_of(compiled.name, values.arguments, values.taken, bool(request.cache))
+        content["settings"] = settings_there(self.settings)
+        sent = (run, vm, plan.strategy, content)
+        return Submission(
+            sent, lambda: [shell_text(create_command(vm, "startup.sh")), *_shown(run.uri, REQUEST, content)]
+        )
+
+    def submit(self, submission: Submission) -> Done:
+        """Writes what is to be run into the bucket, and creates the VM."""
+        from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm, ways_to_it
+        from gpu_pipelines.targets.compute_engine.runs import REQUEST, STATE
+
+        run, vm, strategy, content = submission.content
+        tried: list[str] = []
+        state = {"run": run.name, "pipeline": content["pipeline"], "status": "starting", "strategy": strategy}
+        run.write(REQUEST, content)
+        run.write(STATE, {**state, "vm": _place(vm)})
+        try:
+            made = create_vm(vm, tried.append)
+        except (CreationError, UserError) as error:
+            refused = error if isinstance(error, UserError) else UnavailableError(str(error))
+            run.end("failed", error=as_data(refused))
+            raise refused from None
+        if made.vm.zone != vm.zone:
+            run.write(STATE, {**run.read(STATE), "vm": _place(made.vm)})
+        ways = ways_to_it(made.vm)
+        lines = [*tried, f"submitted {run.name}", f"folder: {run.uri}", f"ssh: {shlex.join(ways['ssh'])}"]
+        return Done(run.name, {"run": run.name, "folder": run.uri, "vm": _place(made.vm)}, lines)
+
+    def follow(self, run: str, watch: Watch, every: float) -> Outcome:
+        """Waits for the end of a run; a Spot VM that was preempted is started again."""
+        from gpu_pipelines.targets.compute_engine.runs import VmRun, follow
+
+        return follow(VmRun.of(run, self.settings), watch, every)
+
+    def cancel(self, run: str) -> str:
+        """Marks a run as cancelled, and deletes its VM."""
+        from gpu_pipelines.targets.compute_engine.runs import VmRun, cancel
+
+        return cancel(VmRun.of(run, self.settings))
+
+    def _machine(self, uri: str) -> Machine:
+        """The VM of a run, by the run's folder."""
+        from gpu_pipelines.targets.vertex.job_spec import Container
+
+        module = "gpu_pipelines.targets.compute_engine.runs"
+        container = Container(self.settings.image or "", ("python3", "-m", module), (uri, _WORK))
+        vm, plan = self.options.machine_for(
+            container, self.settings, name=uri.rpartition("/")[2], output_directory=uri, work_directory=_WORK
+        )
+        # A Spot VM that was preempted goes on, also one that deletes itself at the end.
+        keeps = "STOP" if plan.strategy == "spot" else vm.termination_action
+        return replace(vm, scopes=_SCOPES, termination_action=keeps), plan
+
+
+def _place(vm: VirtualMachine) -> dict[str, str]:
+    """By what a VM is found again."""
+    return {"name": vm.name, "zone": vm.zone, "project": vm.project}
+
+
+def _shown(uri: str, file: str, content: Mapping[str, Any]) -> list[str]:
+    return [f"# {uri}/{file}", json.dumps(content, indent=2, ensure_ascii=False)]

@@ -1,0 +1,180 @@
+"""`run`, `follow` and `cancel` on a VM: the real gcloud and storage client, and the start-up script with stand-ins."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command_line import command
+from compute_api import ComputeApi, serving
+from conftest import PIPELINE, Finished, storage_emulator
+
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.errors import ProcessFailedError, as_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = "gs://bucket/root"
+FROM = "Nov 22 09:00:00 vm google_metadata_script_runner[900]: startup-script: "
+PLACE = ("--project", "my-project", "--pipeline-root", ROOT)
+ON_A_VM = (
+    *("run", PIPELINE, "--target", "compute_engine", "--accelerator", "l4:2", "--region", "us-central1"),
+    *("--image", "us-docker.pkg.dev/p/r/steps:1", *PLACE),
+    *("-p", "source=sample:digits", "-p", "epochs=2"),
+)
+
+pytestmark = pytest.mark.usefixtures("no_project_settings")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with storage_emulator("bucket") as uri:
+        yield uri
+
+
+@pytest.fixture
+def compute_api(monkeypatch: pytest.MonkeyPatch, bucket: str) -> Iterator[ComputeApi]:
+    with serving() as api:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
+        monkeypatch.setenv("CLOUDSDK_AUTH_DISABLE_CREDENTIALS", "true")
+        yield api
+
+
+def submitted(*arguments: str) -> dict[str, Any]:
+    done = command(*ON_A_VM, *arguments, "--json")
+    assert done.status == 0, done.err
+    document: dict[str, Any] = json.loads(done.out)
+    return document
+
+
+def state(run: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(RemoteFolder(f"{ROOT}/runs/{run}").read("run.json"))
+    return content
+
+
+def become(run: str, **values: Any) -> None:
+    """What the program on the VM writes."""
+    RemoteFolder(f"{ROOT}/runs/{run}").write("run.json", json.dumps({**state(run), **values}).encode())
+
+
+def followed(run: str) -> Finished:
+    return command("follow", run, "--target", "compute_engine", *PLACE, "--interval", "0.1")
+
+
+def soon(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_dry_run_shows_the_vm_its_price_and_what_it_is_told(compute_api: ComputeApi) -> None:
+    done = command(*ON_A_VM, "--strategy", "spot", "--at-end", "delete", "--dry-run")
+    assert done.status == 0, done.err
+    assert "l4:2 on g2-standard-24: 2 GPUs, spot" in done.err
+    assert "USD per hour" in done.err
+    assert "  --provisioning-model=SPOT \\\n  --instance-termination-action=STOP" in done.out
+    assert "--scopes=https://www.googleapis.com/auth/cloud-platform" in done.out
+    shown = done.out.partition("/request.json\n")[2]
+    assert json.loads(shown)["arguments"]["epochs"] == 2
+    assert compute_api.instances == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-p", "registry=./models"), "The registry ./models would be a directory of the container, lost at its end."),
+        (("-p", "source=./photos"), "The source ./photos is not where Compute Engine can read it."),
+        (("--web-access",), "The target compute_engine has no --web-access.\n  It is of vertex."),
+        (("--nodes", "2"), "A VM is one machine, not 2."),
+        (("--zone", "europe-west4-a"), "--zone europe-west4-a is in europe-west4, not in --region us-central1."),
+        (("--accelerator", "cpu:2"), "cpu:2"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_a_vm_cannot_do_is_refused_before_anything_is_sent(
+    compute_api: ComputeApi, arguments: tuple[str, ...], told: str
+) -> None:
+    done = command(*ON_A_VM, *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert told in done.err
+    assert compute_api.instances == []
+
+
+def test_a_spot_vm_that_was_preempted_is_started_again_until_its_run_has_succeeded(compute_api: ComputeApi) -> None:
+    compute_api.exhausted = {"us-central1-a"}
+    run = submitted("--strategy", "spot")["run"]
+    (vm,) = compute_api.instances
+    assert (vm.name, vm.zone) == (run, state(run)["vm"]["zone"])
+    assert vm.scheduling.instance_termination_action == "STOP"
+    script = next(item.value for item in vm.metadata.items if item.key == "startup-script")
+    assert f"words=(-m gpu_pipelines.targets.compute_engine.runs {ROOT}/runs/{run} /work)" in script
+    assert json.loads(RemoteFolder(f"{ROOT}/runs/{run}").read("request.json"))["settings"]["pipeline_root"] == ROOT
+    compute_api.serial[run] = f"a kernel boots\n{FROM}train-model: step 7\n{FROM}not yet who"
+
+    def happens() -> None:
+        # Whoever follows has read the line when it is the VM's turn to stop.
+        time.sleep(1)
+        compute_api.stop(run)
+        soon(lambda: compute_api.started)
+        compute_api.serial[run] = f"{FROM}train-model: goes on at step 7\n"
+        time.sleep(0.5)
+        become(run, status="succeeded", shown=["registered digits version 1"])
+
+    vm_life = threading.Thread(target=happens)
+    vm_life.start()
+    done = followed(run)
+    vm_life.join()
+    assert done.status == 0, done.err
+    assert compute_api.started == [run]
+    assert "a kernel boots" not in done.out
+    assert "not yet" not in done.out
+    lines = [line.strip() for line in done.out.splitlines()]
+    begun, preempted = lines.index("train-model: step 7"), next(n for n, x in enumerate(lines) if "preempted" in x)
+    assert begun < preempted < lines.index("train-model: goes on at step 7")
+    assert lines[-2:] == ["registered digits version 1", f"folder: {ROOT}/runs/{run}"]
+
+
+def test_a_run_that_failed_or_was_cancelled_says_so_and_its_vm_is_not_started_again(compute_api: ComputeApi) -> None:
+    run = submitted("--strategy", "spot")["run"]
+    error = ProcessFailedError("prepare-data failed: there are no rows", "Its log: here")
+    become(run, status="failed", error=as_data(error))
+    compute_api.stop(run)
+    done = followed(run)
+    assert done.status == 1
+    assert "error: prepare-data failed: there are no rows\n  Its log: here" in done.err
+    # The script itself failed: the run does not know of it, its log does.
+    become(run, status="starting", error=None)
+    said = "09:00:00 gpu-pipelines: error: the image cannot be pulled\n"
+    RemoteFolder(f"{ROOT}/runs/{run}").write(
+        "vm-logs/a.log", f"{said}09:00:01 gpu-pipelines: the start-up script ends with exit status 1\n".encode()
+    )
+    done = followed(run)
+    assert done.status == 1
+    assert "failed: the image cannot be pulled" in done.err
+    assert state(run)["error"]["kind"] == "process_failed"
+    assert compute_api.started == []
+    # Cancelled while it runs.
+    become(run, status="running")
+    gone = command("cancel", run, "--target", "compute_engine", *PLACE)
+    assert gone.status == 0, gone.err
+    assert (compute_api.instances, state(run)["status"]) == ([], "cancelled")
+    assert "was cancelled" in followed(run).err
+    missing = followed("no-such-run")
+    assert missing.status == 2
+    assert "There is no run no-such-run on Compute Engine" in missing.err
+
+
+def test_a_vm_that_somebody_stops_or_deletes_is_told_with_the_way_to_go_on(compute_api: ComputeApi) -> None:
+    run = submitted()["run"]
+    compute_api.stop(run)
+    done = followed(run)
+    assert done.status == 1
+    assert f"was stopped before the run had ended.\n  gcloud compute instances start {run}" in done.err
+    become(run, status="running", error=None)
+    compute_api.instances = []
+    assert f"-p checkpoint_uri={ROOT}/runs/{run}/checkpoints" in followed(run).err
