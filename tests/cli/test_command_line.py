@@ -26,7 +26,7 @@ def test_summaries_of_commands_are_whole_and_no_name_in_them_is_broken(tmp_path:
     assert not [line for line in told.splitlines()[1:] if line.endswith("...")]
     assert max(map(len, told.splitlines())) <= columns
     words = " ".join(told.split())
-    assert "on this machine, on Vertex AI with --target vertex, or in GKE with --target kubeflow." in words
+    assert "on this machine, or with --target on Vertex AI, in GKE, or on one VM." in words
     assert "NVIDIA GPUs on Google Cloud: what there is, what fits and what it costs, checked before anything" in words
     # A break at the dash would read "gpu- pipelines".
     assert "Vertex AI: gpu-pipelines migrate FILE" in words
