@@ -190,7 +190,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[list
     ("words", "wanted"),
     [
         (["run", "train"], [PIPELINE]),
-        (["run", PIPELINE, "--target", ""], ["kubeflow", "local", "vertex"]),
+        (["run", PIPELINE, "--target", ""], ["compute_engine", "kubeflow", "local", "vertex"]),
         (["run", PIPELINE, "--strategy", "s"], ["spot", "standard"]),
         # bash breaks words at : and =, and puts what it is answered behind them.
         (["run", PIPELINE, "--target", "vertex", "--accelerator", "a100-80gb", ":"], ["1", "2", "4", "8"]),
