@@ -23,7 +23,7 @@ SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_ste
 
 FORGETFUL = """
 from torch import nn
-from gpu_pipelines.tasks.image_classification import ImageClassification
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
 class Forgotten(ImageClassification):
     def build_model(self, name):

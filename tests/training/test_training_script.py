@@ -78,6 +78,8 @@ def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
     content = told(tmp_path)
     assert content["arguments"] == [str(argument) for argument in awkward]
     out, data = tmp_path / "out", tmp_path / "data"
+    # Where a program may leave an error as data; see gpu_pipelines/errors.py.
+    assert content["variables"].pop("GPU_PIPELINES_ERROR_FILE").endswith("/user_error.json")
     assert content["variables"] == {
         "GPU_PIPELINES_DATASET": str(data),
         "GPU_PIPELINES_CHECKPOINTS": str(out),
