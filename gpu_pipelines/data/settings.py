@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -197,8 +197,7 @@ class PrepareSettings:
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
         found = task_problems(self.task)
-        # Of a task that does not exist nothing more is known.
-        found += self._problems_of_samples(TASKS.values()) if found else self._problems_for_task()
+        found += self._problems_for(TASKS.values() if found else [task_named(self.task)])
         if not self.source:
             found.append("source is empty. Give files, a folder, a pattern, gs://… or sample:digits.")
         found += self._problems_of_source()
@@ -267,21 +266,17 @@ class PrepareSettings:
         """How the test source is read: as the source, but for `row_filter`."""
         return replace(self, source=self.test_source, test_source="", row_filter="")
 
-    def _problems_of_samples(self, tasks: Iterable[Task]) -> list[str]:
+    def _problems_for(self, tasks: Collection[Task]) -> list[str]:
+        """What is wrong for the task; of one that does not exist, what is wrong for all of those that do."""
+        found = []
         samples = [f"{SAMPLE}{name}" for task in tasks for name in task.samples]
-        return [
-            f"There is no {source!r} for {self.task}. Samples: {', '.join(samples) or 'none'}."
-            for source in self.sources.values()
-            if source.startswith(SAMPLE) and source not in samples
-        ]
-
-    def _problems_for_task(self) -> list[str]:
-        task = task_named(self.task)
-        found = self._problems_of_samples([task])
-        read = ("auto", *task.formats)
+        for source in self.sources.values():
+            if source.startswith(SAMPLE) and source not in samples:
+                found.append(f"There is no {source!r} for {self.task}. Samples: {', '.join(samples) or 'none'}.")
+        read = tuple(dict.fromkeys(("auto", *(name for task in tasks for name in task.formats))))
         if self.source_format not in read:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
-        return found + task.problems(self)
+        return found + [problem for task in tasks if len(tasks) == 1 for problem in task.problems(self)]
 
     def problems_on(self, nodes: int) -> list[str]:
         """What is wrong with preparing on so many machines together."""

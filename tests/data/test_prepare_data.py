@@ -482,14 +482,17 @@ def test_all_wrong_settings_are_listed_at_once(tmp_path: Path) -> None:
             "sample:nothing",
             tmp_path,
             task="image_clasification",
+            source_format="excel",
             image_size=7,
             color_mode="CMYK",
             val_fraction=0.0,
             test_fraction=1.5,
         )
     text = str(caught.value)
-    for word in ("sample:nothing", "image_clasification", "image_size", "color_mode", "val_fraction", "test_fraction"):
+    for word in ("sample:nothing", "image_clasification", "source_format", "image_size", "color_mode"):
         assert word in text
+    assert "val_fraction" in text
+    assert "test_fraction" in text
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, float("nan"), float("inf")])
