@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
+from gpu_pipelines.component_interface.generated import write_generated
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
 
 _HEAD = "<!-- Generated from the interfaces of the components by make docs. -->"
@@ -66,18 +67,9 @@ package installed, `from gpu_pipelines.components.{COMPONENTS[name]}.component i
 
 def main(arguments: list[str]) -> int:
     """Writes the READMEs below the working directory; with `--check`, says which differ and returns 1 if any does."""
-    differing = []
-    for name, folder in COMPONENTS.items():
-        path = Path("components", folder, "README.md")
-        text = readme(name)
-        if "--check" in arguments:
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
-                differing.append(str(path))
-        else:
-            path.write_text(text, encoding="utf-8")
-    for path_name in differing:
-        print(f"{path_name} is out of date; run make docs.", file=sys.stderr)
-    return 1 if differing else 0
+    return write_generated(
+        ((Path("components", folder, "README.md"), readme(name)) for name, folder in COMPONENTS.items()), arguments
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.component_interface.catalog import COMPONENTS, common_parameters, settings_of
+from gpu_pipelines.component_interface.generated import write_generated
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter, parameters_in
 
 _WIDTH = 120
@@ -132,18 +133,9 @@ def _settings(groups: Mapping[str, Mapping[str, Parameter]]) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Writes the stubs below the working directory; with `--check`, says which differ and returns 1 if any does."""
-    differing = []
-    for name, folder in COMPONENTS.items():
-        path = Path("components", folder, "component.py")
-        before = path.read_text(encoding="utf-8")
-        after = stub(name, before)
-        if before != after and "--check" in arguments:
-            differing.append(str(path))
-        elif before != after:
-            path.write_text(after, encoding="utf-8")
-    for path_name in differing:
-        print(f"{path_name} is out of date; run make docs.", file=sys.stderr)
-    return 1 if differing else 0
+    paths = {name: Path("components", folder, "component.py") for name, folder in COMPONENTS.items()}
+    made = ((path, stub(name, path.read_text(encoding="utf-8"))) for name, path in paths.items())
+    return write_generated(made, arguments)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 from torch import nn
 
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks.own_class import own_class
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -27,16 +26,7 @@ def load_recipe(path: str, task: str) -> type[Recipe]:
     """
     if not path:
         return task_named(task).load_recipe()
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(import_module(module), name)
-    except Exception as error:  # importing runs the user's module, which can raise anything
-        raise UserError(
-            f"The recipe {path} cannot be imported: {type(error).__name__}: {error}.",
-            "Give package.module:ClassName of a module that Python finds (PYTHONPATH, or an installed package).",
-        ) from None
-    if not (inspect.isclass(found) and issubclass(found, Recipe)):
-        raise UserError(f"{path} is not a subclass of gpu_pipelines.tasks.recipe.Recipe.")
+    found = own_class(path, Recipe, f"The recipe {path}")
     missing: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
     if missing:
         raise UserError(f"The recipe {path} does not define {some_of(missing, most=6)}.", "See docs/recipes.md.")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.tasks.own_class import own_class
 from gpu_pipelines.tasks.task import Task
 
 #: A task of this program is one folder and one line here.
@@ -54,17 +53,8 @@ def _installed() -> tuple[Any, ...]:
 
 @cache
 def _loaded(name: str, place: str) -> Task:
-    module, _, attribute = place.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except Exception as error:  # importing runs the user's module, which can raise anything
-        raise UserError(
-            f"The task {name} cannot be imported: {type(error).__name__}: {error}.",
-            "Give package.module:ClassName of a module that Python finds (PYTHONPATH, or an installed package).",
-        ) from None
-    if not (inspect.isclass(found) and issubclass(found, Task)):
-        raise UserError(f"{place} is not a subclass of gpu_pipelines.tasks.task.Task.", "See docs/tasks.md.")
-    return found(name)
+    task: Task = own_class(place, Task, f"The task {name}", "See docs/tasks.md.")(name)
+    return task
 
 
 def task_named(name: str) -> Task:
