@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -22,11 +23,15 @@ pytest_plugins = ["vertex_api.fixture"]
 
 #: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 2).
 LONGEST = ("pipeline", "training")
+TRAINED_ALONE = ("evaluation", "registry", "serving", "tasks", "training")
 
 # Output is as wide as it needs to be, wherever the tests are started.
 os.environ.pop("COLUMNS", None)
 # Several tests run at the same time, and of models so small further threads only wait for each other, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# KFP looks at its callers for each setting of a task. For those of the test runner that are of no file, inspect looks
+# through all modules every time: 2 s for a pipeline.
+inspect.modulesbyfile["<string>"] = "__main__"  # type: ignore[attr-defined]
 GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
 PIPELINE = "train_evaluate_upload"
 
@@ -101,6 +106,15 @@ def storage_emulator(bucket: str) -> Iterator[str]:
             yield f"gs://{bucket}"
     finally:
         server.stop()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of a part train in one process, which starts in half the time of two; those about several say so."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name in TRAINED_ALONE:
+            patch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
+        yield
 
 
 @pytest.fixture

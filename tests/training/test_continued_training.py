@@ -20,6 +20,11 @@ SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_ste
 LAST = "step-00000009"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_process() -> None:
+    """The trainings here are of two processes, each of which writes its part of a checkpoint."""
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos_dataset(tmp_path_factory.mktemp("photos"))

@@ -32,13 +32,13 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ("model", "data", "changes", "accelerator"),
     [
         pytest.param("vit-micro", "images", {}, "cpu:2", marks=pytest.mark.slow),
-        ("swin-micro", "images", {}, "cpu:1"),
+        pytest.param("swin-micro", "images", {}, "cpu:1", marks=pytest.mark.slow),
         pytest.param("swin-micro", "images", {}, "cpu:2", marks=pytest.mark.slow),
         pytest.param("resnet-micro", "images", {}, "cpu:2", marks=pytest.mark.slow),
         pytest.param("convnext-micro", "images", {"parallelism": "fsdp"}, "cpu:2", marks=pytest.mark.slow),
         pytest.param("gpt2-micro", "lm", {"micro_batch_size": 3}, "cpu:2", marks=pytest.mark.slow),
         pytest.param("llama-micro", "lm", {"lora_rank": 4}, "cpu:2", marks=pytest.mark.slow),
-        ("mixtral-micro", "lm", {"parallelism": "fsdp"}, "cpu:2"),
+        pytest.param("mixtral-micro", "lm", {"parallelism": "fsdp"}, "cpu:2", marks=pytest.mark.slow),
         pytest.param("bert-micro", "texts", {"precision": "bf16"}, "cpu:2", marks=pytest.mark.slow),
     ],
 )

@@ -22,6 +22,11 @@ from gpu_pipelines.training.train import train_model
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_steps=3, global_batch_size=16)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_process() -> None:
+    """The trainings here are of two processes, each of which writes its part of a checkpoint."""
+
+
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     with storage_emulator("checkpoints") as uri:

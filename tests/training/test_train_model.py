@@ -41,7 +41,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("trained")
-    train_model(SETTINGS, photos, str(directory))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:2")
+        train_model(SETTINGS, photos, str(directory))
     return directory
 
 
@@ -54,7 +56,10 @@ def test_checkpoints_are_written_at_every_interval_with_all_that_their_marker_mu
     assert checkpoints[1].damaged_file() is None
 
 
-def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(photos: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(
+    photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:2")
     train_model(replace(SETTINGS, parallelism="ddp"), photos, str(tmp_path))
     assert entries(tmp_path, "loss") == entries(trained, "loss")
     last, same = (complete_checkpoints(directory)[-1].path for directory in (trained, tmp_path))
@@ -127,16 +132,16 @@ def test_checkpoints_of_other_settings_are_not_continued(photos: Path, trained: 
     assert weights_digest(trained / "step-00000009") == before
 
 
-def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
+def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(photos: Path, tmp_path: Path) -> None:
     settings = TrainingSettings(**{**SETTINGS.__dict__, "learning_rate": 1e30, "gradient_clip": 0})
     with pytest.raises(UserError, match=r"(?s)diverged.*Lower learning_rate"):
         train_model(settings, photos, str(tmp_path))
 
 
-def test_a_batch_that_the_processes_cannot_share_is_refused_with_the_nearest_ones(photos: Path, tmp_path: Path) -> None:
+def test_a_batch_that_the_processes_cannot_share_is_refused_with_the_nearest_ones(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:2")
     with pytest.raises(UserError, match=r"(?s)63.*62 or 64"):
         train_model(TrainingSettings(global_batch_size=63), photos, str(tmp_path))
 
@@ -166,11 +171,10 @@ def test_a_recipe_of_ones_own_is_trained_from_the_document(photos: Path, tmp_pat
     assert code
     (tmp_path / "brightness.py").write_text(code[1], encoding="utf-8")
     settings = replace(SETTINGS, recipe="brightness:BrightnessRecipe", model="grid-4")
-    alone = {"GPU_PIPELINES_ACCELERATOR": "cpu:1"}
-    ended = run_training(settings, photos, str(tmp_path / "run"), environment={**alone, "PYTHONPATH": str(tmp_path)})
+    ended = run_training(settings, photos, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
     assert ended.status == 0, ended.text
     assert entries(tmp_path / "run", "loss")[-1] < entries(tmp_path / "run", "loss")[0]
-    missing = run_training(settings, photos, str(tmp_path / "other"), environment=alone)
+    missing = run_training(settings, photos, str(tmp_path / "other"))
     assert missing.status == 1
     assert "The recipe brightness:BrightnessRecipe cannot be imported" in missing.text
     assert "Traceback" not in missing.text
