@@ -1,1 +1,45 @@
-"""Pipeline steps, one folder each; a step never imports another."""
+"""The components, and what places them in a pipeline of one's own: `from gpu_pipelines.components import …`.
+
+A component is imported when it is asked for; none of them needs what its step needs to run, such as torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpu_pipelines.components.check_request.component import check_request
+    from gpu_pipelines.components.data_prep.component import prepare_data
+    from gpu_pipelines.components.data_watch.component import check_for_new_data
+    from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
+    from gpu_pipelines.components.model_upload.component import upload_model
+    from gpu_pipelines.components.training.component import train_model
+    from gpu_pipelines.components.training_script.component import run_training_script
+    from gpu_pipelines.component_interface.accelerate import accelerate
+
+__all__ = [
+    "accelerate",
+    "check_for_new_data",
+    "check_request",
+    "evaluate_checkpoints",
+    "prepare_data",
+    "run_training_script",
+    "train_model",
+    "upload_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "accelerate":
+        from gpu_pipelines.component_interface.accelerate import accelerate
+
+        return accelerate
+    from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
+
+    if name in COMPONENTS:
+        return load_component(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

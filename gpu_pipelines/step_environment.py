@@ -8,6 +8,10 @@ from collections.abc import Iterable
 # Which accelerators the step is placed on, such as cpu:2. Unset: all GPUs of the machine, else two CPU processes.
 ACCELERATOR = "GPU_PIPELINES_ACCELERATOR"
 
+# Which accelerators the author of a pipeline wants for the step, as JSON: see gpu_pipelines/component_interface/accelerate.py. A target
+# takes it out where it places the step.
+WISH = "GPU_PIPELINES_WISH"
+
 # A digest of what the step reads besides its inputs (files of the user, the registry, this program). No step reads it:
 # it is part of the key under which the local runner caches the step, so that a change makes the step run again.
 INPUT_STATE = "GPU_PIPELINES_INPUT_STATE"
@@ -22,6 +26,9 @@ REHEARSE = "GPU_PIPELINES_REHEARSE"
 # Which run the step belongs to, where the platform fills it into no parameter; `in_this_run` of
 # component_interface/step.py.
 RUN = "GPU_PIPELINES_RUN"
+
+# The directory of a run on this machine, for what starts a container of it.
+RUN_DIRECTORY = "GPU_PIPELINES_RUN_DIRECTORY"
 
 # A place that a step may write to while it runs, gs:// or a mounted directory. It is set where the platform itself
 # moves artifacts from and to object storage, before and after the step: their local paths are to be used then, whatever

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ Settings = TypeVar("Settings")
 
 #: Stands in a URI for the run that a step belongs to, where the platform would not fill it in.
 THIS_RUN = f"${{{RUN}}}"
+#: Stands in a URI for the training, where one step of a pipeline trains several times: by what it is told, and its data.
+THIS_TRAINING = "%TRAINING%"
 #: Metadata of an artifact that is elsewhere than its URI says: where it is.
 PLACE = "place"
 
@@ -90,6 +93,18 @@ def in_this_run(uri: str) -> str:
     if not run:
         raise UserError(f"{uri} has the run in it, and {RUN} is not set.", "Set it to a name of the run's own.")
     return uri.replace(THIS_RUN, run)
+
+
+def of_this_training(uri: str, settings: Any, dataset: Any) -> str:
+    """A URI in which the training is filled in.
+
+    Args:
+        uri: the URI.
+        settings: a dataclass; those of the training.
+        dataset: a KFP artifact.
+    """
+    said = json.dumps([asdict(settings), dataset.uri], sort_keys=True)
+    return uri.replace(THIS_TRAINING, hashlib.sha256(said.encode()).hexdigest()[:16])
 
 
 def storage_of(artifact: Any) -> str:

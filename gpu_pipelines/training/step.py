@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.step import local_files, log_metrics, place_of, with_advanced
+from gpu_pipelines.component_interface.step import local_files, log_metrics, of_this_training, place_of, with_advanced
 from gpu_pipelines.errors import user_errors_end_the_step
 from gpu_pipelines.training.report import write_report
 from gpu_pipelines.training.settings import TrainingSettings
@@ -37,7 +37,8 @@ def run(
     """
     with user_errors_end_the_step():
         settings = with_advanced(settings, advanced, "checkpoint_uri")
-        place = place_of(checkpoints, advanced.get("checkpoint_uri", checkpoint_uri))
+        uri = of_this_training(advanced.get("checkpoint_uri", checkpoint_uri), settings, dataset)
+        place = place_of(checkpoints, uri)
         summary = train_model(settings, local_files(dataset), place)
         if summary is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.step import log_metrics, place_of, with_advanced
+from gpu_pipelines.component_interface.step import log_metrics, of_this_training, place_of, with_advanced
 from gpu_pipelines.errors import user_errors_end_the_step
 from gpu_pipelines.training.script.report import write_report
 from gpu_pipelines.training.script.run import run_script
@@ -33,8 +33,8 @@ def run(
         checkpoint_uri: where the checkpoints go; empty for the artifact's own place.
     """
     with user_errors_end_the_step():
-        place = place_of(checkpoints, checkpoint_uri)
         settings = with_advanced(settings, {})
+        place = place_of(checkpoints, of_this_training(checkpoint_uri, settings, dataset))
         summary = run_script(settings, Path(dataset.path), place)
         if summary is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.

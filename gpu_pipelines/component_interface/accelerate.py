@@ -1,0 +1,90 @@
+"""The accelerators of a task in a pipeline of one's own, said where the task is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpu_pipelines.step_environment import WISH
+
+if TYPE_CHECKING:
+    from kfp.dsl import PipelineTask
+
+    from gpu_pipelines.accelerators import AcceleratorPlan
+
+Task = TypeVar("Task", bound="PipelineTask")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The accelerators that a task is to have.
+
+    Attributes:
+        spec: `NAME:COUNT`; empty to leave it to whoever compiles or runs the pipeline.
+        nodes: machines.
+        strategy: standard, spot, flex-start or reservation; None for what else is said of the run.
+        machine_type: None for the smallest that fits.
+        reservation: `projects/P/zones/Z/reservations/R`.
+        hours: longest that the task may run.
+    """
+
+    spec: str = ""
+    nodes: int = 1
+    strategy: str | None = None
+    machine_type: str | None = None
+    reservation: str | None = None
+    hours: float | None = None
+
+    def plan(self, region: str | None = None) -> AcceleratorPlan:
+        """The plan.
+
+        Args:
+            region: where the machines are; None to leave that open.
+
+        Raises:
+            PlanError: lists all that is wrong.
+        """
+        from gpu_pipelines.accelerators import plan
+
+        values = asdict(self)
+        return plan(values.pop("spec"), region=region, **values)
+
+
+def accelerate(task: Task, accelerator: str = "", **machines: Any) -> Task:
+    """Gives a task of a pipeline accelerators: one of a component of this project, or of your own.
+
+    ```python
+    @dsl.pipeline(name="my-pipeline")
+    def my_pipeline(source: str = "sample:digits"):
+        prepared = prepare_data(source=source)
+        accelerate(train_model(dataset=prepared.outputs["dataset"]), "l4:4", strategy="spot")
+    ```
+
+    `gpu-pipelines compile` and `run` place it: on Vertex AI as a CustomJob, on Kubeflow as a pod on such a node or as a
+    TrainJob, on this machine on what there is. KFP's own compiler passes over it.
+
+    Args:
+        task: as a component returns it.
+        accelerator: `NAME:COUNT`; left out, what `--accelerator` says for the task, or for the pipeline.
+        machines: `nodes`, `strategy`, `machine_type`, `reservation` and `hours`, as `Wish` has them.
+
+    Returns:
+        The task.
+
+    Raises:
+        PlanError: there are no such machines; lists all that is wrong.
+        TypeError: `machines` has another name.
+    """
+    wish = Wish(accelerator, **machines)
+    if accelerator:
+        wish.plan()
+    said = {name: value for name, value in asdict(wish).items() if value not in (None, "")}
+    task.set_env_variable(WISH, json.dumps(said))
+    return task
+
+
+def wish_of(environment: Mapping[str, str]) -> Wish | None:
+    """What `accelerate` has said, by the variables of the task's container; None if nothing."""
+    return Wish(**json.loads(environment[WISH])) if WISH in environment else None

@@ -1,0 +1,129 @@
+"""A pipeline of anybody's as this machine runs it: packages that are here, containers where there is an engine."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.local.container import ENGINES
+from gpu_pipelines.targets.own.placed import Step, drop_unused, steps_in
+
+#: What KFP starts a component of Python code with.
+_EXECUTOR = "kfp.dsl.executor_main"
+#: A component that KFP has built into an image: there is no code in the file.
+_IN_IMAGE = ["python3", "-m", _EXECUTOR]
+#: The part of a command that installs packages first, and what installs them.
+_INSTALLS = re.compile(r"python3 -m pip install (?P<what>.*?)\s*&&", re.DOTALL)
+_CONTAINER = "gpu_pipelines.targets.local.container"
+#: What starts a job of Vertex AI, of whichever kind.
+_LAUNCHER = re.compile(r"google_cloud_pipeline_components\.container\.\S+")
+
+
+def for_this_machine(documents: Sequence[Mapping[str, Any]], *, containers: bool) -> list[dict[str, Any]]:
+    """A compiled pipeline that KFP's local runner runs as it is meant.
+
+    Each task has a component of its own, by whose name the runner calls it and keeps what it leaves. What a step would
+    install has to be here: a run changes nothing of this environment. A container component runs in a container.
+
+    Args:
+        documents: those of the file.
+        containers: whether container components run in containers; otherwise as processes of this machine.
+
+    Raises:
+        UserError: lists the packages that are missing, and the containers for which there is no engine.
+    """
+    made = [copy.deepcopy(dict(each)) for each in documents]
+    spec = made[0]
+    problems: dict[str, None] = {}
+    for step in steps_in(spec):
+        container, key, label = copy.deepcopy(step.container), f"comp-{step.name}", f"exec-{step.name}"
+        if _is_container(container):
+            problems.update(dict.fromkeys(_problems_of_container(step, containers)))
+            _wrap(container, containers)
+        else:
+            problems.update(dict.fromkeys(_missing(step)))
+            container["command"] = _without_installation(container.get("command", []))
+        spec["components"][key] = {**step.spec, "executorLabel": label}
+        spec["deploymentSpec"]["executors"][label] = {"container": container}
+        step.task["componentRef"] = {"name": key}
+    if problems:
+        raise UserError.of_all(list(problems))
+    drop_unused(made)
+    # What is for Kubernetes is for nobody here.
+    return made[:1]
+
+
+def _is_container(container: Mapping[str, Any]) -> bool:
+    """Whether a step is a program of its image, and no Python code of the file."""
+    command = container.get("command", [])
+    return command[: len(_IN_IMAGE)] == _IN_IMAGE or not any(_EXECUTOR in part for part in command)
+
+
+def _problems_of_container(step: Step, containers: bool) -> list[str]:
+    if _LAUNCHER.search(" ".join(step.container.get("command", []))):
+        return [f"{step.name} is a job of Vertex AI. Run the pipeline from before it was compiled for --target vertex."]
+    if containers and not any(shutil.which(engine) for engine in ENGINES):
+        return [
+            f"{step.name} runs in the container {step.container.get('image')}, and there is neither docker nor podman "
+            "here. Install one, or give --no-containers to run its command as a process of this machine."
+        ]
+    program = next(iter(step.container.get("command", [])), "")
+    if not containers and not program:
+        return [f"{step.name} runs what its image {step.container.get('image')} starts, which is only there."]
+    if not containers and not shutil.which(program):
+        return [f"{step.name} runs {program}, which is not installed here. Install it, or leave --no-containers out."]
+    return []
+
+
+def _wrap(container: dict[str, Any], containers: bool) -> None:
+    """Lets a step start its container, or its command, by a program of ours.
+
+    KFP's runner of processes takes commands alone in which its own executor is named.
+    """
+    image = ["--image", container.get("image", "")] if containers else []
+    variables = [part for each in container.get("env", []) for part in ("--env", each["name"])]
+    command = [*container.get("command", []), *container.get("args", [])]
+    container["command"] = ["python3", "-m", _CONTAINER, "--instead-of", _EXECUTOR, *image, *variables, "--"]
+    container["args"] = command
+
+
+def _without_installation(command: Sequence[str]) -> list[str]:
+    """The command of a Python component without what installs packages first: `sh -c "… && "$0" "$@""`."""
+    if len(command) > 3 and command[1] == "-c" and "pip install" in command[2]:
+        return list(command[3:])
+    return list(command)
+
+
+def _missing(step: Step) -> list[str]:
+    """The packages that a step would install and that are not here in that version."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    found = []
+    text = next((part for part in step.container.get("command", []) if "pip install" in part), "")
+    for match in _INSTALLS.finditer(text):
+        words = shlex.split(match["what"])
+        if "--no-deps" in words:  # KFP itself, which is here
+            continue
+        for word in words:
+            if word.startswith("-"):
+                continue
+            try:
+                wanted = Requirement(word)
+            except InvalidRequirement:
+                continue
+            if (wanted.marker is None or wanted.marker.evaluate()) and not _is_here(wanted):
+                found.append(f"{step.name} needs {word}, which is not installed here. pip install {shlex.quote(word)}")
+    return found
+
+
+def _is_here(wanted: Any) -> bool:
+    try:
+        return wanted.specifier.contains(metadata.version(wanted.name), prereleases=True)
+    except metadata.PackageNotFoundError:
+        return False

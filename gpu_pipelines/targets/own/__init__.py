@@ -1,0 +1,1 @@
+"""Pipelines of anybody: files that are compiled for a target, and their steps placed there."""

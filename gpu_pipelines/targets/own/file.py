@@ -1,0 +1,103 @@
+"""Pipelines of one's own: a Python file with functions that `@dsl.pipeline` decorates, or a compiled file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gpu_pipelines.errors import UserError, nearest
+
+SUFFIX = ".py"
+
+
+def is_python(pipeline: str) -> bool:
+    """Whether it is `FILE.py` or `FILE.py:function`."""
+    path, _, function = pipeline.rpartition(":")
+    return pipeline.endswith(SUFFIX) or (path.endswith(SUFFIX) and function.isidentifier())
+
+
+def pipeline_in(place: str) -> Any:
+    """The KFP pipeline in a Python file.
+
+    Args:
+        place: `FILE.py`, or `FILE.py:function` where the file has several.
+
+    Raises:
+        UserError: the file cannot be imported, or there is no such pipeline in it.
+    """
+    path, _, function = (place, "", "") if place.endswith(SUFFIX) else place.rpartition(":")
+    module = _imported(Path(path))
+    found = dict(_pipelines_of(module))
+    if not found:
+        raise UserError(
+            f"{path} has no pipeline.", "Decorate a function of it with @dsl.pipeline (from kfp import dsl)."
+        )
+    if function in found:
+        return found[function]
+    if function:
+        raise UserError(f"{path} has no pipeline {function!r}.", nearest(function, list(found)))
+    if len(found) > 1:
+        raise UserError(
+            f"{path} has {len(found)} pipelines.", f"Name one: {', '.join(f'{path}:{each}' for each in found)}."
+        )
+    return next(iter(found.values()))
+
+
+def _pipelines_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The pipelines that a module defines, by the names of their functions; not those that it imports."""
+    from kfp.dsl.graph_component import GraphComponent
+
+    for name, value in vars(module).items():
+        if isinstance(value, GraphComponent) and value.pipeline_func.__module__ == module.__name__:
+            yield name, value
+
+
+def _imported(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"The file {path} does not exist.", "Give FILE.py or FILE.py:function.")
+    # Not its own name, which may be that of a package.
+    name = f"_pipeline_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    with _beside(path, name, module):
+        try:
+            spec.loader.exec_module(module)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:  # importing runs the user's file, which can raise anything
+            raise UserError(
+                f"{path} cannot be imported: {_said(error, path)}.", "Mend it: python FILE.py says more."
+            ) from None
+    return module
+
+
+@contextmanager
+def _beside(path: Path, name: str, module: ModuleType) -> Iterator[None]:
+    """Lets a file import what lies beside it, as `python FILE.py` does."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    sys.modules[name] = module
+    try:
+        yield
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(folder)
+
+
+def _said(error: BaseException, path: Path) -> str:
+    """What went wrong, and in which line of the file."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {error.msg}"
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if Path(each.filename) == path.resolve()]
+    where = f"line {lines[-1]}: " if lines else ""
+    return f"{where}{type(error).__name__}: {str(error).strip() or 'no message'}".rstrip(".")

@@ -1,0 +1,87 @@
+"""A pipeline of one's own made ready for a target: read or compiled, filled in, placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
+from gpu_pipelines.targets.own.file import is_python, pipeline_in
+from gpu_pipelines.targets.own.placed import Step, placed, steps_in
+from gpu_pipelines.targets.own.values import fill_in
+
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def is_own(pipeline: str) -> bool:
+    """Whether it is a file, of Python or compiled, and no name of a pipeline of this project."""
+    return is_python(pipeline) or pipeline.endswith(FILE_SUFFIXES)
+
+
+@dataclass(frozen=True)
+class OwnPipeline:
+    """A pipeline in a file.
+
+    Attributes:
+        documents: those of the compiled file: the pipeline, and what is for Kubernetes where there is such.
+    """
+
+    documents: Sequence[Mapping[str, Any]]
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        return self.documents[0]
+
+    @property
+    def name(self) -> str:
+        """As KFP has it."""
+        return str(self.spec["pipelineInfo"]["name"])
+
+    @property
+    def steps(self) -> list[Step]:
+        return steps_in(self.spec)
+
+    @property
+    def text(self) -> str:
+        """As a file."""
+        return str(yaml.dump_all(self.documents, Dumper=_DUMPER, sort_keys=True, allow_unicode=True))
+
+    def placed(self, target: Any, plans: Mapping[str, Any], checkpoints: str) -> OwnPipeline:
+        """The pipeline as a target runs it.
+
+        Args:
+            target: the target.
+            plans: what steps run on, by their names.
+            checkpoints: below which each training has its checkpoints.
+        """
+        made = OwnPipeline(placed(self.documents, target.place, plans))
+        fill_in(made.steps, target, checkpoints)
+        return made
+
+
+def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
+    """A pipeline of one's own.
+
+    Args:
+        place: `FILE.py`, `FILE.py:function`, or a compiled file.
+        filled: what to do with the text of a compiled file before it is read, such as to fill in an image.
+
+    Raises:
+        UserError: there is no such pipeline.
+    """
+    text = compiled(pipeline_in(place)) if is_python(place) else text_of_file(place)
+    try:
+        documents = documents_of(filled(text))
+        OwnPipeline(documents).name  # noqa: B018 (a file that is none has none)
+    except UserError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError, KeyError, TypeError, IndexError):
+        raise UserError(
+            f"{place} is no compiled pipeline.", "Give FILE.py, or what kfp or gpu-pipelines has compiled."
+        ) from None
+    return OwnPipeline(documents)

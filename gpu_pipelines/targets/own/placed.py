@@ -1,0 +1,280 @@
+"""A compiled pipeline of anybody's with its steps placed by a target: those that use accelerators, and this project's.
+
+A target places a KFP component (`Target.place`), as it does for the pipelines of this project. What it makes of the
+component of a step is taken over into the pipeline, so that what is placed on a target is the same in every pipeline.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.component_interface.catalog import COMPONENTS
+from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
+from gpu_pipelines.component_interface.accelerate import WISH, Wish, wish_of
+from gpu_pipelines.dag.placement import EVALUATES, TRAINS
+
+#: The steps of this project that are for accelerators.
+USE_ACCELERATORS = (TRAINS, "run-training-script", EVALUATES)
+#: What the program of a component of this project says.
+_OURS = re.compile(r"^ *from gpu_pipelines\.\S+ import", re.MULTILINE)
+_NAMES = {name.replace("_", "-") for name in COMPONENTS}
+#: What KFP says of a task of which its author has said nothing.
+_CACHED_BY_DEFAULT = {"enableCache": True}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A task of a compiled pipeline that runs a container.
+
+    Attributes:
+        name: of the task.
+        component: name of the component, as its author gave it.
+        task: what the pipeline says of it.
+        spec: what the pipeline says of its component.
+        container: what it runs.
+        in_loop: whether it stands in a `ParallelFor`.
+        at_root: whether it stands in the pipeline itself, and in no loop, branch or pipeline within it.
+    """
+
+    name: str
+    component: str
+    task: dict[str, Any]
+    spec: dict[str, Any]
+    container: dict[str, Any]
+    in_loop: bool
+    at_root: bool
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Where its parameters come from, by name; those that have their defaults are not there."""
+        found: dict[str, Any] = self.task.setdefault("inputs", {}).setdefault("parameters", {})
+        return found
+
+    def give(self, name: str, value: Any) -> None:
+        """Gives a parameter a value, if it has none but its default."""
+        self.inputs.setdefault(name, {"runtimeValue": {"constant": value}})
+
+    def known(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
+        """The values of its parameters that are known before a run, and the names of those that are given and not known.
+
+        Args:
+            arguments: the values of the pipeline's own parameters.
+        """
+        values, unknown = {}, set()
+        for name, given in self.inputs.items():
+            value = given.get("runtimeValue", {}).get("constant")
+            if value is None and self.at_root:
+                value = arguments.get(given.get("componentInputParameter", ""))
+            if value is None or (isinstance(value, str) and "{{$" in value):
+                unknown.add(name)
+            else:
+                values[name] = value
+        return values, unknown
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its component is one of this project."""
+        return self.component in _NAMES and bool(_OURS.search("\n".join(self.container.get("command", []))))
+
+    @property
+    def wish(self) -> Wish | None:
+        """What its author has said of its accelerators; None if nothing."""
+        return wish_of({each["name"]: each["value"] for each in self.container.get("env", [])})
+
+    @property
+    def uses_accelerators(self) -> bool:
+        """Whether it is for accelerators."""
+        return self.wish is not None or (self.is_ours and self.component in USE_ACCELERATORS)
+
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether it has accelerators already, by KFP's own means or as a CustomJob."""
+        inputs = self.spec.get("inputDefinitions", {}).get("parameters", {})
+        return "accelerator" in self.container.get("resources", {}) or "worker_pool_specs" in inputs
+
+
+def steps_in(spec: Mapping[str, Any]) -> list[Step]:
+    """The steps of a compiled pipeline, those in its loops and branches too."""
+    return list(_steps(spec, spec["root"], in_loop=False))
+
+
+def _steps(spec: Mapping[str, Any], part: Mapping[str, Any], *, in_loop: bool) -> Iterator[Step]:
+    for name, task in part.get("dag", {}).get("tasks", {}).items():
+        key = task["componentRef"]["name"]
+        component = spec["components"][key]
+        looped = in_loop or "parameterIterator" in task or "artifactIterator" in task
+        if "dag" in component:
+            yield from _steps(spec, component, in_loop=looped)
+            continue
+        executor = spec["deploymentSpec"]["executors"][component["executorLabel"]]
+        if "container" in executor:
+            at_root = part is spec["root"]
+            yield Step(name, _component_name(key), task, component, executor["container"], looped, at_root)
+
+
+def _component_name(key: str) -> str:
+    """The name of a component by its key in a file, where KFP numbers those of one name."""
+    name = key.removeprefix("comp-")
+    unnumbered = re.sub(r"-[0-9]+$", "", name)
+    return unnumbered if unnumbered in _NAMES else name
+
+
+def placed(
+    documents: Sequence[Mapping[str, Any]],
+    place: Callable[[Any, Any], Callable[..., Any]],
+    plans: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """A compiled pipeline with its steps placed.
+
+    Args:
+        documents: the YAML documents of the file: the pipeline, and what is for Kubernetes where there is such.
+        place: a target's.
+        plans: what steps run on, by the names of their tasks. Other steps stay as they are, unless their component is
+            one of this project.
+
+    Returns:
+        The documents. Each step that was placed has a component of its own.
+    """
+    made = [copy.deepcopy(dict(each)) for each in documents]
+    spec = made[0]
+    for step in steps_in(spec):
+        if step.name in plans or (step.is_ours and not step.has_accelerators):
+            _take_over(step, _placed_alone(step, place, plans.get(step.name)), made)
+    drop_unused(made)
+    return made
+
+
+def _placed_alone(
+    step: Step, place: Callable[[Any, Any], Callable[..., Any]], plan: Any
+) -> Sequence[Mapping[str, Any]]:
+    """The documents of a pipeline of this step alone, as the target places it."""
+    from kfp import dsl
+
+    from gpu_pipelines.targets.compiled import compiled, documents_of
+
+    component = _as_component(step)
+    needed = [name for name, given in (component.component_spec.inputs or {}).items() if not given.optional]
+    task = place(component, plan)
+
+    def alone(*values: Any) -> None:
+        task(**dict(zip(needed, values, strict=True)))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    listed = [
+        inspect.Parameter(name, kind, annotation=_annotation(component.component_spec.inputs[name])) for name in needed
+    ]
+    alone.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+    return documents_of(compiled(dsl.pipeline(name=step.name)(alone)))
+
+
+def _annotation(given: Any) -> Any:
+    """What stands for the type of an input in the signature of a pipeline."""
+    from kfp import dsl
+
+    if given.type in PYTHON_TYPES:
+        return PYTHON_TYPES[given.type]
+    # Whether the artifact that comes is of the type that is wanted has been looked at when the pipeline was compiled.
+    return dsl.Input[list[dsl.Artifact]] if given.is_artifact_list else dsl.Input[dsl.Artifact]
+
+
+def _as_component(step: Step) -> Any:
+    """The component of a step, as KFP loads it from a file of its own."""
+    from kfp.dsl.structures import ComponentSpec
+    from kfp.dsl.yaml_component import YamlComponent
+
+    # By these two keys KFP knows a file as that of a component.
+    key, label = f"comp-{step.component}", f"exec-{step.component}"
+    inputs = step.spec.get("inputDefinitions", {})
+    given = {
+        kind: {name: {word: name} for name in inputs[kind]}
+        for kind, word in (("parameters", "componentInputParameter"), ("artifacts", "componentInputArtifact"))
+        if kind in inputs
+    }
+    task = {"componentRef": {"name": key}, "inputs": given, "taskInfo": {"name": step.component}}
+    alone = {
+        "pipelineInfo": {"name": step.component},
+        "components": {key: {**step.spec, "executorLabel": label}},
+        "deploymentSpec": {"executors": {label: {"container": _without_settings(step.container)}}},
+        "root": {"dag": {"tasks": {step.component: task}}, "inputDefinitions": inputs},
+        "schemaVersion": "2.1.0",
+    }
+    # JSON is YAML.
+    return YamlComponent(ComponentSpec.from_ir_dicts(alone, {}), json.dumps(alone))
+
+
+def _without_settings(container: Mapping[str, Any]) -> dict[str, Any]:
+    """A container without what the pipeline, and not the component, has set for it."""
+    return {name: value for name, value in container.items() if name not in ("env", "resources")}
+
+
+def _take_over(step: Step, alone: Sequence[Mapping[str, Any]], documents: list[dict[str, Any]]) -> None:
+    """Puts what a target has made of a step into the pipeline; what its author has set for the task stays."""
+    spec, made = documents[0], alone[0]
+    (task,) = made["root"]["dag"]["tasks"].values()
+    component = made["components"][task["componentRef"]["name"]]
+    label = component["executorLabel"]
+    container = made["deploymentSpec"]["executors"][label]["container"]
+    key, new_label = f"comp-{step.name}", f"exec-{step.name}"
+    for part in ("resources", "env"):
+        if both := _both(container.get(part), step.container.get(part)):
+            container[part] = both
+    if step.task.get("cachingOptions") == _CACHED_BY_DEFAULT:
+        step.task["cachingOptions"] = task.get("cachingOptions", {})
+    if "retryPolicy" in task:
+        step.task.setdefault("retryPolicy", task["retryPolicy"])
+    step.task["componentRef"] = {"name": key}
+    spec["components"][key] = {**component, "executorLabel": new_label}
+    spec["deploymentSpec"]["executors"][new_label] = {"container": container}
+    _take_over_platform(step, alone[1:], label, documents)
+
+
+def _both(of_target: Any, of_author: Any) -> Any:
+    """What target and author have set, of which the author's wins: a mapping, or variables with their names."""
+    if isinstance(of_target or of_author, list):
+        named = {each["name"]: each for each in (*(of_target or []), *(of_author or []))}
+        named.pop(WISH, None)
+        return list(named.values())
+    return {**(of_target or {}), **(of_author or {})}
+
+
+def _take_over_platform(
+    step: Step, alone: Sequence[Mapping[str, Any]], label: str, documents: list[dict[str, Any]]
+) -> None:
+    """The same for what is for Kubernetes."""
+    given = _executors(documents[1]) if len(documents) > 1 else {}
+    of_author = given.get(step.spec["executorLabel"], {})
+    of_target = _executors(alone[0]).get(label, {}) if alone else {}
+    if not (of_author or of_target):
+        return
+    if len(documents) == 1:
+        documents.append({"platforms": {"kubernetes": {"deploymentSpec": {"executors": {}}}}})
+    merged = {**of_target, **of_author}
+    for name in of_target.keys() & of_author.keys():
+        if isinstance(of_target[name], list):
+            merged[name] = [*of_target[name], *(each for each in of_author[name] if each not in of_target[name])]
+    _executors(documents[1])[f"exec-{step.name}"] = merged
+
+
+def _executors(document: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = document["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return found
+
+
+def drop_unused(documents: Sequence[dict[str, Any]]) -> None:
+    """Takes out components and executors that no task has any more."""
+    spec = documents[0]
+    parts = [spec["root"], *spec["components"].values()]
+    used = {task["componentRef"]["name"] for part in parts for task in part.get("dag", {}).get("tasks", {}).values()}
+    spec["components"] = {key: spec["components"][key] for key in sorted(used)}
+    labels = {each["executorLabel"] for each in spec["components"].values() if "executorLabel" in each}
+    executors = spec["deploymentSpec"]["executors"]
+    spec["deploymentSpec"]["executors"] = {label: executors[label] for label in sorted(labels)}
+    if len(documents) > 1:
+        kept = {label: each for label, each in _executors(documents[1]).items() if label in labels}
+        documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"] = kept

@@ -1,0 +1,181 @@
+"""Which accelerators each step of a pipeline of one's own gets: by the command line, by its author, or by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.plan import PlanError
+from gpu_pipelines.accelerators.request import require_gpu
+from gpu_pipelines.component_interface.accelerate import Wish
+from gpu_pipelines.dag.placement import EVALUATES
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.targets.own.placed import Step
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.options import CloudOptions
+
+#: Between the steps that `--accelerator` names, and between a step and its accelerator.
+_NEXT, _IS = ",", "="
+
+
+def named_accelerators(text: str) -> tuple[dict[str, str], str]:
+    """What `--accelerator` says: `STEP=SPEC` for single steps, and a `SPEC` for all others.
+
+    Args:
+        text: such as `l4:4`, or `train-model=h100:8,evaluate=l4:1`, or both.
+
+    Returns:
+        The accelerators by the names of steps, and that of the others, which is empty if there is none.
+
+    Raises:
+        UserError: there is more than one for all others.
+    """
+    parts = [part.strip() for part in text.split(_NEXT) if part.strip()]
+    named = dict(part.split(_IS, 1) for part in parts if _IS in part)
+    others = [part for part in parts if _IS not in part]
+    if len(others) > 1:
+        raise UserError(
+            f"--accelerator names {' and '.join(others)} for all steps.", "Give one, and STEP=SPEC for others."
+        )
+    return {step.strip(): spec.strip() for step, spec in named.items()}, next(iter(others), "")
+
+
+def wishes(steps: Sequence[Step], accelerator: str, otherwise: Wish) -> dict[str, Wish]:
+    """What each step that uses accelerators is to have.
+
+    Args:
+        steps: those of the pipeline.
+        accelerator: what the command line says; see `named_accelerators`.
+        otherwise: machines and the way to buy them, where neither it nor the author says it.
+
+    Returns:
+        Wishes by the names of steps; one for which nothing was said has no `spec`.
+
+    Raises:
+        UserError: the command line names a step that there is not, or one that has accelerators already.
+    """
+    named, others = named_accelerators(accelerator)
+    by_step = {_step_named(name, steps).name: spec for name, spec in named.items()}
+    found = {}
+    for step in steps:
+        of_author = step.wish or Wish()
+        if step.name in by_step:
+            if step.has_accelerators:
+                raise UserError(f"{step.name} has accelerators already.", "Leave it out of --accelerator.")
+            found[step.name] = replace(otherwise, spec=by_step[step.name])
+        elif step.has_accelerators or not step.uses_accelerators:
+            continue
+        elif of_author.spec:
+            found[step.name] = replace(
+                of_author,
+                strategy=of_author.strategy or otherwise.strategy,
+                reservation=of_author.reservation or otherwise.reservation,
+                hours=of_author.hours or otherwise.hours,
+            )
+        else:
+            is_scoring = step.is_ours and step.component == EVALUATES
+            found[step.name] = Wish() if is_scoring else replace(otherwise, spec=others)
+    return found
+
+
+def _step_named(name: str, steps: Sequence[Step]) -> Step:
+    """A step by its name, or by what only its name begins with."""
+    for fits in (lambda step: step.name == name, lambda step: step.name.startswith(name)):
+        found = [step for step in steps if fits(step)]
+        if len(found) == 1:
+            return found[0]
+    raise UserError(
+        f"--accelerator names {name[:60]!r}, which is no step.", nearest(name, [step.name for step in steps])
+    )
+
+
+def planned(
+    steps: Sequence[Step],
+    wanted: Mapping[str, Wish],
+    plan: Callable[[Wish], AcceleratorPlan],
+    evaluation: Callable[[AcceleratorPlan], AcceleratorPlan],
+) -> dict[str, AcceleratorPlan]:
+    """The plans of the steps that use accelerators.
+
+    Args:
+        steps: those of the pipeline.
+        wanted: what they are to have; see `wishes`.
+        plan: makes a plan.
+        evaluation: what scores a model that was trained on a plan, where nothing else was said.
+
+    Raises:
+        UserError: lists the steps for which nothing was said, with the line to add, and what cannot be had.
+    """
+    found, problems = {}, []
+    for name, wish in wanted.items():
+        if not wish.spec:
+            continue
+        try:
+            found[name] = plan(wish)
+        except (PlanError, UserError) as error:
+            problems.append(f"{name}: {error}")
+    training = next(iter(found.values()), None)
+    for step in steps:
+        if step.name not in wanted or wanted[step.name].spec:
+            continue
+        if step.component == EVALUATES and step.is_ours and training is not None:
+            found[step.name] = evaluation(training)
+        elif not problems:
+            problems.append(_unplaced(step))
+    if problems:
+        raise UserError.of_all(problems)
+    return found
+
+
+def _unplaced(step: Step) -> str:
+    call = f"{step.component.replace('-', '_')}(…)"
+    return (
+        f'{step.name} has no accelerator. In the pipeline write accelerate({call}, "l4:1"), say (from '
+        f"gpu_pipelines.components import accelerate), or give --accelerator {step.name}=l4:1."
+    )
+
+
+def told_plans(plans: Mapping[str, AcceleratorPlan]) -> list[str]:
+    """The machines of the steps and what to beware of, line by line."""
+    machines = [
+        f"{step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
+        for step, plan in plans.items()
+    ]
+    return [*machines, *(f"warning: {message}" for message in _cautions(plans.values()))]
+
+
+def _cautions(plans: Iterable[Any]) -> Iterable[str]:
+    return dict.fromkeys(caution.message for plan in plans for caution in plan.warnings)
+
+
+def plans_by(
+    options: CloudOptions,
+    steps: Sequence[Step],
+    region: str | None,
+    title: str,
+    evaluation: Callable[[AcceleratorPlan], AcceleratorPlan],
+) -> dict[str, AcceleratorPlan]:
+    """The plans of the steps of a pipeline of one's own, by the options of a target in Google Cloud.
+
+    Args:
+        options: what was given.
+        steps: those of the pipeline.
+        region: where it will run; None to leave that open.
+        title: what the target is called.
+        evaluation: what scores a model that was trained on a plan, where nothing was said.
+
+    Raises:
+        UserError: lists the steps without an accelerator, and what cannot be had.
+    """
+
+    def plan(wish: Wish) -> AcceleratorPlan:
+        require_gpu(wish.spec, title)
+        return wish.plan(region)
+
+    bought = ("nodes", "strategy", "machine_type", "reservation", "hours")
+    otherwise = Wish(**{name: getattr(options, name) for name in bought})
+    wanted = wishes(steps, options.accelerator, otherwise)
+    return planned(steps, wanted, plan, lambda training: options.evaluation(training) or evaluation(training))

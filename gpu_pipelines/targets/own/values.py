@@ -1,0 +1,92 @@
+"""The parameters of this project's components in a pipeline of anybody's: what a target fills in, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpu_pipelines.component_interface.catalog import settings_of
+from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from
+from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place
+from gpu_pipelines.dag.placement import EVALUATES, PREPARES, TRAINS, UPLOADS, Placement
+from gpu_pipelines.tasks.tasks import task_problems
+from gpu_pipelines.targets.own.placed import Step
+
+#: The parameters that name places, with what these hold.
+_PLACES = {
+    PREPARES: {"source": DATA, "test_source": DATA, "image_root": DATA, "tokenizer": DIRECTORY},
+    TRAINS: {"model": DIRECTORY, "checkpoint_uri": DIRECTORY},
+    EVALUATES: {"registry": REGISTRY},
+    UPLOADS: {"registry": REGISTRY},
+}
+#: The steps with checkpoints.
+_TRAINING = (TRAINS, "run-training-script")
+
+
+def fill_in(steps: Sequence[Step], target: Placement, checkpoints: str) -> None:
+    """Gives the steps of this project what their pipelines give them, where a pipeline of one's own says nothing.
+
+    Args:
+        steps: those of the pipeline, which is changed.
+        target: where it runs.
+        checkpoints: below which each training has its checkpoints: the same place over restarts of a run.
+    """
+    for step in steps:
+        if not step.is_ours:
+            continue
+        if step.component in _TRAINING:
+            # The turns of a loop are told apart by their parameters.
+            step.give("checkpoint_uri", f"{checkpoints}/{step.name}{f'/{THIS_TRAINING}' if step.in_loop else ''}")
+        if step.component in (EVALUATES, UPLOADS):
+            step.give("registry", target.registry)
+        if step.component == UPLOADS:
+            step.give("pipeline_job", target.pipeline_job)
+            if target.encryption_key:
+                step.give("encryption_key", target.encryption_key)
+        if step.component == PREPARES and "source_fingerprint" not in step.inputs:
+            # Without it a service would take data that has changed for that of an earlier run.
+            step.task["cachingOptions"] = {}
+
+
+def problems_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the parameters of this project's components, as far as they are known before a run.
+
+    Args:
+        steps: those of the pipeline.
+        arguments: the values of the pipeline's own parameters.
+    """
+    ours = [(step, *step.known(arguments)) for step in steps if step.is_ours]
+    tasks = {values.get("task", _default(step, "task")) for step, values, _ in ours if step.component == PREPARES}
+    task = str(next(iter(tasks))) if len(tasks) == 1 else ""
+    found = []
+    for step, values, unknown in ours:
+        if not unknown - {"advanced"}:
+            found += [f"{step.name}: {problem}" for problem in _problems(step, values, task)]
+    return found
+
+
+def _problems(step: Step, values: Mapping[str, Any], task: str) -> list[str]:
+    settings = fields_from(settings_of(step.component.replace("-", "_")), values)
+    if not hasattr(settings, "problems"):
+        return []
+    if step.component not in (TRAINS, EVALUATES):
+        found: list[str] = settings.problems()
+        return found
+    return settings.problems(task) if task and not task_problems(task) else []
+
+
+def _default(step: Step, name: str) -> Any:
+    return step.spec.get("inputDefinitions", {}).get("parameters", {}).get(name, {}).get("defaultValue")
+
+
+def places_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> list[Place]:
+    """The places that this project's components read and write, as far as they are known before a run."""
+    return list(dict.fromkeys(_places(steps, arguments)))
+
+
+def _places(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[Place]:
+    for step in steps:
+        values, _ = step.known(arguments)
+        for name, kind in _PLACES.get(step.component, {}).items() if step.is_ours else ():
+            if values.get(name):
+                yield Place(name, str(values[name]), kind)
