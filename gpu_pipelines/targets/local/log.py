@@ -6,8 +6,11 @@ The runner has no hooks: it prints when a task begins and ends, and between the 
 from __future__ import annotations
 
 import io
+import json
 import re
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -20,6 +23,8 @@ _ENDS = re.compile(r"Task '(?P<task>[^']+)' finished with status (?P<status>SUCC
 _REUSED = re.compile(r"Task (?P<task>\S+) cache hit \(key=")
 _FROM_STEP = " " * 4
 _EXECUTOR = "[KFP Executor "
+#: Between the name of a task and the number of its turn.
+_TURN = " #"
 
 
 class Observer(Protocol):
@@ -63,19 +68,43 @@ class ExecutorLines:
     """Tells the lines of KFP's executor from those of a step: its messages, and the JSON of the inputs it prints."""
 
     def __init__(self) -> None:
-        self._in_input = False
+        self._input: list[str] | None = None
 
     def include(self, line: str) -> bool:
         """Whether the next line of a step's output is the executor's."""
-        if self._in_input:
-            self._in_input = line != "}"
+        if self._input is not None:
+            self._input.append(line)
+            # However far it is indented: several steps that run at once indent each other.
+            if line.strip() == "}" and _is_json("\n".join(self._input)):
+                self._input = None
             return True
-        self._in_input = line.endswith("Got executor_input:")
-        return line.startswith(_EXECUTOR)
+        if line.endswith("Got executor_input:"):
+            self._input = []
+        return line.lstrip().startswith(_EXECUTOR)
+
+
+def _is_json(text: str) -> bool:
+    with suppress(ValueError):
+        json.loads(text)
+        return True
+    return False
+
+
+@dataclass
+class _Open:
+    """A step that runs, its log, and what tells its own lines: `more` is by how many spaces they are indented."""
+
+    step: StepRecord
+    file: TextIO
+    more: int = 0
+    executor: ExecutorLines = field(default_factory=ExecutorLines)
 
 
 class LocalLog(io.TextIOBase):
     """A text stream to stand in for stdout while the local runner runs.
+
+    The turns of a loop run at the same time, each in a thread of its own, so that a line is of the step that began in
+    the thread that prints it.
 
     Args:
         directory: the run; each step's output goes to `logs/<step>.log` below it.
@@ -87,62 +116,73 @@ class LocalLog(io.TextIOBase):
         self.steps: list[StepRecord] = []
         self._directory, self._error = directory, error
         self._observer = observer
-        self._partial = ""
-        self._file: TextIO | None = None
-        self._executor = ExecutorLines()
+        self._partial: dict[int, str] = {}
+        self._open: dict[int, _Open] = {}
+        self._lock = threading.RLock()
         (directory / "logs").mkdir(parents=True, exist_ok=True)
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        *lines, self._partial = (self._partial + text).split("\n")
-        for line in lines:
-            self._line(_COLOR.sub("", line))
+        thread = threading.get_ident()
+        with self._lock:
+            *lines, self._partial[thread] = (self._partial.get(thread, "") + text).split("\n")
+            for line in lines:
+                self._line(thread, _COLOR.sub("", line))
         return len(text)
 
     @property
     def running(self) -> StepRecord | None:
-        return self.steps[-1] if self.steps and self.steps[-1].status == "running" else None
+        """A step that runs; of several the one that began last."""
+        return next((step for step in reversed(self.steps) if step.status == "running"), None)
 
     def end_running(self, status: str) -> None:
-        """Notes that the step that runs has ended in a way that the runner does not print."""
-        if self.running:
-            self._end(self.running, status)
+        """Notes that the steps that run have ended in a way that the runner does not print."""
+        for thread in list(self._open):
+            self._end(thread, status)
 
-    def _line(self, line: str) -> None:
+    def _line(self, thread: int, line: str) -> None:
+        runs = thread in self._open
         # A step's own lines are indented, so that nothing a step prints is taken for the runner's words.
-        if line.startswith(_FROM_STEP) and self.running:
-            self._from_step(line.removeprefix(_FROM_STEP))
+        if runs and line.startswith(_FROM_STEP):
+            self._from_step(self._open[thread], line.removeprefix(_FROM_STEP))
         elif match := _BEGINS.search(line):
-            self._begin(match["task"])
-        elif (match := _ENDS.search(line)) and self.running:
-            self._end(self.running, "succeeded" if match["status"] == "SUCCESS" else "failed")
+            self._begin(thread, match["task"])
+        elif runs and (match := _ENDS.search(line)):
+            self._end(thread, "succeeded" if match["status"] == "SUCCESS" else "failed")
         elif match := _REUSED.search(line):
-            self.steps.append(StepRecord(match["task"], status="reused"))
+            self.steps.append(StepRecord(self._new_name(match["task"]), status="reused"))
             self._observer.step_ended(self.steps[-1])
 
-    def _begin(self, task: str) -> None:
-        step = StepRecord(task, log=f"logs/{task}.log")
+    def _new_name(self, task: str) -> str:
+        """The name of a task; with a number where it has run before, in another turn of a loop or another attempt."""
+        before = sum(1 for step in self.steps if step.name.partition(_TURN)[0] == task)
+        return f"{task}{_TURN}{before + 1}" if before else task
+
+    def _begin(self, thread: int, task: str) -> None:
+        name = self._new_name(task)
+        step = StepRecord(name, log=f"logs/{name.replace(_TURN, '.')}.log")
         self.steps.append(step)
         self._error.unlink(missing_ok=True)
-        self._file = (self._directory / f"logs/{task}.log").open("w", encoding="utf-8", buffering=1)
-        self._observer.step_began(task)
+        self._open[thread] = _Open(step, (self._directory / str(step.log)).open("w", encoding="utf-8", buffering=1))
+        self._observer.step_began(name)
 
-    def _end(self, step: StepRecord, status: str) -> None:
+    def _end(self, thread: int, status: str) -> None:
+        ended = self._open.pop(thread)
+        ended.file.close()
+        step = ended.step
         step.status = status
         step.seconds = time.monotonic() - step.started
-        if isinstance(error := left_error(self._error), UserError):
+        if status != "succeeded" and isinstance(error := left_error(self._error), UserError):
             step.message = str(error)
-        if self._file:
-            self._file.close()
-            self._file = None
         self._observer.step_ended(step)
 
-    def _from_step(self, line: str) -> None:
-        step = self.steps[-1]
-        if self._file:
-            self._file.write(line + "\n")
-        if self._executor.include(line) or not line.strip():
-            return
-        self._observer.step_said(step.name, line)
+    def _from_step(self, step: _Open, line: str) -> None:
+        if line.lstrip(" ").startswith(_EXECUTOR):
+            # It begins its lines with that; what stands before are the indentations of other steps that run.
+            step.more = len(line) - len(line.lstrip(" "))
+        line = line.removeprefix(" " * step.more)
+        step.file.write(line + "\n")
+        if not step.executor.include(line) and line.strip():
+            self._observer.step_said(step.step.name, line)
