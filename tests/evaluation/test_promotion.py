@@ -13,7 +13,7 @@ from scipy import stats
 from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.evaluation.comparison import Comparison, Incomparable, sign_test
 from gpu_pipelines.evaluation.gates import ChampionGate, GateResult
-from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.promotion import better, better_by_value
 from gpu_pipelines.evaluation.settings import Ranking
 

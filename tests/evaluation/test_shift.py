@@ -10,7 +10,7 @@ import pytest
 from gpu_pipelines.artifacts.dataset import DataFile, Feature, Manifest
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.evaluation.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
 

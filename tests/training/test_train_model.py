@@ -15,7 +15,7 @@ from trainings import entries, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.optimization import make_optimizer, schedule
+from gpu_pipelines.training.engine import make_optimizer, schedule
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
