@@ -21,7 +21,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import location_of, model_service, service_errors, tried_again
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.missing import missing_version
-from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
+from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
 from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
 from gpu_pipelines.registry.vertex_evaluation import model_evaluation, summary_of
 from gpu_pipelines.registry.vertex_operations import wait_for
@@ -41,7 +41,7 @@ _PIPELINE_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
 _POLL_SECONDS, _MOST_SECONDS = 2.0, 1800.0
 
 
-class VertexRegistry:
+class VertexRegistry(Registry):
     """The models of a project and region.
 
     Args:
@@ -121,11 +121,6 @@ class VertexRegistry:
             if alias != _DEFAULT_ALIAS
         }
 
-    def champion(self, name: str) -> RegisteredVersion | None:
-        """The version that the alias `champion` names, or None."""
-        number = self.aliases(name).get(CHAMPION)
-        return None if number is None else self.version(name, str(number))
-
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Lets an alias name a version; the service's own default goes with `champion`.
 
@@ -136,14 +131,7 @@ class VertexRegistry:
         self._move_aliases(name, [alias], number)
 
     def add(
-        self,
-        name: str,
-        model: Path,
-        info: dict[str, Any],
-        *,
-        promote: bool,
-        champion_seen: int | None,
-        check: Check | None = None,
+        self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
         """Adds a version, unless one is the same model already, its evaluation, and moves the aliases.
 
@@ -169,9 +157,7 @@ class VertexRegistry:
             number = self._upload(name, place, {_DIGEST: digest, **_lineage_labels(info)}, fields)
         if (model / EVALUATION).is_file():
             self._import_evaluation(name, number, model_evaluation(Evaluation.load(model), _pipeline_job(info)))
-        seen = self.aliases(name).get(CHAMPION)
-        moved = [CHALLENGER, CHAMPION] if promote and seen in (champion_seen, number) else [CHALLENGER]
-        self._move_aliases(name, moved, number)
+        self._move_aliases(name, promotion.aliases(self.aliases(name).get(CHAMPION), number), number)
         return replace(self.version(name, str(number)), added=same is None)
 
     def steps_image(self, pipeline_job: str) -> str:

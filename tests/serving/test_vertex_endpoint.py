@@ -19,6 +19,7 @@ from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import Registry, open_registry
+from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.registry.serving_container import HUGGING_FACE_IMAGE
 from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer, shared
 from gpu_pipelines.serving.started import started_server
@@ -66,7 +67,7 @@ def add(registry: Registry, model: Path, folder: Path, number: int, label: str =
         predictions = [{"label": label, "scores": {label: 0.99}} for _ in examples.predictions]
         (copied / "examples.json").unlink()
         Examples(examples.task, examples.instances, predictions).save(copied)
-    return registry.add("animals", copied, INFO, promote=True, champion_seen=None)
+    return registry.add("animals", copied, INFO, Promotion(True, None))
 
 
 def state_of(vertex_api: VertexApi) -> tuple[list[str], dict[str, int]]:
@@ -187,7 +188,7 @@ def test_a_container_of_hugging_faces_is_tested_in_its_own_form(
         deployer.deploy(wrong, DeploymentRequest("animals", 10))
     assert HUGGING_FACE_IMAGE in refused.value.remedy
     assert endpoint_of(vertex_api) == before
-    text = registry.add("texts", models["causal_lm"], INFO, promote=True, champion_seen=None)
+    text = registry.add("texts", models["causal_lm"], INFO, Promotion(True, None))
     deployer.deploy(text, DeploymentRequest("texts"))
     assert "nothing of what was evaluated, so they are not compared" in said[-1]
 
@@ -197,7 +198,7 @@ def test_a_version_without_examples_is_not_deployed_by_chance(
 ) -> None:
     copied = shutil.copytree(model, tmp_path / "model")
     (copied / "examples.json").rename(tmp_path / "given.json")
-    version = registry.add("animals", copied, INFO, promote=True, champion_seen=None)
+    version = registry.add("animals", copied, INFO, Promotion(True, None))
     said: list[str] = []
     deployer = EndpointDeployer(registry.settings, said.append)
     with pytest.raises(UserError, match=r"(?s)there is no examples.json.*--examples FILE.*--untested"):
