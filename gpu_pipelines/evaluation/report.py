@@ -71,7 +71,6 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         worst=shown_rows(evaluation.mistakes, dataset_directory),
         worst_text=task_named(evaluation.task).worst,
         worst_columns=[name for name in next(iter(evaluation.mistakes), {}) if name not in ("row", "source", "text")],
-        terms=task_named(evaluation.task).terms,
     )
     write_page(path, f"Evaluation: {evaluation.model_name}", sections)
 

@@ -167,14 +167,14 @@ class Trainer:
         )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        micro_batches, all_terms = self._batches.of_step(step)
-        for number, (batch, terms) in enumerate(micro_batches, start=1):
+        micro_batches, all_loss_tokens = self._batches.of_step(step)
+        for number, (batch, loss_tokens) in enumerate(micro_batches, start=1):
             with without_all_reduce(self._parallel, last=number == len(micro_batches)):
                 with computing_in(self._precision, self._device.type):
-                    total = self._recipe.loss(self._parallel, batch) * terms
-                # The all-reduce takes the mean over the processes; what is wanted is the sum over the mean's terms.
-                self._scaler.scale(total * (world / max(1, all_terms))).backward()
-            self._losses.add(total, terms)
+                    total = self._recipe.loss(self._parallel, batch) * loss_tokens
+                # The all-reduce takes the mean over the processes; what is wanted is the sum over the loss tokens.
+                self._scaler.scale(total * (world / max(1, all_loss_tokens))).backward()
+            self._losses.add(total, loss_tokens)
         self._update()
         self._speed.step(self._batches.seconds_taken())
         return rate
@@ -221,9 +221,9 @@ class Trainer:
         model = self._model if self._parallelism == "ddp" else self._parallel
         rows_per_batch = self._settings.micro_batch_size or self._settings.global_batch_size // dist.get_world_size()
         with torch.no_grad():
-            for batch, terms in validation_batches(self._recipe, self._val, rows_per_batch, self._device):
+            for batch, loss_tokens in validation_batches(self._recipe, self._val, rows_per_batch, self._device):
                 with computing_in(self._precision, self._device.type):
-                    losses.add(self._recipe.loss(model, batch) * terms, terms)
+                    losses.add(self._recipe.loss(model, batch) * loss_tokens, loss_tokens)
         loss = losses.mean()
         self._parallel.train()
         if math.isfinite(loss) and (self._best is None or loss < self._best[0]):

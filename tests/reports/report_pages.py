@@ -65,7 +65,7 @@ def evaluation_of(classes: list[str]) -> Evaluation:
         best=names[-1],
         test={
             "rows": int(counts.sum()),
-            "terms": int(counts.sum()),
+            "loss_tokens": int(counts.sum()),
             "metrics": metrics,
             "per_class": [{"rows": int(row.sum()), **per_class} for row in counts],
             "confusion": counts.tolist(),

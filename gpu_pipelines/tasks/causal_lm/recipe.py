@@ -108,10 +108,10 @@ class CausalLanguageModel(TextRecipe):
         router = getattr(outputs, "aux_loss", None)
         if router is None:
             return loss
-        # Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6; a batch without terms weighs nothing.
+        # Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6; an empty batch weighs nothing.
         return loss + _config_of(model).router_aux_loss_coef * router * (batch["targets"] != NOT_SCORED).any()
 
-    def loss_terms(self, columns: Mapping[str, Any]) -> int:
+    def loss_tokens(self, columns: Mapping[str, Any]) -> int:
         """Number of tokens that are scored."""
         return int(np.count_nonzero(_scored(columns)))
 

@@ -94,7 +94,7 @@ class TokenClassification(TextRecipe):
         """Mean cross entropy of the words, in nats."""
         return mean_of_scored(encoder_logits(model, batch), batch["labels"])
 
-    def loss_terms(self, columns: Mapping[str, Any]) -> int:
+    def loss_tokens(self, columns: Mapping[str, Any]) -> int:
         """Number of words."""
         return int(np.count_nonzero(columns["tags"]))
 
