@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command
 from exported_models import export
+from json_server import JsonHandler, serving_with
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -153,23 +151,15 @@ def hugging_faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[di
     models = {task: export(task, folder / task) for task in tasks}
     pipelines = {task: pipeline(name, model=str(models[task])) for task, name in tasks.items()}
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.read_json()
             parameters = {name: int(value) for name, value in body.get("parameters", {}).items()}
             called = pipelines["image_classification" if "top_k" in parameters else "causal_lm"]
-            found = json.dumps({"predictions": [called(each, **parameters) for each in body["instances"]]}).encode()
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(found)
+            self.answer_json({"predictions": [called(each, **parameters) for each in body["instances"]]})
 
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield models, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving_with(Handler) as address:
+        yield models, address
 
 
 def test_a_container_of_hugging_faces_is_tested_in_its_own_form(
