@@ -105,8 +105,9 @@ def _write(directory: Path, name: str, records: Iterable[Any]) -> None:
     half_written = directory / f".{name}.{os.getpid()}"
     with half_written.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns(name))
-        writer.writerows([_text(value) for value in vars(record).values()] for record in records)
+        attributes = columns(name)
+        writer.writerow(attributes)
+        writer.writerows([_text(getattr(record, each.name)) for each in attributes.values()] for record in records)
     half_written.replace(directory / name)
 
 
