@@ -283,7 +283,8 @@ class VertexRegistry(Registry):
             request["model_id"] = _model_id(name)
         try:
             with service_errors(f"Adding a version of {name!r} to the registry"):
-                self._wait(self._client.transport.upload_model(self._message(request)))
+                operation = self._client.transport.upload_model(self._message(request))
+                wait_for(self._client, operation, _POLL_SECONDS, _MOST_SECONDS)
         except UserError as error:
             if (number := self._with_digest(name, digest)) is not None:
                 return number
@@ -298,9 +299,6 @@ class VertexRegistry(Registry):
         from google.cloud.aiplatform_v1.types import UploadModelRequest
 
         return UploadModelRequest(request)
-
-    def _wait(self, operation: Any) -> None:
-        wait_for(self._client, operation, _POLL_SECONDS, _MOST_SECONDS)
 
     def _import_evaluation(self, name: str, number: int, evaluation: dict[str, Any]) -> None:
         """Puts an evaluation beside a version, once; if the answer is lost, looks whether it is there.

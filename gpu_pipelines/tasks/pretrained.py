@@ -48,7 +48,7 @@ def from_configuration(auto_class: Any, name: str, **changes: Any) -> nn.Module:
         config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True, **changes)
         return auto_class.from_config(config, dtype=torch.float32)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"No model can be built from {name}/config.json: {_first_line(error)}.") from None
+        raise UserError(f"No model can be built from {name}/config.json: {first_line(error)}.") from None
 
 
 def from_pretrained(
@@ -79,7 +79,7 @@ def from_pretrained(
         )
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise UserError(
-            f"The model {name!r} cannot be loaded: {_first_line(error)}",
+            f"The model {name!r} cannot be loaded: {first_line(error)}",
             f"{nearest(name, known)} A local directory in Hugging Face layout or a hub id with safetensors weights "
             "serves as well.",
         ) from None
@@ -98,7 +98,7 @@ def load_exported(auto_class: Any, directory: Path) -> nn.Module:
             directory, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
     except SafetensorError as error:
-        raise UserError(f"The weights of the model in {directory} cannot be read: {_first_line(error)}.") from None
+        raise UserError(f"The weights of the model in {directory} cannot be read: {first_line(error)}.") from None
     if unmatched := _unmatched(info):
         raise UserError(f"The model in {directory} does not fit its config.json: {some_of(unmatched, most=5)}.")
     return model
@@ -138,5 +138,6 @@ def _unmatched(info: dict[str, Any]) -> list[str]:
     return sorted(set(keys))
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def first_line(error: Exception) -> str:
+    """What an error says first; the name of its class where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
