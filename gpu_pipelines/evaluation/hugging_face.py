@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.tasks.pretrained import first_line, labels_of
+from gpu_pipelines.errors import UserError, first_line, some_of
+from gpu_pipelines.tasks.pretrained import labels_of
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER
 

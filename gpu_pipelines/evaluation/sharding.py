@@ -20,7 +20,7 @@ import torch
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.processes import cores, killed_is_said, process_pool
-from gpu_pipelines.errors import ProcessFailedError, UserError
+from gpu_pipelines.errors import ProcessFailedError, UserError, first_line
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
@@ -184,8 +184,8 @@ class ShardedRunner:
         except UserError as error:
             job.fail(error)
         except Exception as error:  # whatever the model raises there: out of memory, a broken GPU
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            job.fail(ProcessFailedError(f"The evaluation on {device} failed: {type(error).__name__}: {first}"))
+            said = f"{type(error).__name__}: {first_line(error)}"
+            job.fail(ProcessFailedError(f"The evaluation on {device} failed: {said}"))
 
     def _give_shards(self, number: int, job: _Job) -> None:
         last = None

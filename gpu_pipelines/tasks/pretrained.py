@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from gpu_pipelines.errors import UserError, nearest, some_of
+from gpu_pipelines.errors import UserError, first_line, nearest, some_of
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 
@@ -136,8 +136,3 @@ def _unmatched(info: dict[str, Any]) -> list[str]:
     keys = [*info["missing_keys"], *info["unexpected_keys"]]
     keys += [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     return sorted(set(keys))
-
-
-def first_line(error: Exception) -> str:
-    """What an error says first; the name of its class where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
