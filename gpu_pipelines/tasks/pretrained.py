@@ -113,11 +113,6 @@ def is_outside_backbone(model: nn.Module, key: str) -> bool:
     return not key.startswith(f"{prefix}.") or key.startswith(f"{prefix}.pooler.")
 
 
-def is_nothing(model: nn.Module, key: str) -> bool:
-    """For models whose every weight is needed."""
-    return False
-
-
 def label_config(labels: list[str]) -> dict[str, Any]:
     """The classes in the terms of a config.json."""
     return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,12 +38,10 @@ class TextRecipe(Recipe):
     Attributes:
         models: architectures that `untrained` builds.
         auto_class: the class of transformers that builds and loads all other models.
-        may_be_new: which weights need not be in a pretrained model; see `from_pretrained`.
     """
 
     models: ClassVar[tuple[str, ...]]
     auto_class: ClassVar[str]
-    may_be_new: ClassVar[Callable[[nn.Module, str], bool]] = staticmethod(pretrained.is_outside_backbone)
 
     def __init__(self, tokenizer: TextTokenizer, sequence_length: int) -> None:
         pretrained.quiet_transformers()
@@ -63,6 +60,11 @@ class TextRecipe(Recipe):
     @abstractmethod
     def changes(self) -> dict[str, Any]:
         """The same of a pretrained model."""
+
+    @staticmethod
+    def may_be_new(model: nn.Module, key: str) -> bool:
+        """Whether a weight need not be in a pretrained model; see `from_pretrained`."""
+        return pretrained.is_outside_backbone(model, key)
 
     def build_model(self, name: str) -> nn.Module:
         """Builds the model to train.

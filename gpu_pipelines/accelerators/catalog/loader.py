@@ -212,7 +212,7 @@ def load_catalog() -> Catalog:
 
 def columns(name: str) -> dict[str, Field[Any]]:
     """The columns of a file, each with the attribute of the record that it is; those of every `Fact` are the last."""
-    attributes = sorted(fields(FILES[name]), key=lambda attribute: attribute.kw_only)
+    attributes = sorted(fields(FILES[name]), key=lambda attribute: bool(attribute.kw_only))
     return {"source" if each.name == "sources" else each.name: each for each in attributes}
 
 
