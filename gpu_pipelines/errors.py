@@ -238,6 +238,11 @@ def some_of(names: Iterable[str], most: int) -> str:
     return ", ".join(listed[:most]) + more if listed else "nothing"
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says first; the name of its class where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 @contextmanager
 def user_errors_end_the_step() -> Iterator[None]:
     """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1.

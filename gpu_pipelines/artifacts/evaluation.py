@@ -29,8 +29,8 @@ class Evaluation:
         best: name of the checkpoint chosen.
         test: the best one on `test`: `rows`, `metrics` (each value, low, high; the latter None where no interval is
             known), of a classifier `per_class`, `confusion` and `calibration` (bins with range, rows, mean confidence
-            and accuracy), of a model that is scored by its loss `terms`, of others that have them `parts` (a `name` and
-            figures of each), and `slices`: for each value of the column
+            and accuracy), of a model that is scored by its loss `loss_tokens`, of others that have them `parts` (a
+            `name` and figures of each), and `slices`: for each value of the column
             `slice_by` its rows, metrics, and the `champion`'s values.
         champion: the registry's champion on the same rows, or None if there is none: `version`, `metrics`,
             `differences` (of the model to it: value, low, high at `confidence`, by paired bootstrap), of classifiers
@@ -39,8 +39,8 @@ class Evaluation:
         gates: each gate with its value, threshold, `passed`, `why`, and `low` and `high` of an interval it looked at.
         passed: all gates passed.
         mistakes: rows of `test` that the best one does worst on: of a classifier `row`, `source`, `label`,
-            `predicted`, `probability`; of a language model `row`, `source`, `loss`, `terms`, and `start` and `stop`,
-            tokens of the row, where it holds several documents.
+            `predicted`, `probability`; of a language model `row`, `source`, `loss`, `loss_tokens`, and `start` and
+            `stop`, tokens of the row, where it holds several documents.
         scoring_function: the user's function that scored the checkpoints; empty if their recipe did.
         rehearsal: the best one was trained on CPU processes in place of the GPUs that were chosen.
         source_fingerprint: of the files that the dataset was prepared from; empty if not known.

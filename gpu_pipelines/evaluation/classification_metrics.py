@@ -16,7 +16,6 @@ import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.bootstrap import Resampled, resample
-from gpu_pipelines.evaluation.calibration import BINS, bin_of, reliability
 from gpu_pipelines.evaluation.moved import (
     LEAST_FALL,
     LEAST_FALL_OF_A_CLASS,
@@ -25,11 +24,11 @@ from gpu_pipelines.evaluation.moved import (
     ShiftCheck,
     fallen,
 )
-from gpu_pipelines.evaluation.roc import macro_roc_auc, macro_roc_auc_influence
 from gpu_pipelines.evaluation.scores import Scores
 
 # Probabilities are float32; a smaller one is not told from 0. scikit-learn's log_loss clips at the same place.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).eps)
+BINS = 15
 
 
 @dataclass(frozen=True)
@@ -222,3 +221,92 @@ def _groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.zeros(np.shape(part), dtype=np.float64), where=whole > 0)
+
+
+def bin_of(confidence: np.ndarray, bins: int) -> np.ndarray:
+    """The bin of each probability, int64; one at the edge belongs to the bin below, as in the source."""
+    return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+
+
+def reliability(confidence: np.ndarray, right: np.ndarray) -> list[dict[str, Any]]:
+    """Whether a classifier is right as often as it says: bins that have rows, each with its range, rows, mean
+    confidence and accuracy. The ECE is the mean distance of the latter two.
+
+    Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, sections 2 and 4: 15 bins of equal width by the
+    probability of the predicted class.
+
+    Args:
+        confidence: float64 (rows,): probability of the predicted class.
+        right: bool (rows,): whether it is the true one.
+    """
+    bins = bin_of(confidence, BINS)
+    rows = np.bincount(bins, minlength=BINS)
+    sums = np.bincount(bins, confidence, BINS), np.bincount(bins, right, BINS)
+    return [
+        {
+            "low": round(number / BINS, 4),
+            "high": round((number + 1) / BINS, 4),
+            "rows": int(rows[number]),
+            "confidence": float(sums[0][number] / rows[number]),
+            "accuracy": float(sums[1][number] / rows[number]),
+        }
+        for number in np.flatnonzero(rows)
+    ]
+
+
+def macro_roc_auc(probabilities: np.ndarray, labels: np.ndarray, classes: int) -> float:
+    """The area under the ROC curve, one class against the rest: the mean over the classes that have rows, and others
+    beside them; NaN where no class has.
+
+    Args:
+        probabilities: (rows, classes or more), without NaN.
+        labels: int64 (rows,).
+        classes: number of labels.
+    """
+    found = [_auc(probabilities[:, label], labels == label) for label in _ranked(labels, classes)]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def macro_roc_auc_influence(probabilities: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """How much more of each row would change the macro ROC-AUC, to first order: float64 (rows,), with mean 0.
+
+    Source: DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988), pages 837-845.
+
+    The AUC of rows with weights w is about `auc + (w @ influence) / rows`.
+    """
+    ranked = _ranked(labels, classes)
+    total = np.zeros(len(labels))
+    for label in ranked:
+        total += _influence(probabilities[:, label], labels == label)
+    return total / max(1, len(ranked))
+
+
+def _ranked(labels: np.ndarray, classes: int) -> list[int]:
+    rows = np.bincount(labels, minlength=classes)[:classes]
+    return [int(label) for label in np.flatnonzero((rows > 0) & (rows < len(labels)))]
+
+
+def _auc(scores: np.ndarray, positive: np.ndarray) -> float:
+    """Wilcoxon's statistic: the share of pairs of a positive and a negative in which the positive scores higher."""
+    ordered, ours = np.sort(scores), scores[positive]
+    below = np.searchsorted(ordered, ours, "left") + np.searchsorted(ordered, ours, "right")
+    # Pairs of two positives are as often won as lost.
+    won = below.sum() / 2 - len(ours) ** 2 / 2
+    return float(won / (len(ours) * (len(scores) - len(ours))))
+
+
+def _influence(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    ours, others = np.sort(scores[positive]), np.sort(scores[~positive])
+    found = np.empty(len(scores))
+    found[positive] = _share_below(others, scores[positive])
+    found[~positive] = 1 - _share_below(ours, scores[~positive])
+    auc = found[positive].mean()
+    found -= auc
+    found[positive] *= len(scores) / len(ours)
+    found[~positive] *= len(scores) / len(others)
+    return found
+
+
+def _share_below(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
+    below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    return below / (2 * len(ordered))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
@@ -24,13 +27,15 @@ from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
-from gpu_pipelines.evaluation.slices import slice_figures, slices_of
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
 TIE_BREAKERS = ("log_loss", "loss")
 LATENCY = "latency_"
+#: Values that have a slice of their own; the rows of all others are one more.
+MOST_SLICES = 50
+OTHERS = "(all others)"
 
 
 def evaluate_checkpoints(
@@ -207,4 +212,35 @@ def _check_gates(
         found.append(better_by_value(scores, comparison, settings.ranking(task, metrics)))
     if champion:
         found.append(shift_gate(champion.shift, champion.version, settings.accept_shift))
+    return found
+
+
+def slices_of(values: Sequence[str], scores: Scores, champion: Scores | None) -> list[dict[str, Any]]:
+    """Rows and metrics of each value, most rows first, beside the champion's on the same rows.
+
+    Args:
+        values: of each row, in the order of the scores.
+        scores: of the model.
+        champion: those of the champion on the same rows, if there is one.
+    """
+    counts = Counter(values).most_common()
+    kept = {value for value, _ in counts[: MOST_SLICES if len(counts) > MOST_SLICES else len(counts)]}
+    named = np.array([value if value in kept else OTHERS for value in values], dtype=object)
+    found = []
+    for value in [value for value, _ in counts if value in kept] + [OTHERS] * (len(counts) > len(kept)):
+        rows = np.flatnonzero(named == value)
+        part: dict[str, Any] = {"value": value, "rows": len(rows), "metrics": scores.subset(rows).intervals()}
+        if champion is not None:
+            part["champion"] = json_metrics(champion.subset(rows).metrics())
+        found.append(part)
+    return found
+
+
+def slice_figures(slices: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """`slices.accuracy.min` and the like: the least and the largest value of each metric over the slices."""
+    found: dict[str, float] = {}
+    for name in slices[0]["metrics"] if slices else ():
+        values = [part["metrics"][name]["value"] for part in slices]
+        known = [float("nan") if value is None else value for value in values]
+        found[f"slices.{name}.min"], found[f"slices.{name}.max"] = float(np.min(known)), float(np.max(known))
     return found

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.errors import UserError, first_line, some_of
 from gpu_pipelines.tasks.pretrained import labels_of
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER
@@ -64,7 +64,7 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
         config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
         model = recipe.load_exported(directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"The model in {directory} cannot be loaded: {_first_line(error)}") from None
+        raise UserError(f"The model in {directory} cannot be loaded: {first_line(error)}") from None
     model.to(torch.float32)
     labels = _labels(directory, config, dataset) if dataset.manifest.labels else []
     return *recipe.taking_over(directory, model), labels
@@ -96,7 +96,3 @@ def _labels(directory: Path, config: dict[str, Any], dataset: Dataset) -> list[s
 def _number_of(path: Path) -> int:
     match = _NUMBER.fullmatch(path.name)
     return int(match["number"]) if match else 0
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, Checkpoint, complete_checkpoints, read_configuration
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.averaging import write_average
 from gpu_pipelines.evaluation.candidates import Candidate
-from gpu_pipelines.evaluation.devices import evaluation_devices
-from gpu_pipelines.evaluation.examples import examples_of
 from gpu_pipelines.evaluation.hugging_face import copy_model, models_in
-from gpu_pipelines.evaluation.models import ModelSource
+from gpu_pipelines.evaluation.models import Loaded, ModelSource
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
-from gpu_pipelines.evaluation.sharding import ShardedRunner
+from gpu_pipelines.evaluation.scoring import Scoring
+from gpu_pipelines.evaluation.sharding import ShardedRunner, evaluation_devices
 from gpu_pipelines.registry import RegisteredVersion
+from gpu_pipelines.tasks.checkpoint_state import load_weights, save_state, trained_weights
 from gpu_pipelines.tasks.tasks import task_named
 
 MOST_ROWS_PER_BATCH = 256
 #: Of models whose training is not known and whose output may be large.
 TEXTS_PER_BATCH = 8
+EXAMPLES_KEPT = 4
+#: Rows that are looked at for some that can be sent; see `Scoring.examples`.
+ROWS_TRIED = 64
 
 
 class RecipeScorer:
@@ -186,3 +190,56 @@ def _good_checkpoints(directory: Path, dataset: Dataset) -> list[Checkpoint]:
     if not good:
         raise UserError(f"{directory} has no complete checkpoint.", "Train for at least one checkpoint interval.")
     return good
+
+
+def write_average(model: nn.Module, checkpoints: Sequence[Path], path: Path) -> None:
+    """Writes the mean of the weights of checkpoints as a checkpoint.
+
+    Source: Izmailov et al. 2018, https://arxiv.org/abs/1803.05407, for the last checkpoints of one training.
+
+    What is not a floating-point number, such as how many batches a running mean has seen, is taken from the last.
+
+    Args:
+        model: of the training; its weights are overwritten.
+        checkpoints: their folders, oldest first.
+        path: the folder to write; made here.
+    """
+    sums: dict[str, torch.Tensor] = {}
+    for checkpoint in checkpoints:
+        load_weights(model, checkpoint)
+        for name, value in trained_weights(model).items():
+            # In double precision the order of the checkpoints leaves no trace.
+            if value.is_floating_point():
+                sums[name] = sums.get(name, 0) + value.detach().to("cpu", torch.float64)
+    means = {
+        name: (sums[name] / len(checkpoints)).to(value.dtype) if name in sums else value.detach().cpu().clone()
+        for name, value in trained_weights(model).items()
+    }
+    path.mkdir(parents=True)
+    save_state({"model": means}, path)
+
+
+def examples_of(loaded: Loaded, dataset: Dataset, scoring: Scoring, device: torch.device) -> Examples | None:
+    """A few rows of `test` as a server gets them, with the predictions of a model.
+
+    None for data of which a server would not know what to do with it.
+
+    Args:
+        loaded: the model as it is exported, on `device`, in evaluation mode.
+        dataset: the one that it was evaluated on.
+        scoring: of the dataset.
+        device: where to run it.
+    """
+    test = dataset.split("test")
+    tried = np.unique(np.linspace(0, len(test) - 1, min(len(test), ROWS_TRIED)).astype(int))
+    sent = scoring.examples(test.take(tried))
+    if sent is None:
+        return None
+    instances, columns = sent
+    chosen = np.unique(np.linspace(0, len(instances) - 1, min(len(instances), EXAMPLES_KEPT)).astype(int))
+    with torch.inference_mode():
+        batches = [loaded.recipe.batch(columns[number], device) for number in chosen]
+        predicted = [loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()[0] for batch in batches]
+    kept = [(instances[n], row) for n, row in zip(chosen, predicted, strict=True) if np.isfinite(row).all()]
+    predictions = [scoring.prediction(row, loaded.labels, instance) for instance, row in kept]
+    return Examples(dataset.manifest.task, [instance for instance, _ in kept], predictions) if kept else None

@@ -6,15 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.bootstrap import without_interval
-from gpu_pipelines.evaluation.shown_confusion import confused_pairs, is_small, matrix, picture
-from gpu_pipelines.evaluation.shown_rows import shown_rows
 from gpu_pipelines.numbers import figure
-from gpu_pipelines.reports.charts import Line, Range, interval_chart, line_chart, reliability_chart
-from gpu_pipelines.reports.page import render, write_page
+from gpu_pipelines.reports.charts import Line, Range, heatmap, interval_chart, line_chart, reliability_chart
+from gpu_pipelines.reports.page import image_data, render, write_page
 from gpu_pipelines.tasks.tasks import task_named
 
 #: A table of so many classes has them all; of more, those of lowest recall.
@@ -27,6 +27,10 @@ CHARTS = (
     ("Mean loss on val (nats)", ("loss",)),
     ("Token accuracy on val", ("token_accuracy",)),
 )
+CLASSES_IN_TABLE = 25
+CLASSES_IN_PICTURE = 1000
+PAIRS_SHOWN = 20
+TEXT_SHOWN = 240
 
 
 def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) -> None:
@@ -67,7 +71,6 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         worst=shown_rows(evaluation.mistakes, dataset_directory),
         worst_text=task_named(evaluation.task).worst,
         worst_columns=[name for name in next(iter(evaluation.mistakes), {}) if name not in ("row", "source", "text")],
-        terms=task_named(evaluation.task).terms,
     )
     write_page(path, f"Evaluation: {evaluation.model_name}", sections)
 
@@ -169,3 +172,104 @@ def _classes(evaluation: Evaluation) -> list[dict[str, Any]]:
     if len(rows) > MOST_CLASSES:
         rows = sorted(rows, key=lambda row: row["recall"])[:CLASSES_SHOWN]
     return rows
+
+
+def is_small(evaluation: Evaluation) -> bool:
+    """Whether each cell can be shown with its number."""
+    return len(evaluation.labels) <= CLASSES_IN_TABLE
+
+
+def matrix(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Rows of cells with their counts and how strongly they are tinted, in percent."""
+    counts = np.array(evaluation.test["confusion"])
+    largest = max(1, counts.max())
+    # The square root keeps a single mistake visible beside hundreds of right answers.
+    tints = np.rint(85 * np.sqrt(counts / largest)).astype(int)
+    return [
+        {
+            "label": label,
+            "cells": [
+                {"count": int(count), "tint": int(tint), "right": column == row}
+                for column, (count, tint) in enumerate(zip(counts[row], tints[row], strict=True))
+            ],
+        }
+        for row, label in enumerate(evaluation.labels)
+    ]
+
+
+def picture(evaluation: Evaluation) -> Markup | None:
+    """A matrix of many classes as a picture; None where a pixel would be too small for a class."""
+    if len(evaluation.labels) > CLASSES_IN_PICTURE:
+        return None
+    return heatmap(
+        "Rows of test by true and predicted class", np.array(evaluation.test["confusion"]), evaluation.labels
+    )
+
+
+def confused_pairs(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The pairs of classes that are mixed up most, with the share of the true class's rows."""
+    counts = np.array(evaluation.test["confusion"])
+    rows = np.maximum([figures["rows"] for figures in evaluation.test["per_class"]], 1)
+    np.fill_diagonal(counts, 0)
+    order = np.argsort(-counts, axis=None, kind="stable")[:PAIRS_SHOWN]
+    places = [np.unravel_index(place, counts.shape) for place in order]
+    return [
+        {
+            "label": evaluation.labels[row],
+            "predicted": evaluation.labels[column],
+            "count": int(counts[row, column]),
+            "share": float(counts[row, column] / rows[row]),
+        }
+        for row, column in places
+        if counts[row, column]
+    ]
+
+
+def shown_rows(worst: list[dict[str, Any]], dataset_directory: Path) -> list[dict[str, Any]]:
+    """Rows of `test` as a report shows them: with `image`, or with `text` and the `prompt` before it.
+
+    Args:
+        worst: as `evaluation.json` names them.
+        dataset_directory: where they are.
+    """
+    if not worst:
+        return []
+    dataset = Dataset(dataset_directory)
+    rows = dataset.split("test").take(np.array([entry["row"] for entry in worst]))
+    more: list[dict[str, str]]
+    if "text" in worst[0]:
+        return worst
+    if "image" in rows:
+        more = [{"image": image_data(image)} for image in rows["image"]]
+    elif "input_ids" in rows and dataset.manifest.tokenizer:
+        more = _texts(worst, rows, dataset_directory / dataset.manifest.tokenizer)
+    else:
+        more = [{} for _ in worst]
+    return [{**entry, **shown} for entry, shown in zip(worst, more, strict=True)]
+
+
+def _texts(worst: list[dict[str, Any]], rows: dict[str, np.ndarray], directory: Path) -> list[dict[str, str]]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    width = rows["input_ids"].shape[1]
+    shown = []
+    for number, entry in enumerate(worst):
+        length = int(rows["length"][number]) if "length" in rows else width
+        place = slice(entry["start"], entry["stop"]) if "start" in entry else slice(0, length)
+        tokens = rows["input_ids"][number, place]
+        # Of a document that is scored apart, what stands before its first scored token is the prompt.
+        first = int(np.argmax(rows["loss_mask"][number, place] != 0)) if "start" in entry else 0
+        # A token is at least one character, so that the tokens of a long text need not all be read.
+        parts = tokens[max(0, first - TEXT_SHOWN - 8) : first], tokens[first : first + TEXT_SHOWN + 8]
+        prompt, text = (tokenizer.decode(part.tolist()) for part in parts)
+        shown.append({"prompt": _end_of(prompt), "text": _beginning_of(text)})
+    return shown
+
+
+def _beginning_of(text: str) -> str:
+    return text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…"
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= TEXT_SHOWN else f"…{text[-TEXT_SHOWN:]}"

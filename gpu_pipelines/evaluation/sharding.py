@@ -7,6 +7,7 @@ end it helps with one that another process has begun.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,15 +18,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.processes import cores, killed_is_said, process_pool
-from gpu_pipelines.errors import ProcessFailedError, UserError
+from gpu_pipelines.errors import ProcessFailedError, UserError, first_line
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
 
 #: Shards that the rows of a split are cut into for each process.
 SHARDS_OF_A_PROCESS = 4
 #: Seconds of work left that are worth starting CPU processes for, which takes them several seconds of all cores.
 WORTH_STARTING = 40.0
+CPU_PROCESSES = 2
 
 
 class RowShard(NamedTuple):
@@ -180,8 +184,8 @@ class ShardedRunner:
         except UserError as error:
             job.fail(error)
         except Exception as error:  # whatever the model raises there: out of memory, a broken GPU
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            job.fail(ProcessFailedError(f"The evaluation on {device} failed: {type(error).__name__}: {first}"))
+            said = f"{type(error).__name__}: {first_line(error)}"
+            job.fail(ProcessFailedError(f"The evaluation on {device} failed: {said}"))
 
     def _give_shards(self, number: int, job: _Job) -> None:
         last = None
@@ -244,3 +248,24 @@ def _warm() -> None:
 
 def _predict(source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
     return _runner[0].predict(source, split, start, stop)
+
+
+def evaluation_devices(gpus_visible: int, processes: int | None = None) -> list[str]:
+    """The device of each process, in the terms of torch: all GPUs of the machine, else CPU processes.
+
+    The first is that of this process.
+
+    Args:
+        gpus_visible: number of GPUs that torch sees.
+        processes: how many of them, or of CPU processes; None for all GPUs, or for as many CPU processes as the
+            training has.
+    """
+    if gpus_visible and not os.environ.get(REHEARSE, ""):
+        return [f"cuda:{index}" for index in range(min(gpus_visible, processes or gpus_visible))]
+    return ["cpu"] * (processes or _cpu_processes())
+
+
+def _cpu_processes() -> int:
+    spec = os.environ.get(REHEARSE, "") or os.environ.get(ACCELERATOR, "")
+    planned = plan(spec) if spec else None
+    return planned.count if planned is not None and planned.is_local else CPU_PROCESSES

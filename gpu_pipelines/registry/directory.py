@@ -20,13 +20,13 @@ from gpu_pipelines.artifacts.documents import read_document, sha256_of_tree, wri
 from gpu_pipelines.artifacts.integrity import model_files
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry.missing import missing_version
-from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
+from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
 
 _MODEL = "model.json"
 _INCOMING = ".incoming-"
 
 
-class DirectoryRegistry:
+class DirectoryRegistry(Registry):
     """The registry below a directory, which is made when the first model is added."""
 
     def __init__(self, root: Path) -> None:
@@ -78,11 +78,6 @@ class DirectoryRegistry:
         path = self.root / name / _MODEL
         return dict(read_document(path, "registered model")["aliases"]) if path.exists() else {}
 
-    def champion(self, name: str) -> RegisteredVersion | None:
-        """The version that the alias `champion` names, or None."""
-        number = self.aliases(name).get(CHAMPION)
-        return None if number is None else self.version(name, str(number))
-
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Lets an alias name a version.
 
@@ -94,14 +89,7 @@ class DirectoryRegistry:
             self._write_aliases(folder, {**self.aliases(name), alias: number})
 
     def add(
-        self,
-        name: str,
-        model: Path,
-        info: dict[str, Any],
-        *,
-        promote: bool,
-        champion_seen: int | None,
-        check: Check | None = None,
+        self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
         """Adds a version under the lock of its model, unless one is the same model already; see `Registry.add`."""
         self.require_writable()
@@ -116,9 +104,8 @@ class DirectoryRegistry:
                     number = self._next_number(folder)
                     (folder / "versions").mkdir(exist_ok=True)
                     incoming.rename(folder / "versions" / str(number))
-                aliases = {**self.aliases(name), CHALLENGER: number}
-                if promote and aliases.get(CHAMPION) in (champion_seen, number):
-                    aliases[CHAMPION] = number
+                aliases = self.aliases(name)
+                aliases |= dict.fromkeys(promotion.aliases(aliases.get(CHAMPION), number), number)
                 self._write_aliases(folder, aliases)
         except OSError as error:
             raise UserError(

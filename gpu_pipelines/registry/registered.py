@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -101,42 +102,69 @@ class RegisteredVersion:
         return damage(place, files, self.info.get("md5") or {})
 
 
-class Registry(Protocol):
+@dataclass(frozen=True)
+class Promotion:
+    """Whether a new version may become champion.
+
+    Attributes:
+        wanted: the model passed its gates.
+        champion_seen: version of the champion it was compared with, None if there was none; `champion` does not move
+            if it names another by now.
+    """
+
+    wanted: bool
+    champion_seen: int | None
+
+    def aliases(self, champion: int | None, number: int) -> list[str]:
+        """The aliases that are to name the new version.
+
+        Args:
+            champion: version that is champion now; None if there is none.
+            number: the new version.
+        """
+        leads = self.wanted and champion in (self.champion_seen, number)
+        return [CHALLENGER, CHAMPION] if leads else [CHALLENGER]
+
+
+class Registry(ABC):
     """Holds versions of models."""
 
+    @abstractmethod
     def require_writable(self) -> None:
         """Raises `UserError` if versions cannot be added, as far as that can be known without adding one."""
 
+    @abstractmethod
     def where(self, name: str) -> str:
         """Where a person finds a model."""
 
+    @abstractmethod
     def names(self) -> list[str]:
         """Names of all models that have a version."""
 
+    @abstractmethod
     def versions(self, name: str) -> list[RegisteredVersion]:
         """All versions of a model, oldest first; none if there is no such model."""
 
+    @abstractmethod
     def version(self, name: str, reference: str) -> RegisteredVersion:
         """The version that a number or an alias names. Raises `UserError` if there is none."""
 
+    @abstractmethod
     def aliases(self, name: str) -> dict[str, int]:
         """Version by alias."""
 
     def champion(self, name: str) -> RegisteredVersion | None:
         """The version that the alias `champion` names, or None."""
+        number = self.aliases(name).get(CHAMPION)
+        return None if number is None else self.version(name, str(number))
 
+    @abstractmethod
     def set_alias(self, name: str, alias: str, number: int) -> None:
-        """Lets an alias name a version. Raises `UserError` if there is no such version."""
+        """Lets an alias name a version. Raises `UserError` if there is no such version, or it is damaged."""
 
+    @abstractmethod
     def add(
-        self,
-        name: str,
-        model: Path,
-        info: dict[str, Any],
-        *,
-        promote: bool,
-        champion_seen: int | None,
-        check: Check | None = None,
+        self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
         """Adds a version, unless one is the same model already; `challenger` names it, and `champion` where it may.
 
@@ -148,9 +176,7 @@ class Registry(Protocol):
             name: the model's name.
             model: directory of the exported model; it is copied.
             info: what to record with the version.
-            promote: the model passed its gates.
-            champion_seen: version of the champion it was compared with, None if there was none; `champion` does not
-                move if it names another by now.
+            promotion: whether it may become champion.
             check: called with the place of the uploaded files before the version counts and any alias moves.
 
         Raises:

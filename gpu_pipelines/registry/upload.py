@@ -12,7 +12,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_registry, registry_problems
-from gpu_pipelines.registry.registered import DamagedVersionError, ServesModels
+from gpu_pipelines.registry.registered import DamagedVersionError, Promotion, ServesModels
 from gpu_pipelines.registry.smoke_test import SmokeTest
 
 
@@ -102,9 +102,8 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
             "gpu_pipelines": __version__,
             "pipeline_job": settings.pipeline_job,
         },
-        promote=passed and _may_be_replaced(registry.champion(name)),
-        champion_seen=evaluation.champion_version,
-        check=_smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
+        Promotion(passed and _may_be_replaced(registry.champion(name)), evaluation.champion_version),
+        _smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
     )
     told = f"{version.name} version {version.number} ({', '.join(version.aliases)})"
     same = f"nothing was added: {told} is the same model, byte for byte"

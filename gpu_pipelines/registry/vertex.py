@@ -21,9 +21,9 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import location_of, model_service, service_errors, tried_again
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.missing import missing_version
-from gpu_pipelines.registry.registered import CHALLENGER, CHAMPION, VERSION, Check, RegisteredVersion
+from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
 from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
-from gpu_pipelines.registry.vertex_evaluation import model_evaluation, summary_of
+from gpu_pipelines.registry.vertex_evaluation import import_evaluation, model_evaluation, summary_of
 from gpu_pipelines.registry.vertex_operations import wait_for
 from gpu_pipelines.registry.vertex_permissions import require_may_upload
 from gpu_pipelines.registry.vertex_step import step_image
@@ -41,7 +41,7 @@ _PIPELINE_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
 _POLL_SECONDS, _MOST_SECONDS = 2.0, 1800.0
 
 
-class VertexRegistry:
+class VertexRegistry(Registry):
     """The models of a project and region.
 
     Args:
@@ -121,11 +121,6 @@ class VertexRegistry:
             if alias != _DEFAULT_ALIAS
         }
 
-    def champion(self, name: str) -> RegisteredVersion | None:
-        """The version that the alias `champion` names, or None."""
-        number = self.aliases(name).get(CHAMPION)
-        return None if number is None else self.version(name, str(number))
-
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Lets an alias name a version; the service's own default goes with `champion`.
 
@@ -136,14 +131,7 @@ class VertexRegistry:
         self._move_aliases(name, [alias], number)
 
     def add(
-        self,
-        name: str,
-        model: Path,
-        info: dict[str, Any],
-        *,
-        promote: bool,
-        champion_seen: int | None,
-        check: Check | None = None,
+        self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
         """Adds a version, unless one is the same model already, its evaluation, and moves the aliases.
 
@@ -168,10 +156,10 @@ class VertexRegistry:
             fields = {"container_spec": container.spec(), **_model_fields(model, info)}
             number = self._upload(name, place, {_DIGEST: digest, **_lineage_labels(info)}, fields)
         if (model / EVALUATION).is_file():
-            self._import_evaluation(name, number, model_evaluation(Evaluation.load(model), _pipeline_job(info)))
-        seen = self.aliases(name).get(CHAMPION)
-        moved = [CHALLENGER, CHAMPION] if promote and seen in (champion_seen, number) else [CHALLENGER]
-        self._move_aliases(name, moved, number)
+            evaluation = model_evaluation(Evaluation.load(model), _pipeline_job(info))
+            resource = self.version(name, str(number)).resource_name
+            import_evaluation(self._client, resource, evaluation, f"version {number} of {name!r}")
+        self._move_aliases(name, promotion.aliases(self.aliases(name).get(CHAMPION), number), number)
         return replace(self.version(name, str(number)), added=same is None)
 
     def steps_image(self, pipeline_job: str) -> str:
@@ -297,7 +285,8 @@ class VertexRegistry:
             request["model_id"] = _model_id(name)
         try:
             with service_errors(f"Adding a version of {name!r} to the registry"):
-                self._wait(self._client.transport.upload_model(self._message(request)))
+                operation = self._client.transport.upload_model(self._message(request))
+                wait_for(self._client, operation, _POLL_SECONDS, _MOST_SECONDS)
         except UserError as error:
             if (number := self._with_digest(name, digest)) is not None:
                 return number
@@ -312,44 +301,6 @@ class VertexRegistry:
         from google.cloud.aiplatform_v1.types import UploadModelRequest
 
         return UploadModelRequest(request)
-
-    def _wait(self, operation: Any) -> None:
-        wait_for(self._client, operation, _POLL_SECONDS, _MOST_SECONDS)
-
-    def _import_evaluation(self, name: str, number: int, evaluation: dict[str, Any]) -> None:
-        """Puts an evaluation beside a version, once; if the answer is lost, looks whether it is there.
-
-        A schema that has changed since is no reason to give up a model: the evaluation is among its files as well.
-        """
-        from google.api_core.exceptions import BadRequest
-
-        parent = self.version(name, str(number)).resource_name
-        if self._has_evaluation(parent):
-            return
-        request = {"parent": parent, "model_evaluation": self._evaluation_message(evaluation)}
-        try:
-            with service_errors(f"Importing the evaluation of version {number} of {name!r}"):
-                self._client.import_model_evaluation(request=request)
-        except UserError as error:
-            if isinstance(error.__cause__, BadRequest):
-                print(f"warning: {error.problem} The version is without it in the console.", flush=True)
-            elif not self._has_evaluation(parent):
-                raise UserError(error.problem, f"Upload again to complete it. {error.remedy}".rstrip()) from error
-
-    def _has_evaluation(self, parent: str) -> bool:
-        with service_errors("Looking for the evaluation of a version"):
-            return any(
-                True for _ in self._client.list_model_evaluations(request={"parent": parent}, retry=tried_again())
-            )
-
-    @staticmethod
-    def _evaluation_message(evaluation: dict[str, Any]) -> Any:
-        from google.cloud.aiplatform_v1.types import ModelEvaluation
-        from google.protobuf import json_format
-
-        message = ModelEvaluation()
-        json_format.ParseDict(evaluation, ModelEvaluation.pb(message))
-        return message
 
     def _move_aliases(self, name: str, aliases: list[str], number: int) -> None:
         wanted = [*aliases, _DEFAULT_ALIAS] if CHAMPION in aliases else aliases

@@ -1,4 +1,4 @@
-"""An evaluation in the form in which Vertex AI shows it beside a version of a model.
+"""An evaluation in the form in which Vertex AI shows it beside a version of a model, and how it gets there.
 
 Fields: https://cloud.google.com/vertex-ai/docs/reference/rpc/google.cloud.aiplatform.v1/schema/modelevaluation.metrics.
 Schemas: PROBLEM_TYPE_TO_SCHEMA_URI in import_model_evaluation.py of google-cloud-pipeline-components 2.22.
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import service_errors, tried_again
 from gpu_pipelines.numbers import figure
 
 _SCHEMA = "gs://google-cloud-aiplatform/schema/modelevaluation/{}_metrics_1.0.0.yaml"
@@ -46,6 +48,40 @@ def model_evaluation(evaluation: Evaluation, pipeline_job: str) -> dict[str, Any
         "metrics": _classification(evaluation) if evaluation.labels else {},
         "metadata": metadata,
     }
+
+
+def import_evaluation(client: Any, version: str, evaluation: dict[str, Any], title: str) -> None:
+    """Puts an evaluation beside a version, once; if the answer is lost, looks whether it is there.
+
+    A schema that has changed since is no reason to give up a model: the evaluation is among its files as well.
+
+    Args:
+        client: of models.
+        version: its resource name.
+        evaluation: as `model_evaluation` made it.
+        title: what messages call the version.
+    """
+    from google.api_core.exceptions import BadRequest
+    from google.cloud.aiplatform_v1.types import ModelEvaluation
+    from google.protobuf import json_format
+
+    if _has_evaluation(client, version):
+        return
+    message = ModelEvaluation()
+    json_format.ParseDict(evaluation, ModelEvaluation.pb(message))
+    try:
+        with service_errors(f"Importing the evaluation of {title}"):
+            client.import_model_evaluation(request={"parent": version, "model_evaluation": message})
+    except UserError as error:
+        if isinstance(error.__cause__, BadRequest):
+            print(f"warning: {error.problem} The version is without it in the console.", flush=True)
+        elif not _has_evaluation(client, version):
+            raise UserError(error.problem, f"Upload again to complete it. {error.remedy}".rstrip()) from error
+
+
+def _has_evaluation(client: Any, version: str) -> bool:
+    with service_errors("Looking for the evaluation of a version"):
+        return any(True for _ in client.list_model_evaluations(request={"parent": version}, retry=tried_again()))
 
 
 def summary_of(evaluation: Evaluation) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,6 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gpu_pipelines.serving import open_inference
-from gpu_pipelines.serving.access import Access
 from gpu_pipelines.serving.batching import Batcher
 from gpu_pipelines.serving.metrics import CONTENT_TYPE, Metrics
 from gpu_pipelines.serving.openapi import openapi_document
@@ -23,6 +24,7 @@ from gpu_pipelines.serving.settings import Contract, ServerSettings
 
 if TYPE_CHECKING:
     from gpu_pipelines.serving.predictor import Predictor
+
 
 #: Seconds after which a client should try again while the model loads or the server ends.
 _AWAY_SECONDS = 5
@@ -262,3 +264,31 @@ class Serving:
         closing = {"connection": "close"} if self.draining else {}
         text = json.dumps(content, allow_nan=False)
         return Response(text.encode(), status, {**(headers or {}), **closing}, "application/json")
+
+
+class Access:
+    """Checks bearer tokens, RFC 6750. They are kept as hashes, and compared in a time that says nothing of them.
+
+    Args:
+        tokens: any of which will do; none, and everybody may ask.
+    """
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._hashes = [_hashed(token.encode()) for token in tokens]
+
+    def allows(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request with these headers (names in lower case) may be answered."""
+        if not self._hashes:
+            return True
+        given = [value for name, value in headers if name == b"authorization"]
+        if len(given) != 1:
+            return False
+        scheme, _, token = given[0].strip().partition(b" ")
+        hashed = _hashed(token.strip())
+        # All are compared, whichever is right.
+        same = [hmac.compare_digest(hashed, each) for each in self._hashes]
+        return scheme.lower() == b"bearer" and any(same)
+
+
+def _hashed(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

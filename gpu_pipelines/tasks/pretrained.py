@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from gpu_pipelines.errors import UserError, nearest, some_of
+from gpu_pipelines.errors import UserError, first_line, nearest, some_of
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 
@@ -48,7 +48,7 @@ def from_configuration(auto_class: Any, name: str, **changes: Any) -> nn.Module:
         config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True, **changes)
         return auto_class.from_config(config, dtype=torch.float32)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"No model can be built from {name}/config.json: {_first_line(error)}.") from None
+        raise UserError(f"No model can be built from {name}/config.json: {first_line(error)}.") from None
 
 
 def from_pretrained(
@@ -79,7 +79,7 @@ def from_pretrained(
         )
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise UserError(
-            f"The model {name!r} cannot be loaded: {_first_line(error)}",
+            f"The model {name!r} cannot be loaded: {first_line(error)}",
             f"{nearest(name, known)} A local directory in Hugging Face layout or a hub id with safetensors weights "
             "serves as well.",
         ) from None
@@ -98,7 +98,7 @@ def load_exported(auto_class: Any, directory: Path) -> nn.Module:
             directory, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
     except SafetensorError as error:
-        raise UserError(f"The weights of the model in {directory} cannot be read: {_first_line(error)}.") from None
+        raise UserError(f"The weights of the model in {directory} cannot be read: {first_line(error)}.") from None
     if unmatched := _unmatched(info):
         raise UserError(f"The model in {directory} does not fit its config.json: {some_of(unmatched, most=5)}.")
     return model
@@ -111,11 +111,6 @@ def is_outside_backbone(model: nn.Module, key: str) -> bool:
     """
     prefix = getattr(model, "base_model_prefix", "")
     return not key.startswith(f"{prefix}.") or key.startswith(f"{prefix}.pooler.")
-
-
-def is_nothing(model: nn.Module, key: str) -> bool:
-    """For models whose every weight is needed."""
-    return False
 
 
 def label_config(labels: list[str]) -> dict[str, Any]:
@@ -136,7 +131,3 @@ def _unmatched(info: dict[str, Any]) -> list[str]:
     keys = [*info["missing_keys"], *info["unexpected_keys"]]
     keys += [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     return sorted(set(keys))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -57,18 +57,18 @@ class Recipe(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """The loss of a batch, a mean over its terms (rows, unless `loss_terms` says otherwise), in nats; 0-d float32.
+        """The loss of a batch, a mean over its rows unless `loss_tokens` says otherwise, in nats; 0-d float32.
 
         Args:
             model: called once; it may be a wrapper around the one that `build_model` made.
             batch: made by `batch`.
         """
 
-    def loss_terms(self, columns: Mapping[str, Any]) -> int | None:
-        """Over how many terms the `loss` of these rows is a mean, such as tokens that are not masked; None: the rows.
+    def loss_tokens(self, columns: Mapping[str, Any]) -> int | None:
+        """How many the `loss` of these rows is a mean over, such as tokens that are not masked; None: the rows.
 
         Batches are split over processes and micro-batches; with this count the gradient is that of the mean over all
-        terms of the global batch, however they are spread. A batch without terms must have a loss of 0, not NaN.
+        loss tokens of the global batch, however they are split. A batch without any must have a loss of 0, not NaN.
         """
         return None
 
@@ -77,8 +77,8 @@ class Recipe(ABC):
         """What the evaluation scores, float32 on any device.
 
         What that is the task's `Scoring` says. For a classifier, class probabilities of shape (rows, classes). For a
-        task without a scoring of its own, (rows, 3): sum of the losses of a row in nats, number of its terms, and how
-        many of them were predicted right (NaN where that has no meaning).
+        task without a scoring of its own, (rows, 3): sum of the losses of a row in nats, number of its loss tokens, and
+        how many of them were predicted right (NaN where that has no meaning).
         """
 
     @abstractmethod

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.evaluation.scoring import Scoring
     from gpu_pipelines.serving.predictor import Predictor
 
-#: Of what is scored by its loss: tokens of a language model, or whatever the terms of a user's own loss are.
+#: Of what is scored by its loss: tokens of a language model, or whatever a user's own loss is a mean over.
 LOSS_METRICS = {
     "loss": ERROR,
     "perplexity": ERROR,
@@ -51,7 +51,6 @@ class Task:
         figures: further figures of the test rows that can be gated on.
         gates: conditions on test metrics where the user gives none.
         scoring: class of a `Scoring`.
-        terms: what the terms of the loss are, for people.
         worst: which rows of test a report shows, for people; empty for those of the highest loss.
         predictor: class of a `Predictor`; empty for a task that the server does not serve.
         architectures: how the names of architectures for it end, in Hugging Face's config.json.
@@ -73,7 +72,6 @@ class Task:
     figures: ClassVar[Mapping[str, Metric]] = {}
     gates: ClassVar[tuple[str, ...]] = ()
     scoring: ClassVar[str] = "gpu_pipelines.evaluation.loss_scoring:LossScoring"
-    terms: ClassVar[str] = "terms of the loss"
     worst: ClassVar[str] = ""
     predictor: ClassVar[str] = ""
     architectures: ClassVar[tuple[str, ...]] = ()

@@ -11,24 +11,41 @@ from torch import nn
 
 
 def classifier(name: str, shared: dict[str, Any], longest: int) -> nn.Module:
-    """Builds a text classifier.
+    """Builds a classifier of texts; see `_bert`."""
+    from transformers.models.bert import BertForSequenceClassification
+
+    return BertForSequenceClassification(_bert(name, shared, longest))
+
+
+def tagger(name: str, shared: dict[str, Any], longest: int) -> nn.Module:
+    """Builds a classifier of tokens; see `_bert`."""
+    from transformers.models.bert import BertForTokenClassification
+
+    return BertForTokenClassification(_bert(name, shared, longest))
+
+
+def _bert(name: str, shared: dict[str, Any], longest: int) -> Any:
+    """The configuration of `bert-micro` or `bert-base`.
 
     Args:
-        name: `bert-micro` or `bert-base`.
+        name: which of them.
         shared: entries of the configuration that follow from the tokenizer and the classes.
         longest: tokens of a row.
     """
-    from transformers.models.bert import BertConfig, BertForSequenceClassification
+    from transformers.models.bert import BertConfig
 
-    micro = {
+    # The rest of the defaults is bert-base-uncased.
+    return BertConfig(**(_micro(longest) if name == "bert-micro" else {}), **shared)
+
+
+def _micro(longest: int) -> dict[str, int]:
+    return {
         "hidden_size": 64,
+        "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
-        "intermediate_size": 128,
         "max_position_embeddings": longest,
     }
-    # The rest of the defaults is bert-base-uncased.
-    return BertForSequenceClassification(BertConfig(**(micro if name == "bert-micro" else {}), **shared))
 
 
 def language_model(name: str, shared: dict[str, Any], longest: int) -> nn.Module:
@@ -56,14 +73,7 @@ def _gpt2(name: str, shared: dict[str, Any], longest: int) -> nn.Module:
 def _llama(name: str, shared: dict[str, Any], longest: int) -> nn.Module:
     from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
-    micro = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": longest,
-    }
+    micro = {**_micro(longest), "num_key_value_heads": 2}
     # Source: the config.json of meta-llama/Llama-3.2-1B, without the vocabulary, which is the tokenizer's.
     shape = {
         "hidden_size": 2048,
@@ -91,14 +101,10 @@ def _mixtral(shared: dict[str, Any], longest: int) -> nn.Module:
     from transformers.models.mixtral import MixtralConfig, MixtralForCausalLM
 
     config = MixtralConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
+        **{**_micro(longest), "intermediate_size": 96},
         num_key_value_heads=2,
         num_local_experts=4,
         num_experts_per_tok=2,
-        max_position_embeddings=longest,
         sliding_window=None,
         tie_word_embeddings=True,
         # Without the router's loss that spreads the tokens, a few experts soon get all of them.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, first_line
 
 PADDING, BEGIN, END = "<pad>", "<bos>", "<eos>"
 SMALLEST_VOCABULARY = 512
@@ -62,9 +62,8 @@ class TextEncoder:
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(place) if place.is_dir() else name, use_fast=True)
         except Exception as error:  # what a broken tokenizer.json raises is not documented
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
-                f"The tokenizer {name!r} cannot be loaded: {first}",
+                f"The tokenizer {name!r} cannot be loaded: {first_line(error)}",
                 "Give a local directory with a tokenizer.json, a hub id, or train.",
             ) from None
         if not tokenizer.is_fast:

@@ -16,7 +16,7 @@ from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.training.settings import TrainingSettings
 
 Columns = dict[str, Any]
-#: Micro-batches with the number of terms in the loss of each, and the number of terms of the global batch.
+#: Micro-batches, each with its number of loss tokens, and that of the global batch.
 MicroBatches = tuple[list[tuple[Batch, int]], int]
 
 
@@ -77,7 +77,7 @@ class TrainingBatches:
         self._seconds = 0.0
 
     def of_step(self, step: int) -> MicroBatches:
-        """The micro-batches of a step, each with the number of terms in its loss, and that of the global batch."""
+        """The micro-batches of a step, each with its number of loss tokens, and that of the global batch."""
         began = time.monotonic()
         micro_batches = self._make(step)
         self._seconds += time.monotonic() - began
@@ -94,13 +94,13 @@ class TrainingBatches:
         micro_batches, counted = [], False
         for start in range(0, size, self._micro):
             part = {name: array[start : start + self._micro] for name, array in columns.items()}
-            terms = self._recipe.loss_terms(part)
-            counted = terms is not None
+            loss_tokens = self._recipe.loss_tokens(part)
+            counted = loss_tokens is not None
             rows = min(self._micro, size - start)
-            micro_batches.append((self._recipe.batch(part, self._device), rows if terms is None else terms))
+            micro_batches.append((self._recipe.batch(part, self._device), rows if loss_tokens is None else loss_tokens))
         if not counted:
             return micro_batches, self._global
-        together = torch.tensor([sum(terms for _, terms in micro_batches)])
+        together = torch.tensor([sum(loss_tokens for _, loss_tokens in micro_batches)])
         dist.all_reduce(together)
         return micro_batches, int(together.item())
 
@@ -125,10 +125,10 @@ class TrainingBatches:
 def validation_batches(
     recipe: Recipe, rows: Split, rows_per_batch: int, device: torch.device
 ) -> Iterator[tuple[Batch, int]]:
-    """This process's batches of a split in order, each with the number of terms in its loss.
+    """This process's batches of a split in order, each with its number of loss tokens.
 
     All processes get the same number of batches, because a sharded model is run by all of them together; one that has
-    no rows left runs the first ones again with no terms.
+    no rows left runs the first ones again with no loss tokens.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     for start in range(0, len(rows), rows_per_batch * world):
@@ -137,6 +137,6 @@ def validation_batches(
         low = 0 if beyond else low
         numbers = range(low, min(low + rows_per_batch, len(rows)))
         columns = rows.take(np.arange(numbers.start, numbers.stop))
-        terms = recipe.loss_terms(columns)
-        count = len(numbers) if terms is None else terms
+        loss_tokens = recipe.loss_tokens(columns)
+        count = len(numbers) if loss_tokens is None else loss_tokens
         yield recipe.batch(columns, device), 0 if beyond else count

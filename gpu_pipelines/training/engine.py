@@ -27,7 +27,6 @@ from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
-from gpu_pipelines.training.optimization import make_optimizer, schedule
 from gpu_pipelines.training.parallelism import (
     choose_parallelism,
     place,
@@ -168,14 +167,14 @@ class Trainer:
         )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        micro_batches, all_terms = self._batches.of_step(step)
-        for number, (batch, terms) in enumerate(micro_batches, start=1):
+        micro_batches, all_loss_tokens = self._batches.of_step(step)
+        for number, (batch, loss_tokens) in enumerate(micro_batches, start=1):
             with without_all_reduce(self._parallel, last=number == len(micro_batches)):
                 with computing_in(self._precision, self._device.type):
-                    total = self._recipe.loss(self._parallel, batch) * terms
-                # The all-reduce takes the mean over the processes; what is wanted is the sum over the mean's terms.
-                self._scaler.scale(total * (world / max(1, all_terms))).backward()
-            self._losses.add(total, terms)
+                    total = self._recipe.loss(self._parallel, batch) * loss_tokens
+                # The all-reduce takes the mean over the processes; what is wanted is the sum over the loss tokens.
+                self._scaler.scale(total * (world / max(1, all_loss_tokens))).backward()
+            self._losses.add(total, loss_tokens)
         self._update()
         self._speed.step(self._batches.seconds_taken())
         return rate
@@ -222,9 +221,9 @@ class Trainer:
         model = self._model if self._parallelism == "ddp" else self._parallel
         rows_per_batch = self._settings.micro_batch_size or self._settings.global_batch_size // dist.get_world_size()
         with torch.no_grad():
-            for batch, terms in validation_batches(self._recipe, self._val, rows_per_batch, self._device):
+            for batch, loss_tokens in validation_batches(self._recipe, self._val, rows_per_batch, self._device):
                 with computing_in(self._precision, self._device.type):
-                    losses.add(self._recipe.loss(model, batch) * terms, terms)
+                    losses.add(self._recipe.loss(model, batch) * loss_tokens, loss_tokens)
         loss = losses.mean()
         self._parallel.train()
         if math.isfinite(loss) and (self._best is None or loss < self._best[0]):
@@ -317,3 +316,38 @@ class Trainer:
             return cost, None
         peak = peak_flops(self._device_name, self._precision)
         return cost, peak * dist.get_world_size() if peak else None
+
+
+def schedule(kind: str, step: int, total: int, warmup: int) -> float:
+    """Share of the peak learning rate at `step` (from 0): a linear warm-up, then down to 0, or constant.
+
+    Source of the cosine: Loshchilov and Hutter, SGDR, https://arxiv.org/abs/1608.03983, equation 5.
+
+    Args:
+        kind: cosine, linear or constant.
+        step: steps taken.
+        total: steps in all.
+        warmup: steps of warm-up, at most a tenth of all.
+    """
+    warmup = min(warmup, max(1, total // 10))
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup) / max(1, total - warmup)
+    return {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}[kind]
+
+
+def make_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101) on what is trained, fused into one kernel.
+
+    Args:
+        model: its weights are where they are trained.
+        settings: learning rate and weight decay.
+    """
+    # Norm scales and biases are not decayed, as in every published recipe of these architectures.
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)

@@ -82,26 +82,26 @@ class Losses:
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)
         self._totals: list[torch.Tensor] = []
-        self._terms = 0
+        self._loss_tokens = 0
         self._began = time.monotonic()
         self.seconds = 0.0
 
-    def add(self, total: torch.Tensor, terms: int) -> None:
-        """Adds the sum of some losses and the number of its terms; nothing is waited for."""
+    def add(self, total: torch.Tensor, loss_tokens: int) -> None:
+        """Adds the sum of some losses and the number of their tokens; nothing is waited for."""
         self._totals.append(total.detach())
-        self._terms += terms
+        self._loss_tokens += loss_tokens
 
     def mean(self) -> float:
         """The mean over the terms of all processes since the last call; all processes call it."""
         self._sums[0] = torch.stack(self._totals).double().sum() if self._totals else 0.0
-        self._sums[1] = self._terms
+        self._sums[1] = self._loss_tokens
         now = time.monotonic()
         self._sums[2] = now - self._began
-        self._totals, self._terms, self._began = [], 0, now
+        self._totals, self._loss_tokens, self._began = [], 0, now
         dist.all_reduce(self._sums)
-        total, terms, seconds = self._sums.tolist()
+        total, loss_tokens, seconds = self._sums.tolist()
         self.seconds = seconds / dist.get_world_size()
-        return total / terms if terms else 0.0
+        return total / loss_tokens if loss_tokens else 0.0
 
 
 class MetricsLog:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.component_interface.step import local_files, log_metrics, of_this_training, place_of, with_advanced
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.training.report import write_report
+from gpu_pipelines.reports.charts import Line, line_chart
+from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.training.settings import TrainingSettings
-from gpu_pipelines.training.train import train_model
+from gpu_pipelines.training.train import TrainingSummary, train_model
 
 
 def run(
@@ -48,3 +50,38 @@ def run(
         )
         log_metrics(training_metrics, summary.figures())
         write_report(summary, Path(training_report.path))
+
+
+def write_report(summary: TrainingSummary, path: Path) -> None:
+    """Writes the report of a training.
+
+    Args:
+        summary: how it went.
+        path: the HTML file.
+    """
+
+    def of(name: str) -> list[float]:
+        return [entry[name] for entry in summary.metrics]
+
+    losses = [Line("train", of("step"), of("loss"))]
+    watched = [entry for entry in summary.validation if entry["val_loss"] is not None]
+    if watched:
+        losses.append(
+            Line("val", [entry["step"] for entry in watched], [entry["val_loss"] for entry in watched], dots=True)
+        )
+    positive = all(value > 0 for line in losses for value in line.y)
+    sections = render(
+        Path(__file__).with_name("report.html"),
+        figures=summary.figures(),
+        settings=summary.settings,
+        devices=summary.devices,
+        nodes=summary.nodes,
+        rows=summary.rows,
+        parameters=asdict(summary.settings),
+        loss_chart=line_chart("Loss (nats)", "step", losses, logarithmic=positive),
+        rate_chart=line_chart("Learning rate", "step", [Line("learning rate", of("step"), of("learning_rate"))]),
+        speed_chart=line_chart(
+            "Throughput (samples/s)", "step", [Line("samples/s", of("step"), of("samples_per_second"))]
+        ),
+    )
+    write_page(path, f"Training: {summary.settings.model}", sections)

@@ -326,7 +326,7 @@ def test_a_directory_that_cannot_be_written_is_named(compute_engine: GoogleApis,
 
 def test_writing_the_packaged_facts_gives_their_own_bytes(tmp_path: Path) -> None:
     from gpu_pipelines.accelerators.catalog.loader import PACKAGED
-    from gpu_pipelines.accelerators.catalog.writer import write_availability, write_prices, write_sources
+    from gpu_pipelines.accelerators.live.refresh import write_availability, write_prices, write_sources
 
     packaged = Catalog()
     write_prices(tmp_path, packaged.prices.values())

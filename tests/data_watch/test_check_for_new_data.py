@@ -13,6 +13,7 @@ from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.watch import Decision, WatchSettings, check_for_new_data
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry
+from gpu_pipelines.registry.registered import Promotion
 
 DAYS_OLD = 3
 
@@ -35,7 +36,7 @@ def register(tmp_path: Path, fingerprint: str, promote: bool = True, seen: int |
     (model / "weights").write_bytes(os.urandom(8))
     created = datetime.now(timezone.utc) - timedelta(days=DAYS_OLD)
     info = {"source_fingerprint": fingerprint, "created": created.isoformat(timespec="seconds")}
-    DirectoryRegistry(tmp_path / "registry").add("reviews", model, info, promote=promote, champion_seen=seen)
+    DirectoryRegistry(tmp_path / "registry").add("reviews", model, info, Promotion(promote, seen))
 
 
 def test_without_a_champion_there_is_something_to_train(tmp_path: Path, source: Path) -> None:

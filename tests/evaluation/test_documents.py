@@ -9,13 +9,17 @@ import pytest
 from evaluations import train_checkpoint, write_tokenizer
 
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
-from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
-from gpu_pipelines.tasks.causal_lm.documents import all_documents, holds_completions, taken_apart
-from gpu_pipelines.tasks.causal_lm.scoring import TokenScoring
-from gpu_pipelines.tasks.causal_lm.text_bytes import scored_bytes
+from gpu_pipelines.tasks.causal_lm.scoring import (
+    TokenScoring,
+    all_documents,
+    holds_completions,
+    scored_bytes,
+    taken_apart,
+)
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 
 WIDTH = 16

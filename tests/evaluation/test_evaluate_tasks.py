@@ -64,7 +64,7 @@ def test_a_task_of_ones_own_is_ranked_by_its_loss(numbers: Dataset, tmp_path: Pa
     losses = [scored["val"]["loss"] for scored in evaluation.checkpoints]
     assert losses == pytest.approx([mean_loss(numbers, "val", error) for error in (0.5, 0.1, 0.3)], rel=1e-4)
     assert evaluation.test["metrics"]["loss"]["value"] == pytest.approx(mean_loss(numbers, "test", 0.1), rel=1e-4)
-    assert evaluation.test["terms"] == evaluation.test["rows"] == 40
+    assert evaluation.test["loss_tokens"] == evaluation.test["rows"] == 40
     assert "token_accuracy" not in evaluation.test["metrics"]
     card = (tmp_path / "best/MODEL_CARD.md").read_text()
     assert "transformers" not in card
@@ -169,7 +169,7 @@ def test_an_exported_language_model_has_the_loss_that_was_evaluated(
         likelihoods = model(tokens).logits.log_softmax(-1)[:, :-1].gather(2, tokens[:, 1:, None])[..., 0]
     scored = torch.from_numpy(rows["loss_mask"][:, 1:]).bool()
     assert evaluation.test["metrics"]["loss"]["value"] == pytest.approx(-likelihoods[scored].mean().item(), rel=1e-4)
-    assert evaluation.test["terms"] == int(scored.sum())
+    assert evaluation.test["loss_tokens"] == int(scored.sum())
     card = (tmp_path / "best/MODEL_CARD.md").read_text()
     assert "library_name: transformers\npipeline_tag: text-generation\n" in card
     assert "A rehearsal" in card

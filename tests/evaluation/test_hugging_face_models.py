@@ -20,6 +20,7 @@ from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 LABELS = ["bad", "good", "ugly"]
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in (500, 1000):
         config = BertConfig(
             vocab_size=40,
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
+            **SMALL,
             max_position_embeddings=32,
             id2label=dict(enumerate(LABELS)),
             label2id={label: number for number, label in enumerate(LABELS)},
@@ -139,15 +137,7 @@ def test_images_are_given_to_a_model_as_its_preprocessor_says(tmp_path: Path) ->
         writer.finish()
     mean, deviation = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     names = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
-    config = ViTConfig(
-        image_size=12,
-        patch_size=4,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        **names,
-    )
+    config = ViTConfig(image_size=12, patch_size=4, **SMALL, **names)
     torch.manual_seed(1)
     model = ViTForImageClassification(config).eval()
     with torch.no_grad():

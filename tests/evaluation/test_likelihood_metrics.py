@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from gpu_pipelines.evaluation.bootstrap import json_metrics
-from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.tasks.tasks import TASKS
 
 
 def texts(rows: int, seed: int = 0) -> np.ndarray:
     """Rows of 1 to 50 tokens, of which longer ones are easier: sums of losses, tokens, tokens predicted right."""
     generator = np.random.default_rng(seed)
-    terms = generator.integers(1, 51, rows)
-    losses = terms * generator.gamma(4.0, 0.5, rows) * (1.5 - terms / 60)
-    return np.stack([losses, terms, generator.binomial(terms, 0.4)], axis=1).astype(np.float32)
+    loss_tokens = generator.integers(1, 51, rows)
+    losses = loss_tokens * generator.gamma(4.0, 0.5, rows) * (1.5 - loss_tokens / 60)
+    return np.stack([losses, loss_tokens, generator.binomial(loss_tokens, 0.4)], axis=1).astype(np.float32)
 
 
 def test_every_term_weighs_the_same_however_long_its_row_is() -> None:
@@ -32,7 +32,7 @@ def test_every_term_weighs_the_same_however_long_its_row_is() -> None:
             "completion_accuracy": 0.5,
         }
     )
-    assert (scores.rows, scores.details()) == (3, {"terms": 10})
+    assert (scores.rows, scores.details()) == (3, {"loss_tokens": 10})
     assert list(scores.metrics()) == list(scores.resampled) == list(TASKS["causal_lm"].metrics)
     assert scores.subset(np.array([1])).metrics()["completion_accuracy"] == 0
 

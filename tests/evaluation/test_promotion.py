@@ -13,7 +13,7 @@ from scipy import stats
 from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.evaluation.comparison import Comparison, Incomparable, sign_test
 from gpu_pipelines.evaluation.gates import ChampionGate, GateResult
-from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.promotion import better, better_by_value
 from gpu_pipelines.evaluation.settings import Ranking
 
@@ -42,10 +42,12 @@ def classifiers(seed: int, rows: int, gain: float = 0.0) -> Comparison:
 def texts(seed: int, rows: int, gain: float = 0.0) -> Comparison:
     """Two language models whose losses on a text are alike; ours is lower by `gain` nats for each token."""
     generator = np.random.default_rng(seed)
-    terms = generator.integers(20, 200, rows)
+    loss_tokens = generator.integers(20, 200, rows)
     hardness = generator.gamma(20.0, 0.15, rows)
     sums = [
-        np.stack([terms * (hardness + generator.normal(0, 0.2, rows) - less), terms, terms * 0.4], axis=1)
+        np.stack(
+            [loss_tokens * (hardness + generator.normal(0, 0.2, rows) - less), loss_tokens, loss_tokens * 0.4], axis=1
+        )
         for less in (gain, 0.0)
     ]
     return Comparison(LikelihoodScores.of(sums[0]), LikelihoodScores.of(sums[1]), 1)

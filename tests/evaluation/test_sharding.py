@@ -15,11 +15,10 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation import sharding
-from gpu_pipelines.evaluation.devices import evaluation_devices
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import RunnerSettings
-from gpu_pipelines.evaluation.sharding import RowShard, RowShards, ShardedRunner
+from gpu_pipelines.evaluation.sharding import RowShard, RowShards, ShardedRunner, evaluation_devices
 
 
 @pytest.fixture(scope="module")

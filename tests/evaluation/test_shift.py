@@ -10,7 +10,7 @@ import pytest
 from gpu_pipelines.artifacts.dataset import DataFile, Feature, Manifest
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
+from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.evaluation.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
 
@@ -138,9 +138,9 @@ def test_a_champion_of_before_is_compared_by_the_classes_of_its_test_rows() -> N
 
 def language_model(seed: int, rows: int, loss: float) -> LikelihoodScores:
     generator = np.random.default_rng(seed)
-    terms = generator.integers(20, 200, rows)
+    loss_tokens = generator.integers(20, 200, rows)
     losses = generator.gamma(20.0, loss / 20, rows)
-    return LikelihoodScores.of(np.stack([terms * losses, terms, terms * 0.4], axis=1))
+    return LikelihoodScores.of(np.stack([loss_tokens * losses, loss_tokens, loss_tokens * 0.4], axis=1))
 
 
 def no_classes(features: tuple[str, ...] = ("input_ids",)) -> Manifest:
@@ -190,9 +190,12 @@ def test_retraining_on_data_of_the_same_kind_hardly_ever_gives_an_alarm(kind: st
             champion, best = None, -np.inf
         counts = counts + generator.multinomial(8 * per_week, [0.6, 0.3, 0.1])
         labels = np.concatenate([labels, generator.choice(3, per_week, p=[0.6, 0.3, 0.1])])
-        terms = generator.integers(20, 200, per_week)
+        loss_tokens = generator.integers(20, 200, per_week)
         sums = np.concatenate(
-            [sums, np.stack([terms * generator.gamma(20, 0.15, per_week), terms, terms * 0.4], axis=1)]
+            [
+                sums,
+                np.stack([loss_tokens * generator.gamma(20, 0.15, per_week), loss_tokens, loss_tokens * 0.4], axis=1),
+            ]
         )
         if kind == "classifier":
             right = np.random.default_rng(week if not grows else week // 20).random(len(labels)) < 0.92

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import configparser
-import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from json_server import JsonHandler, serving_with
 
 from gpu_pipelines import __version__
 from gpu_pipelines.accelerators.catalog import load_catalog
@@ -88,9 +86,9 @@ def cloud_build() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A server that takes builds, as (its address, the builds that it was sent)."""
     builds: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            builds.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            builds.append(self.read_json())
             build = {
                 "id": "1",
                 "projectId": "p-123456",
@@ -98,20 +96,10 @@ def cloud_build() -> Iterator[tuple[str, list[dict[str, Any]]]]:
                 "logUrl": "https://example.com",
                 **builds[-1],
             }
-            body = json.dumps({"name": "operations/build/p-123456/1", "metadata": {"build": build}}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer_json({"name": "operations/build/p-123456/1", "metadata": {"build": build}})
 
-        def log_message(self, *arguments: Any) -> None:
-            """Prints nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/", builds
-        server.shutdown()
+    with serving_with(Handler) as address:
+        yield f"{address}/", builds
 
 
 def test_gcloud_takes_the_cloud_build_file_and_each_variant_is_built_as_documented(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry, RegisteredVersion
-from gpu_pipelines.registry.registered import DamagedVersionError
+from gpu_pipelines.registry.registered import DamagedVersionError, Promotion
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def registry(tmp_path: Path) -> DirectoryRegistry:
 
 
 def add(registry: DirectoryRegistry, model: Path, seen: int | None = None) -> RegisteredVersion:
-    return registry.add("digits", model, {"passed": True}, promote=True, champion_seen=seen)
+    return registry.add("digits", model, {"passed": True}, Promotion(True, seen))
 
 
 def overwrite(version: RegisteredVersion, name: str = "model.safetensors") -> None:

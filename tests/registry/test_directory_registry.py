@@ -14,6 +14,7 @@ import pytest
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry, model_name_for, open_registry, registry_problems
+from gpu_pipelines.registry.registered import Promotion
 
 #: Exit status of a process that was not killed.
 ENDED = 33
@@ -35,7 +36,7 @@ def add(registry: DirectoryRegistry, model: Path, promote: bool = True, seen: in
 
 
 def add_again(registry: DirectoryRegistry, model: Path, promote: bool = True, seen: int | None = None) -> int:
-    return registry.add("digits", model, {"passed": promote}, promote=promote, champion_seen=seen).number
+    return registry.add("digits", model, {"passed": promote}, Promotion(promote, seen)).number
 
 
 def test_versions_count_from_one_and_hold_a_copy_of_all_files(tmp_path: Path, model: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_version_that_fails_its_check_is_not_added(tmp_path: Path, model: Path
         raise UserError("it predicts something else")
 
     with pytest.raises(UserError, match="something else"):
-        registry.add("digits", model, {"passed": True}, promote=True, champion_seen=1, check=check)
+        registry.add("digits", model, {"passed": True}, Promotion(True, 1), check=check)
     assert seen == [{"model.safetensors", "vocabulary.json", "version.json"}]
     assert [version.number for version in registry.versions("digits")] == [1]
     assert registry.aliases("digits") == {"champion": 1, "challenger": 1}

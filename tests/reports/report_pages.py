@@ -18,11 +18,11 @@ from gpu_pipelines.reports.run_report import write_run_report
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RunRecord
 from gpu_pipelines.training.local_devices import Devices
-from gpu_pipelines.training.report import write_report as write_training_report
-from gpu_pipelines.training.script.report import write_report as write_script_report
 from gpu_pipelines.training.script.run import ScriptSummary
 from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.script.step import write_report as write_script_report
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.step import write_report as write_training_report
 from gpu_pipelines.training.train import TrainingSummary
 
 LONG = "a_class_name_that_somebody_took_from_the_path_of_a_file_" * 4
@@ -65,7 +65,7 @@ def evaluation_of(classes: list[str]) -> Evaluation:
         best=names[-1],
         test={
             "rows": int(counts.sum()),
-            "terms": int(counts.sum()),
+            "loss_tokens": int(counts.sum()),
             "metrics": metrics,
             "per_class": [{"rows": int(row.sum()), **per_class} for row in counts],
             "confusion": counts.tolist(),

@@ -23,7 +23,7 @@ from server_process import HEALTH, PREDICT, Server, started
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.serving.access import Access
+from gpu_pipelines.serving.app import Access
 from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.settings import ServerSettings
 

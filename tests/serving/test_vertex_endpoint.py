@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command
 from exported_models import export
+from json_server import JsonHandler, serving_with
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import Registry, open_registry
+from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.registry.serving_container import HUGGING_FACE_IMAGE
 from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer, shared
 from gpu_pipelines.serving.started import started_server
@@ -66,7 +65,7 @@ def add(registry: Registry, model: Path, folder: Path, number: int, label: str =
         predictions = [{"label": label, "scores": {label: 0.99}} for _ in examples.predictions]
         (copied / "examples.json").unlink()
         Examples(examples.task, examples.instances, predictions).save(copied)
-    return registry.add("animals", copied, INFO, promote=True, champion_seen=None)
+    return registry.add("animals", copied, INFO, Promotion(True, None))
 
 
 def state_of(vertex_api: VertexApi) -> tuple[list[str], dict[str, int]]:
@@ -152,23 +151,15 @@ def hugging_faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[di
     models = {task: export(task, folder / task) for task in tasks}
     pipelines = {task: pipeline(name, model=str(models[task])) for task, name in tasks.items()}
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.read_json()
             parameters = {name: int(value) for name, value in body.get("parameters", {}).items()}
             called = pipelines["image_classification" if "top_k" in parameters else "causal_lm"]
-            found = json.dumps({"predictions": [called(each, **parameters) for each in body["instances"]]}).encode()
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(found)
+            self.answer_json({"predictions": [called(each, **parameters) for each in body["instances"]]})
 
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield models, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving_with(Handler) as address:
+        yield models, address
 
 
 def test_a_container_of_hugging_faces_is_tested_in_its_own_form(
@@ -187,7 +178,7 @@ def test_a_container_of_hugging_faces_is_tested_in_its_own_form(
         deployer.deploy(wrong, DeploymentRequest("animals", 10))
     assert HUGGING_FACE_IMAGE in refused.value.remedy
     assert endpoint_of(vertex_api) == before
-    text = registry.add("texts", models["causal_lm"], INFO, promote=True, champion_seen=None)
+    text = registry.add("texts", models["causal_lm"], INFO, Promotion(True, None))
     deployer.deploy(text, DeploymentRequest("texts"))
     assert "nothing of what was evaluated, so they are not compared" in said[-1]
 
@@ -197,7 +188,7 @@ def test_a_version_without_examples_is_not_deployed_by_chance(
 ) -> None:
     copied = shutil.copytree(model, tmp_path / "model")
     (copied / "examples.json").rename(tmp_path / "given.json")
-    version = registry.add("animals", copied, INFO, promote=True, champion_seen=None)
+    version = registry.add("animals", copied, INFO, Promotion(True, None))
     said: list[str] = []
     deployer = EndpointDeployer(registry.settings, said.append)
     with pytest.raises(UserError, match=r"(?s)there is no examples.json.*--examples FILE.*--untested"):

@@ -69,7 +69,7 @@ def test_the_example_of_the_document_is_trained_and_exported(importable: Path, r
         optimizer.step()
     right = recipe.predict(model, batch).argmax(dim=1).numpy() == columns["label"]
     assert right.mean() > 0.95
-    assert recipe.loss_terms(columns) is None
+    assert recipe.loss_tokens(columns) is None
     (importable / "out").mkdir()
     recipe.export(model, importable / "out")
     assert load_file(importable / "out/model.safetensors")
@@ -87,12 +87,14 @@ def test_the_example_of_the_document_is_trained_and_exported(importable: Path, r
         ("flawed:Plain", "not a subclass"),
         ("flawed:number", "not a subclass"),
         ("flawed:Half", "does not define batch, build_model, export"),
+        ("flawed:Old", "defines loss_terms, which is named loss_tokens"),
     ],
 )
 def test_what_is_no_recipe_is_refused(importable: Path, path: str, message: str) -> None:
     (importable / "broken.py").write_text("1 / 0\n")
     (importable / "flawed.py").write_text(
         "from gpu_pipelines.tasks.recipe import Recipe\nnumber = 3\nclass Plain: pass\nclass Half(Recipe): pass\n"
+        "class Old(Recipe):\n    def loss_terms(self, columns): return 1\n"
     )
     with pytest.raises(UserError) as caught:
         load_recipe(path, "image_classification")

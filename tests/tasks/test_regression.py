@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cut_off import require_same_bits
 from PIL import Image
-from safetensors.torch import load_file
 from sklearn import metrics as sklearn_metrics
 
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -134,15 +133,7 @@ def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
 def test_a_training_cut_off_and_continued_ends_with_the_same_bits(
     diabetes: Dataset, trained: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(trained, tmp_path / "cut")
-    (tmp_path / "cut" / LAST / "checkpoint.json").unlink()
-    train_model(SETTINGS, diabetes.directory, str(tmp_path / "cut"))
-    whole, cut = (
-        {name: each for file in sorted(folder.glob("*.safetensors")) for name, each in load_file(file).items()}
-        for folder in (trained / LAST, tmp_path / "cut" / LAST)
-    )
-    assert set(whole) == set(cut)
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    require_same_bits(SETTINGS, diabetes.directory, trained, LAST, tmp_path)
 
 
 def texts(folder: Path) -> Path:

@@ -79,11 +79,11 @@ def test_loss_is_the_mean_over_the_scored_tokens_and_zero_without_any(tokenizer:
     assert batch["input_ids"].shape == (4, 40), "cut behind the last target, to a multiple of 8"
     scores = recipe.predict(model, batch)
     assert scores[:, 1].tolist() == [0, 38, 38, 38]
-    assert recipe.loss_terms(columns) == 3 * 38
+    assert recipe.loss_tokens(columns) == 3 * 38
     assert torch.isclose(recipe.loss(model, batch), scores[:, 0].sum() / scores[:, 1].sum())
     parts = [{k: v[rows_] for k, v in columns.items()} for rows_ in (slice(0, 2), slice(2, 4))]
-    weighted = sum(recipe.loss(model, recipe.batch(part, CPU)) * recipe.loss_terms(part) for part in parts)
-    assert torch.isclose(weighted / recipe.loss_terms(columns), recipe.loss(model, batch))
+    weighted = sum(recipe.loss(model, recipe.batch(part, CPU)) * recipe.loss_tokens(part) for part in parts)
+    assert torch.isclose(weighted / recipe.loss_tokens(columns), recipe.loss(model, batch))
     model.config.output_router_logits = name.startswith("mixtral")
     nothing = recipe.loss(model.train(), recipe.batch({**columns, "loss_mask": columns["loss_mask"] * 0}, CPU))
     assert nothing.item() == 0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
+from cut_off import require_same_bits
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
 
@@ -144,15 +142,7 @@ def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
 def test_a_training_cut_off_and_continued_ends_with_the_same_bits(
     travels: Dataset, trained: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(trained, tmp_path / "cut")
-    (tmp_path / "cut" / LAST / "checkpoint.json").unlink()
-    train_model(SETTINGS, travels.directory, str(tmp_path / "cut"))
-    whole, cut = (
-        {name: each for file in sorted(folder.glob("*.safetensors")) for name, each in load_file(file).items()}
-        for folder in (trained / LAST, tmp_path / "cut" / LAST)
-    )
-    assert set(whole) == set(cut)
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    require_same_bits(SETTINGS, travels.directory, trained, LAST, tmp_path)
 
 
 def test_rows_whose_tags_do_not_fit_their_words_are_rejected_with_the_reason(tmp_path: Path) -> None:

@@ -20,15 +20,15 @@ ROWS, BATCH = 103, 12
 class Numbers:
     """A recipe whose batches are the rows' numbers, on the CPU whatever the device."""
 
-    def __init__(self, terms: bool = False) -> None:
-        self._terms = terms
+    def __init__(self, loss_tokens: bool = False) -> None:
+        self._loss_tokens = loss_tokens
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
         assert all(array.flags.writeable for array in columns.values()), "torch would warn of a mapped array"
         return {"number": torch.from_numpy(columns["number"])}
 
-    def loss_terms(self, columns: dict[str, np.ndarray]) -> int | None:
-        return int(columns["number"].sum()) if self._terms else None
+    def loss_tokens(self, columns: dict[str, np.ndarray]) -> int | None:
+        return int(columns["number"].sum()) if self._loss_tokens else None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -97,15 +97,15 @@ def test_the_time_that_batches_take_is_counted_once(rows: Split) -> None:
 def test_micro_batches_are_the_batch_in_order_with_its_last_piece_smaller(rows: Split) -> None:
     whole, pieces = batches_of(rows, "cpu"), batches_of(rows, "cpu", micro_batch_size=5)
     made, total = pieces.of_step(7)
-    assert [terms for _, terms in made] == [5, 5, 2]
+    assert [loss_tokens for _, loss_tokens in made] == [5, 5, 2]
     assert total == BATCH
     assert [number for batch, _ in made for number in batch["number"].tolist()] == numbers(whole, 7)
-    counted, total = batches_of(rows, "cpu", Numbers(terms=True), micro_batch_size=5).of_step(7)
-    assert [terms for _, terms in counted] == [int(batch["number"].sum()) for batch, _ in made]
-    assert total == sum(terms for _, terms in counted)
+    counted, total = batches_of(rows, "cpu", Numbers(loss_tokens=True), micro_batch_size=5).of_step(7)
+    assert [loss_tokens for _, loss_tokens in counted] == [int(batch["number"].sum()) for batch, _ in made]
+    assert total == sum(loss_tokens for _, loss_tokens in counted)
 
 
 def test_validation_reads_every_row_once_and_in_order(rows: Split) -> None:
     read = list(validation_batches(Numbers(), rows, 8, torch.device("cpu")))  # type: ignore[arg-type]
     assert [number for batch, _ in read for number in batch["number"].tolist()] == list(range(ROWS))
-    assert [terms for _, terms in read] == [8] * 12 + [7]
+    assert [loss_tokens for _, loss_tokens in read] == [8] * 12 + [7]

@@ -21,9 +21,9 @@ from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.training.local_devices import Devices
-from gpu_pipelines.training.script.report import write_report
 from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, read_metrics, run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.script.step import write_report
 from gpu_pipelines.training.script.variables import tf_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "training-scripts.md"

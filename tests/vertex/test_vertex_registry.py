@@ -18,7 +18,7 @@ from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, open_registry
-from gpu_pipelines.registry.registered import DamagedVersionError
+from gpu_pipelines.registry.registered import DamagedVersionError, Promotion
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -74,16 +74,16 @@ def evaluated(folder: Path, weights: str, **changes: Any) -> Path:
 
 def add(registry: Registry, model: Path, name: str = "digits", seen: int | None = None) -> RegisteredVersion:
     info = {**INFO, "dataset_fingerprint": "d" * 64, "source_fingerprint": "s" * 64, "pipeline_job": JOB}
-    return registry.add(name, model, info, promote=True, champion_seen=seen)
+    return registry.add(name, model, info, Promotion(True, seen))
 
 
 def test_versions_aliases_and_files(registry: Registry, tmp_path: Path) -> None:
     assert registry.names() == []
     assert registry.champion("digits") is None
-    first = registry.add("digits", exported(tmp_path / "1", "a"), INFO, promote=True, champion_seen=None)
+    first = registry.add("digits", exported(tmp_path / "1", "a"), INFO, Promotion(True, None))
     assert (first.number, first.aliases) == (1, ("challenger", "champion"))
     assert first.place.startswith(f"{BUCKET}/models/digits/")
-    second = registry.add("digits", exported(tmp_path / "2", "b"), INFO, promote=False, champion_seen=1)
+    second = registry.add("digits", exported(tmp_path / "2", "b"), INFO, Promotion(False, 1))
     assert (second.number, second.aliases) == (2, ("challenger",))
     champion = registry.champion("digits")
     assert champion is not None
@@ -102,10 +102,10 @@ def test_a_model_is_encrypted_with_the_key_of_the_run_or_of_the_project(
 ) -> None:
     key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/{}"
     of_run = open_registry("vertex://", f"{BUCKET}/pipeline-root/run", "", key.format("of-run"))
-    of_run.add("digits", exported(tmp_path / "1", "a"), INFO, promote=True, champion_seen=None)
+    of_run.add("digits", exported(tmp_path / "1", "a"), INFO, Promotion(True, None))
     (tmp_path / "gpu-pipelines.yaml").write_text(f"encryption_key: {key.format('of-project')}\n")
     monkeypatch.chdir(tmp_path)
-    registry.add("digits", exported(tmp_path / "2", "b"), INFO, promote=False, champion_seen=1)
+    registry.add("digits", exported(tmp_path / "2", "b"), INFO, Promotion(False, 1))
     (versions,) = vertex_api.state.models.versions.values()
     keys = [version.encryption_spec.kms_key_name for version in versions]
     assert keys == [key.format("of-run"), key.format("of-project")]
@@ -113,7 +113,7 @@ def test_a_model_is_encrypted_with_the_key_of_the_run_or_of_the_project(
 
 def test_the_same_model_twice_adds_nothing(registry: Registry, tmp_path: Path) -> None:
     for folder in ("1", "2"):
-        added = registry.add("digits", exported(tmp_path / folder, "a"), INFO, promote=True, champion_seen=None)
+        added = registry.add("digits", exported(tmp_path / folder, "a"), INFO, Promotion(True, None))
         assert added.number == 1
         assert "champion" in added.aliases
     assert len(registry.versions("digits")) == 1
@@ -122,8 +122,8 @@ def test_the_same_model_twice_adds_nothing(registry: Registry, tmp_path: Path) -
 
 
 def test_a_champion_that_was_not_compared_with_stays(registry: Registry, tmp_path: Path) -> None:
-    registry.add("digits", exported(tmp_path / "1", "a"), INFO, promote=True, champion_seen=None)
-    late = registry.add("digits", exported(tmp_path / "2", "b"), INFO, promote=True, champion_seen=None)
+    registry.add("digits", exported(tmp_path / "1", "a"), INFO, Promotion(True, None))
+    late = registry.add("digits", exported(tmp_path / "2", "b"), INFO, Promotion(True, None))
     assert late.aliases == ("challenger",)
 
 
@@ -132,7 +132,7 @@ def test_a_lost_answer_adds_one_version_not_two(
     registry: Registry, vertex_api: VertexApi, tmp_path: Path, status: int
 ) -> None:
     vertex_api.fail_next("POST .*/models:upload", status, took_effect=True)
-    added = registry.add("digits", exported(tmp_path / "1", "a"), INFO, promote=True, champion_seen=None)
+    added = registry.add("digits", exported(tmp_path / "1", "a"), INFO, Promotion(True, None))
     assert added.number == 1
     assert len(registry.versions("digits")) == 1
 
@@ -141,10 +141,10 @@ def test_an_upload_that_fails_leaves_no_version(registry: Registry, vertex_api: 
     model = exported(tmp_path / "1", "a")
     vertex_api.fail_next("POST .*/models:upload", 403)
     with pytest.raises(UserError, match="No version was added") as refused:
-        registry.add("digits", model, INFO, promote=True, champion_seen=None)
+        registry.add("digits", model, INFO, Promotion(True, None))
     assert "Adding a version of 'digits'" in str(refused.value)
     assert registry.versions("digits") == []
-    assert registry.add("digits", model, INFO, promote=True, champion_seen=None).number == 1
+    assert registry.add("digits", model, INFO, Promotion(True, None)).number == 1
 
 
 def test_files_that_do_not_arrive_whole_are_noticed(
@@ -158,12 +158,12 @@ def test_files_that_do_not_arrive_whole_are_noticed(
 
     monkeypatch.setattr(RemoteFolder, "upload", truncated)
     with pytest.raises(UserError, match="does not hold what was written"):
-        registry.add("digits", exported(tmp_path / "1", "a"), INFO, promote=True, champion_seen=None)
+        registry.add("digits", exported(tmp_path / "1", "a"), INFO, Promotion(True, None))
     assert registry.versions("digits") == []
 
 
 def test_what_was_recorded_is_among_the_files(registry: Registry, tmp_path: Path) -> None:
-    added = registry.add("digits", exported(tmp_path / "1", "a"), INFO, promote=True, champion_seen=None)
+    added = registry.add("digits", exported(tmp_path / "1", "a"), INFO, Promotion(True, None))
     recorded = json.loads(RemoteFolder(added.place).read("version.json"))
     assert set(recorded["files"]) == {"model.safetensors", "tokenizer/vocabulary.json"}
     assert "models/digits@1" in added.resource_name
@@ -176,7 +176,7 @@ def test_a_version_or_a_bucket_that_is_not_there_is_named(
         registry.version("digits", "7")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no bucket is known"):
-        open_registry("vertex://").add("digits", exported(tmp_path / "1", "a"), INFO, promote=True, champion_seen=None)
+        open_registry("vertex://").add("digits", exported(tmp_path / "1", "a"), INFO, Promotion(True, None))
 
 
 @pytest.mark.parametrize("uri", ["vertex://only-a-project", "vertex://p/nowhere", "s3://bucket"])
@@ -338,7 +338,7 @@ def test_a_file_that_changed_in_the_bucket_is_named_with_its_version(registry: R
         with pytest.raises(DamagedVersionError, match=r"Version 1 of 'digits' .*model\.safetensors is not as it was"):
             read()
     # Nor by its own hashes, where somebody has written those as well: the service has the digest of the first ones.
-    other = registry.add("other", exported(tmp_path / "2", "b" * 1000), INFO, promote=True, champion_seen=None)
+    other = registry.add("other", exported(tmp_path / "2", "b" * 1000), INFO, Promotion(True, None))
     folder.write("version.json", RemoteFolder(other.place).read("version.json"))
     with pytest.raises(DamagedVersionError, match=r"version\.json does not hold the hashes"):
         registry.version("digits", "1").require_undamaged()

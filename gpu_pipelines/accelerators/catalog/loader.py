@@ -170,7 +170,7 @@ class Catalog:
         try:
             with path.open(encoding="utf-8", newline="") as file:
                 reader = csv.DictReader(file, strict=True)
-                expected = columns(name)
+                expected = list(columns(name))
                 if reader.fieldnames is None or list(reader.fieldnames) != expected:
                     raise CatalogError(f"{path} does not have the columns {', '.join(expected)}.")
                 rows = list(reader)
@@ -182,7 +182,7 @@ class Catalog:
         return rows
 
     def _read(self, name: str, kind: type[T]) -> list[T]:
-        built, attributes = [], fields(kind)  # type: ignore[arg-type]
+        built, attributes = [], columns(name)
         for row in self._rows(name):
             try:
                 built.append(_record(kind, attributes, row))
@@ -210,13 +210,10 @@ def load_catalog() -> Catalog:
     return _catalog_of(os.environ.get(DIRECTORY_VARIABLE, ""))
 
 
-def columns(name: str) -> list[str]:
-    """The columns of a file: the attributes of its record."""
-    return [_column(each) for each in fields(FILES[name])]
-
-
-def _column(attribute: Field[Any]) -> str:
-    return "source" if attribute.name == "sources" else attribute.name
+def columns(name: str) -> dict[str, Field[Any]]:
+    """The columns of a file, each with the attribute of the record that it is; those of every `Fact` are the last."""
+    attributes = sorted(fields(FILES[name]), key=lambda attribute: bool(attribute.kw_only))
+    return {"source" if each.name == "sources" else each.name: each for each in attributes}
 
 
 def _yes(text: str) -> bool:
@@ -259,10 +256,10 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _record(kind: type[T], attributes: Iterable[Field[Any]], row: Row) -> T:
+def _record(kind: type[T], attributes: Mapping[str, Field[Any]], row: Row) -> T:
     values = {}
-    for each in attributes:
-        text = row[_column(each)]
+    for column, each in attributes.items():
+        text = row[column]
         valid = each.metadata.get("choices")
         if valid and text not in valid:
             raise ValueError(f"{each.name} is {text!r}, not one of {', '.join(valid)}")

@@ -29,8 +29,21 @@ class Source:
     as_of: date | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """What a row says of itself, in its last two columns.
+
+    Attributes:
+        unverified: names of the other attributes that are not verified.
+        sources: ids of the sources.
+    """
+
+    unverified: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
 @dataclass(frozen=True)
-class Gpu:
+class Gpu(Fact):
     """One GPU that Vertex AI training has, or had, an accelerator type for.
 
     Attributes:
@@ -64,8 +77,6 @@ class Gpu:
         serving_metric: Vertex AI quota of predictions.
         compiled: what compiled pipelines are published for, as names of files have it: `8`, `8-4-nodes`, `2-spot`.
         most_used: those of them that are used most.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     name: str
@@ -98,8 +109,6 @@ class Gpu:
     serving_metric: str
     compiled: tuple[str, ...]
     most_used: tuple[str, ...]
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
     def has_ended(self, today: date) -> bool:
         """Whether its machines are shut down on that day."""
@@ -112,7 +121,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class ElsewhereGpu:
+class ElsewhereGpu(Fact):
     """A GPU people ask for that Vertex AI training cannot give.
 
     Attributes:
@@ -125,8 +134,6 @@ class ElsewhereGpu:
         bf16_tflops: dense tensor TFLOP/s with float32 accumulation.
         reason: why it cannot be had; empty means that Google Cloud has none at all.
         instead: names of GPUs to take; empty means that they are chosen by memory and speed.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     name: str
@@ -138,12 +145,10 @@ class ElsewhereGpu:
     bf16_tflops: float
     reason: str
     instead: tuple[str, ...]
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class MachineType:
+class MachineType(Fact):
     """A machine type that Vertex AI training accepts with GPUs.
 
     Attributes:
@@ -165,8 +170,6 @@ class MachineType:
         boot_disk: type of boot disk it starts from.
         host_architecture: `amd64` or `arm64`; what the container image must be built for.
         note: what else is to be known.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     name: str
@@ -189,8 +192,6 @@ class MachineType:
     boot_disk: str = field(metadata={"choices": ("pd-ssd", "hyperdisk-balanced")})
     host_architecture: str = field(metadata={"choices": ("amd64", "arm64")})
     note: str
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
     def network_with(self, gpu: str, count: int) -> int | None:
         """Greatest network bandwidth with that many of that GPU, Gbit/s; None where the facts have no figure."""
@@ -206,7 +207,7 @@ class MachineType:
 
 
 @dataclass(frozen=True)
-class UnusableMachineType:
+class UnusableMachineType(Fact):
     """A GPU machine type of Compute Engine that Vertex AI training does not take.
 
     Attributes:
@@ -218,8 +219,6 @@ class UnusableMachineType:
         memory_gb: main memory, GB.
         reason: why training does not take it.
         instead: machine type to take.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     name: str
@@ -230,12 +229,10 @@ class UnusableMachineType:
     memory_gb: float
     reason: str
     instead: str
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class HostLimit:
+class HostLimit(Fact):
     """The largest machine that a number of attached GPUs can carry.
 
     Attributes:
@@ -243,20 +240,16 @@ class HostLimit:
         count: number of GPUs.
         max_vcpus: most vCPUs.
         max_memory_gb: most main memory, GB.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     gpu: str
     count: int
     max_vcpus: int
     max_memory_gb: float
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Region:
+class Region(Fact):
     """A region of Google Cloud.
 
     Attributes:
@@ -264,8 +257,6 @@ class Region:
         place: where it is.
         latitude, longitude: degrees, rough; used only to say which region is nearer.
         vertex_training: `yes`; `no`; or `sdk-only`: only the SDK's list has it, gcloud's does not.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     name: str
@@ -273,12 +264,10 @@ class Region:
     latitude: float
     longitude: float
     vertex_training: str = field(metadata={"choices": ("yes", "no", "sdk-only")})
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Availability:
+class Availability(Fact):
     """A GPU in a region of Compute Engine.
 
     Attributes:
@@ -286,20 +275,16 @@ class Availability:
         region: name of the region.
         zones: zones that have it; empty where they are not known.
         machine_families: families of machine types it is there on; empty if none is.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     gpu: str
     region: str
     zones: tuple[str, ...]
     machine_families: tuple[str, ...]
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Price:
+class Price(Fact):
     """A list price of Compute Engine, US dollars per hour.
 
     Attributes:
@@ -309,7 +294,6 @@ class Price:
         on_demand: USD per hour on demand; None where no trustworthy figure was found.
         spot: USD per hour on Spot, which moves from month to month.
         unverified: `on_demand` or `spot` where that figure is not verified.
-        sources: ids of the sources.
     """
 
     item: str
@@ -317,12 +301,10 @@ class Price:
     region: str
     on_demand: float | None
     spot: float | None
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class SkuName:
+class SkuName(Fact):
     """What a SKU of Compute Engine's price list is of.
 
     Attributes:
@@ -330,30 +312,22 @@ class SkuName:
         resource: `vcpu`, `memory_gb`, `gpu` or `local_ssd_gb`.
         machine_families: families of machine types that are billed by it.
         gpu: name of the GPU; empty for the others.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     sku: str
     resource: str = field(metadata={"choices": ("vcpu", "memory_gb", "gpu", "local_ssd_gb")})
     machine_families: tuple[str, ...]
     gpu: str
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class CpuFamily:
+class CpuFamily(Fact):
     """Machine types that training takes without GPUs.
 
     Attributes:
         family: their names without the size, e.g. `n2-standard`.
         sizes: `any`, which is left to the service; or `listed`: those that machine_types.csv has.
-        unverified: names of the attributes above that are not verified.
-        sources: ids of the sources.
     """
 
     family: str
     sizes: str = field(metadata={"choices": ("any", "listed")})
-    unverified: tuple[str, ...]
-    sources: tuple[str, ...]

@@ -80,7 +80,7 @@ def prices_of(rates: Rates, catalog: Catalog) -> list[Price]:
                 if total is not None:
                     found[machine.name, "machine", region][kind] = total
     return [
-        Price(item, unit, region, kinds.get("on_demand"), kinds.get("spot"), (), (SOURCE,))
+        Price(item, unit, region, kinds.get("on_demand"), kinds.get("spot"), unverified=(), sources=(SOURCE,))
         for (item, unit, region), kinds in found.items()
     ]
 

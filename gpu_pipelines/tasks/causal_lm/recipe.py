@@ -17,21 +17,26 @@ import torch
 from torch import nn
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks import pretrained
 from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
-from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.tasks.text_rows import require_dataset_of, require_taken_over, require_text_fits, trimmed_length
+from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.tasks.text_architectures import language_model
+from gpu_pipelines.tasks.text_recipe import (
+    NOT_SCORED,
+    TextRecipe,
+    mean_of_scored,
+    require_dataset_of,
+    trimmed_length,
+)
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
 
-NOT_SCORED = -100
 # Logits of a document beside other neighbours differ by rounding alone; attention to a neighbour changes them wholly.
 SAME_LOGITS = 1e-3
 
 
-class CausalLanguageModel(Recipe):
+class CausalLanguageModel(TextRecipe):
     """The recipe of the task `causal_lm`.
 
     Args:
@@ -39,11 +44,8 @@ class CausalLanguageModel(Recipe):
         sequence_length: tokens of a row.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, sequence_length: int) -> None:
-        pretrained.quiet_transformers()
-        self.tokenizer = tokenizer
-        self.sequence_length = sequence_length
-        self.labels: list[str] = []
+    models = CausalLanguageModelTask.models
+    auto_class = "AutoModelForCausalLM"
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> CausalLanguageModel:
@@ -58,46 +60,31 @@ class CausalLanguageModel(Recipe):
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
         return cls(TextTokenizer.read(directory), config.max_position_embeddings)
 
-    def build_model(self, name: str) -> nn.Module:
-        """Builds the model to train.
+    def untrained(self, name: str) -> nn.Module:
+        return language_model(name, self.config(), self.sequence_length)
 
-        Args:
-            name: one of the architectures of the task (untrained), a directory with a config.json alone (untrained),
-                a local directory in Hugging Face layout, or a hub id; from the latter two come the weights as well.
-
-        Raises:
-            UserError: the name is unknown, or the model does not take these tokens or looks across documents.
-        """
-        known = CausalLanguageModelTask.models
+    def config(self) -> dict[str, Any]:
         # Padding is often the token that ends a text; named as padding, its embedding would never be trained.
-        shared = {**self.tokenizer.config(), "pad_token_id": None}
-        if name in known:
-            from gpu_pipelines.tasks.text_architectures import language_model
+        return {**self.tokenizer.config(), "pad_token_id": None}
 
-            model = language_model(name, shared, self.sequence_length)
-        else:
-            from transformers import AutoModelForCausalLM
+    def changes(self) -> dict[str, Any]:
+        return {}
 
-            if pretrained.is_configuration_alone(name):
-                model = pretrained.from_configuration(AutoModelForCausalLM, name, **shared)
-            else:
-                model = pretrained.from_pretrained(AutoModelForCausalLM, name, known, pretrained.is_nothing)
+    @staticmethod
+    def may_be_new(model: nn.Module, key: str) -> bool:
+        return False
+
+    def build_model(self, name: str) -> nn.Module:
+        model = super().build_model(name)
+        if name not in self.models:
             _require_documents_apart(name, model)
-        require_text_fits(name, model, self.tokenizer, self.sequence_length)
         _config_of(model).use_cache = False
         return model
 
     def load_exported(self, directory: Path) -> nn.Module:
-        """Loads an exported model; every weight must be in the file and in the model."""
-        from transformers import AutoModelForCausalLM
-
-        model = pretrained.load_exported(AutoModelForCausalLM, directory)
+        model = super().load_exported(directory)
         _config_of(model).use_cache = False
         return model
-
-    def taking_over(self, directory: Path, model: nn.Module) -> tuple[CausalLanguageModel, nn.Module]:
-        require_taken_over(directory, model, self.tokenizer, self.sequence_length)
-        return self, model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as `input_ids`, `position_ids` and `targets`.
@@ -119,18 +106,14 @@ class CausalLanguageModel(Recipe):
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of the scored tokens, in nats, and the router's loss where the configuration has one."""
         outputs = _outputs(model, batch)
-        scored = (batch["targets"] != NOT_SCORED).sum()
-        total = nn.functional.cross_entropy(
-            outputs.logits.float().flatten(0, 1), batch["targets"].flatten(), ignore_index=NOT_SCORED, reduction="sum"
-        )
-        loss = total / scored.clamp(min=1)
+        loss = mean_of_scored(outputs.logits.float(), batch["targets"])
         router = getattr(outputs, "aux_loss", None)
         if router is None:
             return loss
-        # Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6; a batch without terms weighs nothing.
-        return loss + _config_of(model).router_aux_loss_coef * router * (scored > 0)
+        # Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6; an empty batch weighs nothing.
+        return loss + _config_of(model).router_aux_loss_coef * router * (batch["targets"] != NOT_SCORED).any()
 
-    def loss_terms(self, columns: Mapping[str, Any]) -> int:
+    def loss_tokens(self, columns: Mapping[str, Any]) -> int:
         """Number of tokens that are scored."""
         return int(np.count_nonzero(_scored(columns)))
 
@@ -149,10 +132,9 @@ class CausalLanguageModel(Recipe):
         config = _config_of(model)
         config.use_cache = True  # without it those who generate with the model would wait
         try:
-            model.save_pretrained(directory)  # type: ignore[operator]
+            super().export(model, directory)
         finally:
             config.use_cache = False
-        self.tokenizer.copy_to(directory)
 
 
 def _scored(columns: Mapping[str, Any]) -> np.ndarray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from gpu_pipelines.tasks.sample_rows import write_rows
 
 # Characters after which a topic of the manual is continued in another document: a few dozen topics make no good split.
 LONGEST_SECTION = 2000
@@ -11,9 +12,7 @@ LONGEST_SECTION = 2000
 
 def write_documentation(folder: Path) -> Path:
     """Writes Python's own reference manual, which ships with Python, into `documentation.jsonl`."""
-    path = folder / "documentation.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in _documentation()), encoding="utf-8")
-    return path
+    return write_rows(folder / "documentation.jsonl", _documentation())
 
 
 def _documentation() -> list[dict[str, str]]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.evaluation.likelihood_metrics import LikelihoodScores
-from gpu_pipelines.evaluation.loss_scoring import LossScoring
+from gpu_pipelines.artifacts.dataset import Dataset, Split
+from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores, LossScoring
 from gpu_pipelines.evaluation.scoring import Columns
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
-from gpu_pipelines.tasks.causal_lm.documents import all_documents, holds_completions, taken_apart
-from gpu_pipelines.tasks.causal_lm.text_bytes import scored_bytes
 from gpu_pipelines.tasks.instances import decoded
 
 #: A prompt is short, so that any server takes it.
 PROMPT_CHARACTERS = 200
+_FEATURES = {"input_ids", "loss_mask", "position_ids"}
+# Rows in which prompts are looked for.
+_LOOKED_AT = 256
 
 
 class TokenScoring(LossScoring):
@@ -110,3 +113,94 @@ def _by_length(columns: Columns) -> list[np.ndarray]:
     order = np.argsort(lengths, kind="stable")
     groups = np.minimum(np.log2(np.maximum(lengths[order], 8)).astype(int), 30)
     return np.split(order, np.flatnonzero(np.diff(groups)) + 1)
+
+
+def scored_bytes(split: Split, tokenizer_directory: Path, apart: bool) -> np.ndarray:
+    """UTF-8 bytes of the scored tokens, float64 (rows or documents,); special tokens are no text.
+
+    Args:
+        split: of a language model's dataset.
+        tokenizer_directory: the tokenizer that it was made with.
+        apart: whether documents are scored, not rows.
+    """
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_directory / "tokenizer.json"))
+    of_tokens = _bytes_of_tokens(tokenizer)
+    rows = []
+    for columns in split.columns(0, len(split)):
+        tokens = columns["input_ids"]
+        scored = (columns["loss_mask"] != 0) & (columns["position_ids"] != 0)
+        if of_tokens is not None:
+            rows.append(np.where(scored, of_tokens[tokens], 0))
+        else:
+            # What a token adds to a text depends on its neighbours; it is spread over the scored ones of the row.
+            texts = tokenizer.decode_batch([row[mask].tolist() for row, mask in zip(tokens, scored, strict=True)])
+            sizes = np.array([len(text.encode("utf-8")) for text in texts])
+            rows.append(scored * (sizes / np.maximum(scored.sum(axis=1), 1))[:, None])
+    found = np.concatenate(rows).astype(np.float64)
+    if not apart:
+        return found.sum(axis=1)
+    return np.array([found[row, place].sum() for row, place in zip(*all_documents(split), strict=True)])
+
+
+def _bytes_of_tokens(tokenizer: Any) -> np.ndarray | None:
+    """Bytes of each token of a byte-level tokenizer, in whose alphabet each letter is one byte; None for others."""
+    if "ByteLevel" not in json.dumps(json.loads(tokenizer.to_str()).get("decoder")):
+        return None
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    sizes = np.zeros(max(vocabulary.values()) + 1)
+    for token, number in vocabulary.items():
+        sizes[number] = len(token)
+    for number, added in tokenizer.get_added_tokens_decoder().items():
+        sizes[number] = 0 if added.special else len(added.content.encode("utf-8"))
+    return sizes
+
+
+def holds_completions(dataset: Dataset) -> bool:
+    """Whether rows are prompts and completions: tokens that are not scored stand before tokens that are."""
+    if not set(dataset.manifest.features) >= _FEATURES:
+        return False
+    split = dataset.split("test")
+    for columns in split.columns(0, min(_LOOKED_AT, len(split))):
+        scored, positions = columns["loss_mask"] != 0, columns["position_ids"]
+        # The first token of a text is never scored; the second one is, unless it belongs to a prompt.
+        if ((~scored[:, 1:-1]) & (positions[:, 1:-1] > 0) & scored[:, 2:] & (positions[:, 2:] > 0)).any():
+            return True
+    return False
+
+
+def documents_of(columns: Columns) -> Iterator[tuple[int, slice]]:
+    """Row and place of each document that has tokens to score, in order."""
+    for row, (positions, mask) in enumerate(zip(columns["position_ids"], columns["loss_mask"], strict=True)):
+        ends = [*np.flatnonzero(positions == 0).tolist(), len(positions)]
+        for start, stop in pairwise(ends):
+            if mask[start + 1 : stop].any():
+                yield row, slice(start, stop)
+
+
+def taken_apart(columns: Columns) -> Columns:
+    """Rows of one document each, as wide as the longest; behind shorter ones stands padding that is not scored."""
+    places = list(documents_of(columns))
+    width = max((place.stop - place.start for _, place in places), default=2)
+    shape = (len(places), width)
+    apart = {name: np.zeros(shape, columns[name].dtype) for name in _FEATURES}
+    apart["position_ids"][:] = np.arange(width)
+    for number, (row, place) in enumerate(places):
+        length = place.stop - place.start
+        for name in ("input_ids", "loss_mask"):
+            apart[name][number, :length] = columns[name][row, place]
+    return apart
+
+
+def all_documents(split: Split) -> tuple[list[int], list[slice]]:
+    """The row of each document of a split and its place in the row, in the order in which they are scored."""
+    rows: list[int] = []
+    places: list[slice] = []
+    first = 0
+    for columns in split.columns(0, len(split)):
+        for row, place in documents_of(columns):
+            rows.append(first + row)
+            places.append(place)
+        first += len(columns["input_ids"])
+    return rows, places

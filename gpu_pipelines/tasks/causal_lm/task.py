@@ -28,7 +28,6 @@ class CausalLanguageModelTask(Task):
     recipe = "gpu_pipelines.tasks.causal_lm.recipe:CausalLanguageModel"
     models = ("gpt2-micro", "gpt2", "llama-micro", "llama-1b", "mixtral-micro")
     scoring = "gpu_pipelines.tasks.causal_lm.scoring:TokenScoring"
-    terms = "tokens scored"
     predictor = "gpu_pipelines.tasks.causal_lm.predictor:LanguageModel"
     architectures = ("ForCausalLM", "LMHeadModel")
     pipeline_tag = "text-generation"

@@ -12,8 +12,7 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks import pretrained
-from gpu_pipelines.tasks.image_architectures import image_classifier
-from gpu_pipelines.tasks.image_classification.foreign import normalised, shape_of_images
+from gpu_pipelines.tasks.image_classification.models import image_classifier, normalised, shape_of_images
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +10,23 @@ import torch
 from torch import nn
 
 from gpu_pipelines.tasks import pretrained
-from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.tasks.text_architectures import classifier
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
-from gpu_pipelines.tasks.text_rows import require_dataset_of, require_taken_over, require_text_fits, trimmed_length
+from gpu_pipelines.tasks.text_recipe import (
+    TextRecipe,
+    encoder_logits,
+    read_exported,
+    require_dataset_of,
+    trimmed_length,
+)
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
 
 
-class TextClassification(Recipe):
+class TextClassification(TextRecipe):
     """The recipe of the task `text_classification`.
 
     Args:
@@ -29,11 +35,12 @@ class TextClassification(Recipe):
         sequence_length: tokens of a row.
     """
 
+    models = TextClassificationTask.models
+    auto_class = "AutoModelForSequenceClassification"
+
     def __init__(self, labels: list[str], tokenizer: TextTokenizer, sequence_length: int) -> None:
-        pretrained.quiet_transformers()
+        super().__init__(tokenizer, sequence_length)
         self.labels = labels
-        self.tokenizer = tokenizer
-        self.sequence_length = sequence_length
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> TextClassification:
@@ -44,49 +51,22 @@ class TextClassification(Recipe):
     @classmethod
     def for_exported(cls, directory: Path) -> TextClassification:
         """The recipe that an exported model was trained with."""
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        longest = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))["model_max_length"]
-        return cls(pretrained.labels_of(config), TextTokenizer.read(directory), longest)
+        return cls(*read_exported(directory))
+
+    def untrained(self, name: str) -> nn.Module:
+        return classifier(name, self.config(), self.sequence_length)
+
+    def config(self) -> dict[str, Any]:
+        return {**self.tokenizer.config(), **pretrained.label_config(self.labels)}
+
+    def changes(self) -> dict[str, Any]:
+        # A decoder used as a classifier looks for the last token that is not padding.
+        return {**pretrained.label_config(self.labels), "pad_token_id": self.tokenizer.padding}
 
     def build_model(self, name: str) -> nn.Module:
-        """Builds the model to train.
-
-        Args:
-            name: one of the architectures of the task (untrained), a directory with a config.json alone (untrained),
-                a local directory in Hugging Face layout, or a hub id; from the latter two come the weights as well,
-                but for the head.
-
-        Raises:
-            UserError: the name is unknown, or the model does not take these tokens.
-        """
-        known = TextClassificationTask.models
-        shared = {**self.tokenizer.config(), **pretrained.label_config(self.labels)}
-        if name in known:
-            from gpu_pipelines.tasks.text_architectures import classifier
-
-            model = classifier(name, shared, self.sequence_length)
-        else:
-            from transformers import AutoModelForSequenceClassification as Classifier
-
-            if pretrained.is_configuration_alone(name):
-                model = pretrained.from_configuration(Classifier, name, **shared)
-            else:
-                # A decoder used as a classifier looks for the last token that is not padding.
-                changes = {**pretrained.label_config(self.labels), "pad_token_id": self.tokenizer.padding}
-                model = pretrained.from_pretrained(Classifier, name, known, pretrained.is_outside_backbone, **changes)
-        require_text_fits(name, model, self.tokenizer, self.sequence_length)
-        _config_of(model).use_cache = False
+        model: Any = super().build_model(name)
+        model.config.use_cache = False
         return model
-
-    def load_exported(self, directory: Path) -> nn.Module:
-        """Loads an exported model; every weight must be in the file and in the model."""
-        from transformers import AutoModelForSequenceClassification
-
-        return pretrained.load_exported(AutoModelForSequenceClassification, directory)
-
-    def taking_over(self, directory: Path, model: nn.Module) -> tuple[TextClassification, nn.Module]:
-        require_taken_over(directory, model, self.tokenizer, self.sequence_length)
-        return self, model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as `input_ids`, `attention_mask` and `labels`, as long as the longest of these rows."""
@@ -102,21 +82,8 @@ class TextClassification(Recipe):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of a batch, in nats."""
-        return nn.functional.cross_entropy(_logits(model, batch), batch["labels"])
+        return nn.functional.cross_entropy(encoder_logits(model, batch), batch["labels"])
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Class probabilities, float32 of shape (rows, classes)."""
-        return _logits(model, batch).softmax(dim=-1)
-
-    def export(self, model: nn.Module, directory: Path) -> None:
-        """Writes config.json, model.safetensors and the tokenizer."""
-        model.save_pretrained(directory)  # type: ignore[operator]
-        self.tokenizer.copy_to(directory)
-
-
-def _logits(model: nn.Module, batch: Batch) -> torch.Tensor:
-    return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.float()
-
-
-def _config_of(model: nn.Module) -> Any:
-    return model.config
+        return encoder_logits(model, batch).softmax(dim=-1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import json
 import sysconfig
 from pathlib import Path
+
+from gpu_pipelines.tasks.sample_rows import write_rows
 
 # Packages of the standard library, on every Python from 3.10 to 3.13, whose docstrings tell them apart.
 DOCSTRING_PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")
@@ -14,9 +15,7 @@ SHORTEST_DOCSTRING = 40
 
 def write_docstrings(folder: Path) -> Path:
     """Writes docstrings of the standard library, each with its package as the label, into `docstrings.jsonl`."""
-    path = folder / "docstrings.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in _docstrings()), encoding="utf-8")
-    return path
+    return write_rows(folder / "docstrings.jsonl", _docstrings())
 
 
 def _docstrings() -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from gpu_pipelines.serving.predictor import Predictor
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import WrongRequest, text_of
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.text_recipe import encoder_logits
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
 from gpu_pipelines.tasks.token_classification.scoring import as_answer
 from gpu_pipelines.tasks.token_classification.words import WordEncoder, entities_in, words_in
@@ -63,7 +64,7 @@ class Tagger(Predictor):
         columns = {"tokens": tokens, "tokens_length": lengths, "tags": begins}
         with torch.inference_mode():
             batch = self._recipe.batch(columns, self.device)
-            probabilities = self._recipe.logits(self._model, batch).softmax(dim=-1).cpu().numpy()
+            probabilities = encoder_logits(self._model, batch).softmax(dim=-1).cpu().numpy()
         return [self._prediction(row, found) for row, found in zip(rows, probabilities, strict=True)]
 
     def _prediction(self, row: _Row, probabilities: np.ndarray) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,23 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks import pretrained
-from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.tasks.text_rows import require_taken_over, require_text_fits, trimmed_length
+from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.tasks.text_architectures import tagger
+from gpu_pipelines.tasks.text_recipe import (
+    NOT_SCORED,
+    TextRecipe,
+    encoder_logits,
+    mean_of_scored,
+    read_exported,
+    require_dataset_of,
+    require_taken_over,
+    trimmed_length,
+)
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 from gpu_pipelines.tasks.token_classification.task import TokenClassificationTask
 
-NOT_SCORED = -100
 
-
-class TokenClassification(Recipe):
+class TokenClassification(TextRecipe):
     """The recipe of the task `token_classification`.
 
     Args:
@@ -31,61 +38,32 @@ class TokenClassification(Recipe):
         sequence_length: tokens of the longest row.
     """
 
+    models = TokenClassificationTask.models
+    auto_class = "AutoModelForTokenClassification"
+
     def __init__(self, tags: list[str], tokenizer: TextTokenizer, sequence_length: int) -> None:
-        pretrained.quiet_transformers()
+        super().__init__(tokenizer, sequence_length)
         self.tags = tags
-        self.labels: list[str] = []
-        self.tokenizer = tokenizer
-        self.sequence_length = sequence_length
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> TokenClassification:
-        manifest = dataset.manifest
-        if not {"tokens", "tags"} <= set(manifest.features) or not manifest.tokenizer:
-            raise UserError(
-                f"The dataset {dataset.directory} was prepared for {manifest.task}; token_classification needs tags.",
-                "Prepare it with task=token_classification.",
-            )
-        tokenizer = TextTokenizer.read(dataset.directory / manifest.tokenizer)
-        return cls(manifest.preprocessing["tags"], tokenizer, manifest.preprocessing["sequence_length"])
+        tokenizer = require_dataset_of(dataset, "token_classification", ("tokens", "tags"))
+        said = dataset.manifest.preprocessing
+        return cls(said["tags"], tokenizer, said["sequence_length"])
 
     @classmethod
     def for_exported(cls, directory: Path) -> TokenClassification:
         """The recipe that an exported model was trained with."""
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        longest = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))["model_max_length"]
-        return cls(pretrained.labels_of(config), TextTokenizer.read(directory), longest)
+        return cls(*read_exported(directory))
 
-    def build_model(self, name: str) -> nn.Module:
-        """Builds the model to train.
+    def untrained(self, name: str) -> nn.Module:
+        return tagger(name, self.config(), self.sequence_length)
 
-        Args:
-            name: one of the architectures of the task (untrained), a directory with a config.json alone (untrained),
-                a local directory in Hugging Face layout, or a hub id; from the latter two come the weights as well,
-                but for the head.
+    def config(self) -> dict[str, Any]:
+        return {**self.tokenizer.config(), **self.changes()}
 
-        Raises:
-            UserError: the name is unknown, or the model does not take these tokens.
-        """
-        known, of_tags = TokenClassificationTask.models, pretrained.label_config(self.tags)
-        shared = {**self.tokenizer.config(), **of_tags}
-        if name in known:
-            model = _bert(name, shared, self.sequence_length)
-        else:
-            from transformers import AutoModelForTokenClassification as Auto
-
-            if pretrained.is_configuration_alone(name):
-                model = pretrained.from_configuration(Auto, name, **shared)
-            else:
-                model = pretrained.from_pretrained(Auto, name, known, pretrained.is_outside_backbone, **of_tags)
-        require_text_fits(name, model, self.tokenizer, self.sequence_length)
-        return model
-
-    def load_exported(self, directory: Path) -> nn.Module:
-        """Loads an exported model; every weight must be in the file and in the model."""
-        from transformers import AutoModelForTokenClassification
-
-        return pretrained.load_exported(AutoModelForTokenClassification, directory)
+    def changes(self) -> dict[str, Any]:
+        return pretrained.label_config(self.tags)
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[TokenClassification, nn.Module]:
         config: Any = model.config
@@ -114,43 +92,15 @@ class TokenClassification(Recipe):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of the words, in nats."""
-        logits, labels = self.logits(model, batch), batch["labels"]
-        total = nn.functional.cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), ignore_index=NOT_SCORED, reduction="sum"
-        )
-        return total / (labels != NOT_SCORED).sum().clamp(min=1)
+        return mean_of_scored(encoder_logits(model, batch), batch["labels"])
 
-    def loss_terms(self, columns: Mapping[str, Any]) -> int:
+    def loss_tokens(self, columns: Mapping[str, Any]) -> int:
         """Number of words."""
         return int(np.count_nonzero(columns["tags"]))
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Float32 (rows, tokens): of each token that begins a word the number of its tag, from 1; else 0."""
-        logits, labels = self.logits(model, batch), batch["labels"]
+        logits, labels = encoder_logits(model, batch), batch["labels"]
         tags = torch.where(labels != NOT_SCORED, logits.argmax(dim=-1) + 1, 0)
         # A model that has diverged says nothing.
         return torch.where(logits.isfinite().all(dim=-1), tags.float(), torch.nan)
-
-    def export(self, model: nn.Module, directory: Path) -> None:
-        """Writes config.json, model.safetensors and the tokenizer."""
-        model.save_pretrained(directory)  # type: ignore[operator]
-        self.tokenizer.copy_to(directory)
-
-    @staticmethod
-    def logits(model: nn.Module, batch: Batch) -> torch.Tensor:
-        """What the model gives for each token, float32 (rows, tokens, tags)."""
-        return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.float()
-
-
-def _bert(name: str, shared: dict[str, Any], longest: int) -> nn.Module:
-    from transformers.models.bert import BertConfig, BertForTokenClassification
-
-    micro = {
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 128,
-        "max_position_embeddings": longest,
-    }
-    # The rest of the defaults is bert-base-uncased.
-    return BertForTokenClassification(BertConfig(**(micro if name == "bert-micro" else {}), **shared))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpu_pipelines.tasks.sample_rows import write_rows
 from gpu_pipelines.tasks.token_classification.words import words_in
 
 #: How Python's manual marks code, the terms that it explains, and proposals.
@@ -24,10 +24,7 @@ def write_manual(folder: Path) -> Path:
     """
     from pydoc_data.topics import topics
 
-    path = folder / "manual.jsonl"
-    rows = (row for _, text in sorted(topics.items()) for row in _rows(text))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_rows(folder / "manual.jsonl", (row for _, text in sorted(topics.items()) for row in _rows(text)))
 
 
 def _rows(text: str) -> Iterator[dict[str, list[str]]]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.component_interface.step import log_metrics, of_this_training, place_of, with_advanced
 from gpu_pipelines.errors import user_errors_end_the_step
-from gpu_pipelines.training.script.report import write_report
-from gpu_pipelines.training.script.run import run_script
+from gpu_pipelines.reports.charts import Line, line_chart
+from gpu_pipelines.reports.page import render, write_page
+from gpu_pipelines.training.script.run import ScriptSummary, run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
+
+MOST_CHARTS = 12
 
 
 def run(
@@ -42,3 +47,32 @@ def run(
         checkpoints.metadata.update(script=settings.script, checkpoints=len(summary.checkpoints))
         log_metrics(training_metrics, summary.figures())
         write_report(summary, Path(training_report.path))
+
+
+def write_report(summary: ScriptSummary, path: Path) -> None:
+    """Writes the report: the script's metrics over its steps, as far as it wrote any.
+
+    Args:
+        summary: how it ran.
+        path: the HTML file.
+    """
+    series = summary.series()
+    charts = [line_chart(name, "step", [_line(name, series[name])]) for name in list(series)[:MOST_CHARTS]]
+    shown = {
+        "arguments": shlex.join(map(str, summary.settings.arguments)),
+        "environment": ", ".join(summary.settings.environment),  # the values may be secrets
+    }
+    sections = render(
+        Path(__file__).with_name("report.html"),
+        summary=summary,
+        figures=summary.figures(),
+        charts=charts,
+        left_out=list(series)[MOST_CHARTS:],
+        parameters=asdict(summary.settings) | shown,
+    )
+    write_page(path, f"Training: {summary.settings.script}", sections)
+
+
+def _line(name: str, points: list[tuple[float, float]]) -> Line:
+    # A single point would not be seen as a line.
+    return Line(name, [step for step, _ in points], [value for _, value in points], dots=len(points) == 1)

@@ -1,0 +1,186 @@
+"""What the recipes of texts have in common: their models, what they ask of a dataset, and how rows are trimmed."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks import pretrained
+from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gpu_pipelines.artifacts.dataset import Dataset
+
+# Matrix multiplications on tensor cores want lengths that are multiples of this.
+LENGTH_STEP = 8
+
+
+#: In place of the label of a token that is not scored.
+NOT_SCORED = -100
+
+
+class TextRecipe(Recipe):
+    """Hugging Face models that take tokens.
+
+    Args:
+        tokenizer: what the rows were made with.
+        sequence_length: tokens of the longest row.
+
+    Attributes:
+        models: architectures that `untrained` builds.
+        auto_class: the class of transformers that builds and loads all other models.
+    """
+
+    models: ClassVar[tuple[str, ...]]
+    auto_class: ClassVar[str]
+
+    def __init__(self, tokenizer: TextTokenizer, sequence_length: int) -> None:
+        pretrained.quiet_transformers()
+        self.labels: list[str] = []
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+
+    @abstractmethod
+    def untrained(self, name: str) -> nn.Module:
+        """Builds one of `models`."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Entries of the configuration of an untrained model that follow from the data."""
+
+    @abstractmethod
+    def changes(self) -> dict[str, Any]:
+        """The same of a pretrained model."""
+
+    @staticmethod
+    def may_be_new(model: nn.Module, key: str) -> bool:
+        """Whether a weight need not be in a pretrained model; see `from_pretrained`."""
+        return pretrained.is_outside_backbone(model, key)
+
+    def build_model(self, name: str) -> nn.Module:
+        """Builds the model to train.
+
+        Args:
+            name: one of the architectures of the task (untrained), a directory with a config.json alone (untrained),
+                a local directory in Hugging Face layout, or a hub id; from the latter two come the weights as well,
+                but for the head of a task that has one of its own.
+
+        Raises:
+            UserError: the name is unknown, or the model does not take these tokens.
+        """
+        if name in self.models:
+            model = self.untrained(name)
+        elif pretrained.is_configuration_alone(name):
+            model = pretrained.from_configuration(self._auto_class, name, **self.config())
+        else:
+            model = pretrained.from_pretrained(self._auto_class, name, self.models, self.may_be_new, **self.changes())
+        require_text_fits(name, model, self.tokenizer, self.sequence_length)
+        return model
+
+    def load_exported(self, directory: Path) -> nn.Module:
+        """Loads an exported model; every weight must be in the file and in the model."""
+        return pretrained.load_exported(self._auto_class, directory)
+
+    def taking_over(self, directory: Path, model: nn.Module) -> tuple[Self, nn.Module]:
+        require_taken_over(directory, model, self.tokenizer, self.sequence_length)
+        return self, model
+
+    def export(self, model: nn.Module, directory: Path) -> None:
+        """Writes config.json, model.safetensors and the tokenizer."""
+        model.save_pretrained(directory)  # type: ignore[operator]
+        self.tokenizer.copy_to(directory)
+
+    @property
+    def _auto_class(self) -> Any:
+        import transformers
+
+        return getattr(transformers, self.auto_class)
+
+
+def read_exported(directory: Path) -> tuple[list[str], TextTokenizer, int]:
+    """The classes or tags, the tokenizer and the tokens of the longest row of an exported model."""
+    config, of_tokenizer = (
+        json.loads((directory / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
+    )
+    return pretrained.labels_of(config), TextTokenizer.read(directory), of_tokenizer["model_max_length"]
+
+
+def encoder_logits(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """What a model with a head gives for a batch, float32."""
+    return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.float()
+
+
+def mean_of_scored(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy over the tokens that are scored, in nats; 0 if there are none."""
+    total = nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED, reduction="sum"
+    )
+    return total / (targets != NOT_SCORED).sum().clamp(min=1)
+
+
+def require_dataset_of(dataset: Dataset, task: str, features: tuple[str, ...]) -> TextTokenizer:
+    """The tokenizer of a dataset that has the features of a task.
+
+    Raises:
+        UserError: the dataset was prepared for something else.
+    """
+    manifest = dataset.manifest
+    missing = set(features) - set(manifest.features)
+    if missing or not manifest.tokenizer:
+        raise UserError(
+            f"The dataset {dataset.directory} was prepared for {manifest.task}; {task} needs the features "
+            f"{some_of(features, most=5)} and a tokenizer.",
+            f"Prepare it with task={task}.",
+        )
+    return TextTokenizer.read(dataset.directory / manifest.tokenizer)
+
+
+def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: int) -> None:
+    """Refuses a model that lacks tokens or positions; it would fail in the middle of the data, or on a GPU not at all.
+
+    Raises:
+        UserError: the vocabulary or the longest text of the model is smaller than that of the data.
+    """
+    embedding: nn.Embedding = model.get_input_embeddings()
+    if embedding.num_embeddings < tokenizer.vocabulary_size:
+        raise UserError(
+            f"The model {name!r} knows {embedding.num_embeddings:,} tokens; the tokenizer of the dataset has "
+            f"{tokenizer.vocabulary_size:,}.",
+            f"Prepare the data with the model's own tokenizer (-p tokenizer={name}).",
+        )
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(positions, int) and positions < length:
+        raise UserError(
+            f"The model {name!r} takes at most {positions:,} tokens; the rows of the dataset have {length:,}.",
+            f"Prepare the data with -p sequence_length={positions}.",
+        )
+
+
+def require_taken_over(directory: Path, model: Any, tokenizer: TextTokenizer, length: int) -> None:
+    """Refuses a model of another program that has another tokenizer, or lacks tokens or positions.
+
+    Without a tokenizer of its own, a model is taken to be for that of the dataset.
+
+    Raises:
+        UserError: it is such a model.
+    """
+    if (directory / TOKENIZER).is_file() and rules_of(directory) != rules_of(tokenizer.directory):
+        raise UserError(
+            f"The model in {directory} has another tokenizer than the dataset.",
+            f"Prepare the data with -p tokenizer={directory}.",
+        )
+    require_text_fits(str(directory), model, tokenizer, length)
+
+
+def trimmed_length(longest: int, sequence_length: int) -> int:
+    """How many columns of a batch are needed: its longest row, rounded up to a multiple of 8."""
+    return min(-(-max(longest, 1) // LENGTH_STEP) * LENGTH_STEP, sequence_length)
