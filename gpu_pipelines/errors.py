@@ -247,20 +247,14 @@ def user_errors_end_the_step() -> Iterator[None]:
     """
     try:
         yield
-    except UserError as error:
+    except (UserError, Interrupted) as error:
         _leave_for_the_starter(error)
         sys.stdout.flush()
-        print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
-        sys.exit(1)
-    except Interrupted as interruption:
-        _leave_for_the_starter(interruption)
-        sys.stdout.flush()
-        print(
-            f"{INTERRUPTED_PREFIX}{interruption.message}; run the same command again to continue",
-            file=sys.stderr,
-            flush=True,
-        )
-        sys.exit(INTERRUPTED)
+        told, status = f"{ERROR_PREFIX}{error}", 1
+        if isinstance(error, Interrupted):
+            told, status = f"{INTERRUPTED_PREFIX}{error}; run the same command again to continue", INTERRUPTED
+        print(told, file=sys.stderr, flush=True)
+        sys.exit(status)
 
 
 def _leave_for_the_starter(error: UserError | Interrupted) -> None:

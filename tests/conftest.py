@@ -25,6 +25,8 @@ LONGEST = ("pipeline", "training")
 
 # Output is as wide as it needs to be, wherever the tests are started.
 os.environ.pop("COLUMNS", None)
+# The readline that pytest imports sets it as well, past os.environ.
+os.unsetenv("COLUMNS")
 # Several tests run at the same time, and of models so small further threads only wait for each other, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")

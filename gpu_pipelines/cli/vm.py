@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application
+from gpu_pipelines.cli.application import Application, print_json, write_file
 from gpu_pipelines.cli.target_options import AsJson, with_fields
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 from gpu_pipelines.terminal import width_of, wrapped
@@ -97,13 +96,8 @@ def _files(vm: VirtualMachine, output_format: str, folder: Path | None) -> dict[
 
 def _write(files: dict[str, str], folder: Path) -> None:
     for name, text in files.items():
-        path = folder / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
-        print(f"wrote {path}")
+        write_file(folder / name, text)
+        print(f"wrote {folder / name}")
 
 
 def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
@@ -112,7 +106,7 @@ def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
     ways = {what: shlex.join(command) for what, command in ways_to_it(vm).items()}
     if as_json:
         document = {"name": vm.name, "project": vm.project, "zone": vm.zone, "status": status, "commands": ways}
-        print(json.dumps(document, indent=2))
+        print_json(document)
         return
     print(f"created {vm.name} in {vm.zone}: {status}")
     for what, way in ways.items():

@@ -16,9 +16,9 @@ from small_pipelines import compiled_preparation
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, require_runnable
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.target import compiled_for_vertex, require_runnable
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

@@ -244,21 +244,21 @@ def follow_job(
         UserError: there is no such job, or the service cannot be reached.
     """
     client = job_service(settings)
-    lines = _Lines(name, settings, tell)
+    logs = JobLogs(str(settings.project), lambda why: tell(f"{why} The job is followed without its lines."))
     before = ""
     while True:
         found = _read(client, name)
         if found.state != before and not found.ended:
             tell(found.state)
             before = found.state
-        lines.read(say)
+        _say_new(logs, name, say)
         if found.ended:
             break
         time.sleep(every)
     # Lines arrive late.
     for _ in range(_READINGS_AFTER_THE_END):
         time.sleep(min(every, 5.0))
-        if not lines.read(say):
+        if not _say_new(logs, name, say):
             break
     tell(found.state)
     return found
@@ -282,28 +282,12 @@ def outcome_of(name: str, settings: ProjectSettings, watch: Watch, every: float)
     return Outcome(ended.state, lines, {**ended.to_json(), "console": page})
 
 
-class _Lines:
-    """The log of a job, until it cannot be read."""
-
-    def __init__(self, name: str, settings: ProjectSettings, tell: Callable[[str], None]) -> None:
-        self._job = name.rpartition("/")[2]
-        self._logs: JobLogs | None = JobLogs(str(settings.project))
-        self._tell = tell
-
-    def read(self, say: Callable[[str], None]) -> bool:
-        """Says the new lines, and returns whether there were any."""
-        if self._logs is None:
-            return False
-        try:
-            with service_errors("Reading the log"):
-                found = self._logs.new_lines([self._job])
-        except UserError as error:
-            self._logs = None
-            self._tell(f"{error.problem} The job is followed without its lines.")
-            return False
-        for line in found:
-            say(line.shown)
-        return bool(found)
+def _say_new(logs: JobLogs, name: str, say: Callable[[str], None]) -> bool:
+    """Says the new lines of a job, and returns whether there were any."""
+    found = logs.new_lines([name.rpartition("/")[2]])
+    for line in found:
+        say(line.shown)
+    return bool(found)
 
 
 def _read(client: Any, name: str) -> JobState:
