@@ -258,9 +258,7 @@ def _problems_of_secret_env(variables: Any, origin: str) -> list[str]:
     return [
         f"secret_env (from {origin}): the entry {str(name)[:70]!r} is none. It takes the name of a variable, such as "
         "HF_TOKEN, and where its value is, SECRET/KEY; the value itself belongs into the secret."
-        for name, place in variables.items()
-        if not (isinstance(name, str) and _VARIABLE.fullmatch(name))
-        or not (isinstance(place, str) and _SECRET_KEY.fullmatch(place))
+        for name, _ in _unfit(variables, _VARIABLE, _SECRET_KEY)
     ]
 
 
@@ -271,7 +269,14 @@ def problems_of_labels(labels: Any, origin: str) -> list[str]:
     return [
         f"The label {str(key)[:70]!r}: {str(value)[:70]!r} (from {origin}) cannot be: a label begins with a lower-case "
         "letter, label and value have lower-case letters, digits, dashes and underscores, and at most 63 of them."
-        for key, value in labels.items()
-        if not (isinstance(key, str) and _LABEL_KEY.fullmatch(key))
-        or not (isinstance(value, str) and _LABEL_VALUE.fullmatch(value))
+        for key, value in _unfit(labels, _LABEL_KEY, _LABEL_VALUE)
+    ]
+
+
+def _unfit(pairs: Mapping[Any, Any], *forms: re.Pattern[str]) -> list[tuple[Any, Any]]:
+    """The pairs whose name or value is not of its form."""
+    return [
+        pair
+        for pair in pairs.items()
+        if not all(isinstance(part, str) and form.fullmatch(part) for part, form in zip(pair, forms, strict=True))
     ]

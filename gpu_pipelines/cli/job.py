@@ -13,7 +13,7 @@ from gpu_pipelines.cli.application import Application, print_json, write_file
 from gpu_pipelines.cli.run import cancel as cancel_run_or_job
 from gpu_pipelines.cli.run import follow as follow_run_or_job
 from gpu_pipelines.cli.run import follow_run, ways_back
-from gpu_pipelines.cli.target_options import INTERVAL, AsJson, Interval, with_fields
+from gpu_pipelines.cli.target_options import INTERVAL, Arguments, AsJson, Interval, with_fields
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.options import JobFlags
 
 app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
-
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")
-]
 
 
 def job_flags() -> type:

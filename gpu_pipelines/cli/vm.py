@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_pipelines.cli.application import Application, print_json, write_file
-from gpu_pipelines.cli.target_options import AsJson, with_fields
+from gpu_pipelines.cli.target_options import Arguments, AsJson, with_fields
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 from gpu_pipelines.terminal import width_of, wrapped
 
@@ -24,10 +24,6 @@ FORMATS = ("gcloud", "terraform", "script")
 STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"
 
 app = Application(name="vm", help="A VM on Compute Engine that trains and then stops.")
-
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")
-]
 
 
 def vm_flags() -> type:

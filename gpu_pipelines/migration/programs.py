@@ -23,7 +23,8 @@ from gpu_pipelines.migration.replicas import ROLES
 
 #: Stand where the user has to put something; the notes say what.
 IMAGE_PLACE, MODULE_PLACE, PACKAGE_PLACE = "IMAGE", "MODULE", "gs://BUCKET/PACKAGE.tar.gz"
-_ADDRESS = re.compile(r"(us|europe|asia)-docker\.pkg\.dev/vertex-ai/training/[\w.-]+(:latest)?")
+#: Google's images for training, which alone may run a Python package.
+_PREBUILT = re.compile(r"(us|europe|asia)-docker\.pkg\.dev/vertex-ai/training/[\w.-]+(:latest)?")
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,6 @@ IMAGES = (
     PrebuiltImage("2.15", "3.10", date(2025, 11, 14)),
     PrebuiltImage("2.14", "3.10", date(2025, 9, 26)),
 )
-
-
-def is_prebuilt(address: str) -> bool:
-    """Whether an image is one of Google's for training, which alone may run a Python package."""
-    return _ADDRESS.fullmatch(address) is not None
 
 
 def image_for(runtime_version: str | None, today: date) -> PrebuiltImage | None:
@@ -179,7 +175,7 @@ def _of_packages(
         module = MODULE_PLACE
         notes.to_do("pythonModule", f"None is given. Put the module to run in the place of {MODULE_PLACE}.")
     images = {role: _executor(training, role in around.gpu_roles, around, notes) for role in roles}
-    if all(is_prebuilt(image) for image in images.values()):
+    if all(_PREBUILT.fullmatch(image) for image in images.values()):
         if not packages.uris:
             notes.to_do("packageUris", f"None are given. Put your package in the place of {PACKAGE_PLACE}.")
         return {

@@ -6,17 +6,15 @@ Requests are parsed, and answers built, with the APIs' own protobuf types: a par
 
 from __future__ import annotations
 
-import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from google.cloud import billing_v1, cloudquotas_v1, compute_v1
 from google.protobuf import json_format
+from json_server import JsonHandler, answering, server_of
 
 PAGE_SIZE = 2
 
@@ -122,28 +120,13 @@ def body(message: Any) -> dict[str, Any]:
 def serving(apis: GoogleApis) -> Iterator[str]:
     """Serves them on a free port; gives the address."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
             address = urlsplit(self.path)
             # `$alt` and its like are parameters of the protocol, not of the request.
             query = {name: value for name, value in parse_qsl(address.query) if not name.startswith("$")}
             status, document = apis.answer(address.path, query)
-            content = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.send(status, document)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(server_of(Handler)) as url:
+        yield url

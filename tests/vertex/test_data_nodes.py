@@ -120,7 +120,7 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
     job.submit()
     PipelineBackend(vertex_api, rehearse="").run(job.resource_name)
     lines = vertex_api.state.logs.messages()
-    assert vertex_api.state.pipeline_jobs.job(job.resource_name).state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(
+    assert vertex_api.state.pipeline_jobs.one(job.resource_name).state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(
         lines
     )
     assert sum(line.startswith("reading ") for line in lines) == 3

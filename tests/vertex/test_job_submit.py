@@ -128,21 +128,22 @@ def test_a_request_too_many_is_sent_again_after_a_look(api: VertexApi) -> None:
     assert methods == ["ListCustomJobs"] * 4 + ["CreateCustomJob"]
 
 
-def test_a_quota_of_gpus_is_told_with_googles_message_and_what_to_do(api: VertexApi) -> None:
-    api.fail_next(CREATE, 429)
+@pytest.mark.parametrize(
+    ("status", "said", "remedy"),
+    [
+        (429, "custom_model_training_nvidia_l4_gpus", "gpu-pipelines accelerators plan"),
+        (403, "Permission 'aiplatform.customJobs.create' denied", "gpu-pipelines doctor"),
+    ],
+)
+def test_a_quota_or_a_missing_permission_is_told_with_googles_message_and_what_to_do(
+    api: VertexApi, status: int, said: str, remedy: str
+) -> None:
+    api.fail_next(CREATE, status)
     done = command("job", "submit", *JOB)
     assert done.status == 2
-    assert "custom_model_training_nvidia_l4_gpus" in done.err
-    assert "gpu-pipelines accelerators plan" in done.err
+    assert said in done.err
+    assert remedy in done.err
     assert api.state.requests_of("CreateCustomJob") == []
-
-
-def test_a_missing_permission_is_told_with_googles_message_and_what_to_do(api: VertexApi) -> None:
-    api.fail_next(CREATE, 403)
-    done = command("job", "submit", *JOB)
-    assert done.status == 2
-    assert "Permission 'aiplatform.customJobs.create' denied" in done.err
-    assert "gpu-pipelines doctor" in done.err
 
 
 def test_a_server_that_is_not_there_is_told(api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
         job = sdk.PipelineJob("train", str(file), parameter_values=given, job_id=f"train-{next(runs)}", **OF_THE_JOB)
         job.submit()
         backend.run(job.resource_name)
-        return vertex_api.state.pipeline_jobs.job(job.resource_name), backend.mails
+        return vertex_api.state.pipeline_jobs.one(job.resource_name), backend.mails
 
     return submit
 

@@ -69,7 +69,7 @@ def run(vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         )
         job.submit()
         backend.run(job.resource_name)
-        ended = vertex_api.state.pipeline_jobs.job(job.resource_name)
+        ended = vertex_api.state.pipeline_jobs.one(job.resource_name)
         assert {IMAGE} == {image for task, image in backend.images.items() if task in ("check-request", "prepare-data")}
         return {task.task_name: task.state.name for task in ended.job_detail.task_details}
 

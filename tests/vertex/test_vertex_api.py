@@ -116,7 +116,7 @@ def test_the_sdk_follows_a_pipeline_step_by_step(vertex_api: VertexApi, sdk: Any
     run = sdk.PipelineJob("sum", str(compiled_sum(tmp_path)), parameter_values={"a": 3}, job_id="sum-1")
     run.submit()
     name = run.resource_name
-    assert pipelines.job(name).runtime_config.parameter_values["a"] == 3
+    assert pipelines.one(name).runtime_config.parameter_values["a"] == 3
     pipelines.begin(name)
     pipelines.set_task(name, "add", "RUNNING")
     pipelines.say(name, "add", ["3 + 1"])

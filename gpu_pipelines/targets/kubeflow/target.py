@@ -75,7 +75,8 @@ class KubeflowTarget:
         self.note = note_of_image(self._settings)
         self.encryption_key = self._settings.encryption_key or ""
         self._claim = claim_of(self._settings)
-        self._storage = storage_of_runs(self._settings)
+        # Where steps write while they run.
+        self._storage = (self._settings.checkpoints or MOUNT_PATH).rstrip("/")
         self.checkpoint_uri: str | None = f"{self._storage}/checkpoints/{THIS_RUN}"
         self.registry = f"{MOUNT_PATH}/registry" if self._claim else VERTEX
 
@@ -192,11 +193,6 @@ def note_of_image(settings: ProjectSettings) -> str:
 def claim_of(settings: ProjectSettings) -> str:
     """The claim that is mounted in every step; empty where checkpoints go to a bucket and no claim is given."""
     return settings.volume_claim or ("" if settings.checkpoints else DEFAULT_CLAIM)
-
-
-def storage_of_runs(settings: ProjectSettings) -> str:
-    """Where steps write while they run: the bucket for checkpoints, else the claim's mount."""
-    return (settings.checkpoints or MOUNT_PATH).rstrip("/")
 
 
 def compiled_for_kubeflow(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
@@ -120,7 +121,7 @@ def _remote(access: AccessCheck) -> Iterator[Check]:
         yield from _not_made(access.settings, "no network", begin=1)
         return
     yield project.check
-    access = access.of_number(project.number)
+    access = replace(access, number=project.number)
     with ThreadPoolExecutor(len(_REMOTE)) as threads:
         for found in [threads.submit(_made, subject, look, access) for subject, look in _REMOTE]:
             yield from found.result()

@@ -233,9 +233,8 @@ def _hours(duration: str | None) -> float | None:
 def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], flags: JobRequest) -> list[str]:
     problems = []
     for index, pool in enumerate(pools):
-        plan = planned.get(index) or (
-            planned[0] if index == 1 and pool.get("machine_spec") and _has_gpu(pool) else None
-        )
+        has_gpu = bool(pool.get("machine_spec", {}).get("accelerator_type"))
+        plan = planned.get(index) or (planned[0] if index == 1 and has_gpu else None)
         if plan is None:
             continue
         pool["machine_spec"] = {**pool.get("machine_spec", {}), **machine_spec(plan)}
@@ -244,10 +243,6 @@ def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], fla
         pool.setdefault("replica_count", 1)
         problems += _set_disk(pool, plan, flags)
     return problems
-
-
-def _has_gpu(pool: Pool) -> bool:
-    return bool(pool["machine_spec"].get("accelerator_type"))
 
 
 def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
