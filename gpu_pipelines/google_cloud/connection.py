@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,31 +24,6 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 REQUEST_SECONDS = 60.0
 #: Waits between tries begin with, and grow to, so many seconds; after the last figure it is given up.
 _FIRST_WAIT, _LONGEST_WAIT, _GIVE_UP = 1.0, 16.0, 90.0
-
-
-def connect(settings: ProjectSettings) -> ModuleType:
-    """`google.cloud.aiplatform`, set up for a project and region.
-
-    Raises:
-        UserError: project or region is not known, or there are no credentials.
-    """
-    settings.require("project", "region")
-    from google.cloud import aiplatform
-
-    endpoint = os.environ.get(ENDPOINT_VARIABLE, "").rstrip("/")
-    if endpoint:
-        aiplatform.init(api_endpoint=endpoint)
-    aiplatform.init(
-        project=settings.project,
-        location=settings.region,
-        staging_bucket=settings.pipeline_root,
-        service_account=settings.service_account,
-        network=settings.network,
-        encryption_spec_key_name=settings.encryption_key,
-        credentials=credentials(endpoint),
-        api_transport="rest",
-    )
-    return aiplatform
 
 
 def location_of(settings: ProjectSettings) -> str:

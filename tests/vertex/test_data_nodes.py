@@ -12,6 +12,7 @@ from conftest import gpu_pipelines, write_photos
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 from google.protobuf import json_format
 from small_pipelines import compiled_preparation
+from vertex_commands import connected_sdk
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
@@ -111,10 +112,8 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
 
-    from gpu_pipelines.google_cloud.connection import connect
-
     file = compiled_preparation(tmp_path, nodes=3)
-    sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
+    sdk = connected_sdk(vertex_api)
     source = str(write_photos(tmp_path / "photos"))
     job = sdk.PipelineJob("prepare", str(file), parameter_values={"source": source}, job_id="p-1")
     job.submit()

@@ -1,4 +1,4 @@
-"""`job submit`, `follow` and `cancel` through the real SDK, and that no failure makes a second job."""
+"""`job submit`, `follow` and `cancel` through the real client, and that no failure makes a second job."""
 
 from __future__ import annotations
 
@@ -95,6 +95,16 @@ def test_an_unused_pool_between_two_others_reaches_the_service_empty(api: Vertex
     pools = sent.custom_job.job_spec.worker_pool_specs
     assert [pool.replica_count for pool in pools] == [1, 0, 0, 2]
     assert list(pools[3].container_spec.args) == ["1e-4", "y"]
+
+
+def test_the_experiment_of_a_file_is_sent(api: VertexApi, tmp_path: Path) -> None:
+    pool = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": {"imageUri": "image"}}
+    experiment = "projects/p/locations/us-central1/metadataStores/default/contexts/digits"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"workerPoolSpecs": [pool], "experiment": experiment}))
+    done = command("job", "submit", "--config", "job.yaml", "--name", "tracked")
+    assert done.status == 0, done.err
+    (sent,) = api.state.requests_of("CreateCustomJob")
+    assert sent.custom_job.job_spec.experiment == experiment
 
 
 def test_a_job_without_a_place_for_its_outputs_gets_none(api: VertexApi) -> None:

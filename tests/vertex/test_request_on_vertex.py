@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Finished, write_photos
-from vertex_commands import command, put_texts
+from vertex_commands import command, connected_sdk, put_texts
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.component_interface.catalog import load_component
@@ -53,9 +53,7 @@ def run(vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
 
-    from gpu_pipelines.google_cloud.connection import connect
-
-    sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
+    sdk = connected_sdk(vertex_api)
     backend = PipelineBackend(vertex_api, rehearse="cpu:1")
     file = tmp_path / "pipeline.yaml"
     file.write_text(compiled_for_vertex(PIPELINE, plan("l4:1"), task="image_classification"))
