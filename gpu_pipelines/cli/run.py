@@ -174,7 +174,7 @@ def show(lines: Sequence[str | Table], console: Console | None = None) -> None:
 
 
 class Watch:
-    """Shows how something goes while it is waited for; see `gpu_pipelines.targets.target.Watch`.
+    """Shows how something goes while it is waited for; see `gpu_pipelines.targets.messages.Watch`.
 
     Args:
         as_json: whether stdout is for one JSON document alone.

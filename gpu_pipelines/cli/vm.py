@@ -15,7 +15,6 @@ from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 from gpu_pipelines.terminal import width_of, wrapped
 
 if TYPE_CHECKING:
-    from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
 RUN_FAILED = 1
@@ -48,9 +47,9 @@ def config(
     """Print the command that creates the VM, or Terraform JSON, or its start-up script."""
     if output_format not in FORMATS:
         raise UserError(f"--format {output_format[:40]!r} is not known. {nearest(output_format, FORMATS)}")
-    vm, plan = options.machine(arguments or [])
+    vm, _ = options.machine(arguments or [])
     files = _files(vm, output_format, output)
-    _warn(vm, plan)
+    _warn(vm)
     if output is not None:
         _write(files, output)
         return
@@ -69,7 +68,7 @@ def create(options: Any, arguments: Arguments = None, as_json: AsJson = False) -
     vm, plan = options.machine(arguments or [])
     _tell(told_plan(plan))
     _tell(told_cost(plan))
-    _warn(vm, plan)
+    _warn(vm)
     try:
         created = create_vm(vm, _tell)
     except CreationError as error:
@@ -109,10 +108,8 @@ def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
         print(f"{what}: {way}")
 
 
-def _warn(vm: VirtualMachine, plan: AcceleratorPlan) -> None:
-    # Quotas, regions and offers of Vertex AI do not apply to Compute Engine.
-    of_machine = [caution.message for caution in plan.warnings if not caution.of_vertex]
-    for message in dict.fromkeys([*of_machine, *vm.warnings]):
+def _warn(vm: VirtualMachine) -> None:
+    for message in vm.warnings:
         _tell(f"warning: {message}")
 
 

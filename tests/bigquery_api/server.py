@@ -16,11 +16,11 @@ from typing import Any
 
 import grpc
 from google.cloud.bigquery_storage_v1 import types
-from json_server import JsonHandler, answering, server_of
+from json_server import answering, server_of
 from vertex_api.api_error import ApiError
 from vertex_api.certificates import Certificates
 from vertex_api.faults import MESSAGES, Fault, Faults
-from vertex_api.tunnel import carry, stands_for
+from vertex_api.tunnel import ProxyHandler
 
 from bigquery_api.tables import Tables
 
@@ -174,19 +174,12 @@ class _Wire:
         self._connection.sendall(content)
 
 
-class _Handler(JsonHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(ProxyHandler):
     api: BigQueryApi
 
-    def do_CONNECT(self) -> None:
-        if not stands_for(self.path):
-            self.send_error(403, f"There is no {self.path} here.")
-            return
-        self.send_response(200)
-        self.end_headers()
-        self.close_connection = True
+    def wire(self) -> _Wire:
         self.api.connections.append(self.connection)
-        carry(_Wire(self.connection, self.api), self.api.grpc_port, self.api.tls_port)
+        return _Wire(self.connection, self.api)
 
     def _handle(self) -> None:
         content = self.body()

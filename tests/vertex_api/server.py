@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from json_server import JsonHandler, answering, server_of, url_of
+from json_server import answering, server_of, url_of
 
 from vertex_api.api_error import ApiError
 from vertex_api.certificates import Certificates, make_certificates
@@ -24,7 +24,7 @@ from vertex_api.grpc_face import start_grpc
 from vertex_api.rest import TOKENS, Answer, HttpRequest, answer
 from vertex_api.services import PROJECT, REGION, State
 from vertex_api.storage import Storage
-from vertex_api.tunnel import carry, stands_for
+from vertex_api.tunnel import ProxyHandler
 
 _OVERRIDDEN = (
     "AIPLATFORM",
@@ -116,19 +116,9 @@ class VertexApi:
         self.storage.close()
 
 
-class _Handler(JsonHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(ProxyHandler):
     api: VertexApi
     secure = False
-
-    def do_CONNECT(self) -> None:
-        if not stands_for(self.path):
-            self.send_error(403, f"There is no {self.path} here.")
-            return
-        self.send_response(200)
-        self.end_headers()
-        self.close_connection = True
-        carry(self.connection, self.api.grpc_port, self.api.tls_port)
 
     def _handle(self) -> None:
         content = self.body()

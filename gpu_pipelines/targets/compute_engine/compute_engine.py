@@ -194,15 +194,13 @@ class ComputeEngine(LocalTarget, Target):
         module = load_pipeline(request.pipeline)
         request.require(self, "project", "pipeline_root")
         vm, plan = self._machine("gs://bucket/run")
-        cautions = [caution.message for caution in plan.warnings if not caution.of_vertex]
-        warned = [f"warning: {message}" for message in dict.fromkeys([*cautions, *vm.warnings])]
         built = module.build(self, None)
         return Compiled(
             request.pipeline,
             spec=documents_of(compiled(built))[0],
             built=built,
             known={"processes": plan.count},
-            told=[told_plan(plan), told_cost(plan), *warned],
+            told=[told_plan(plan), told_cost(plan), *(f"warning: {message}" for message in vm.warnings)],
         )
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:

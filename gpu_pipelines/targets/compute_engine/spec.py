@@ -125,7 +125,7 @@ class VirtualMachine:
         scopes: what it may use of Google's APIs, as far as its service account may.
         labels: its labels.
         startup: what its start-up script is told.
-        warnings: what the user should know besides the warnings of the plan.
+        warnings: what the user should know, the warnings of the plan with it.
     """
 
     name: str
@@ -293,7 +293,9 @@ def _max_wait_seconds(plan: AcceleratorPlan, options: VmOptions) -> int | None:
 
 
 def _warnings(plan: AcceleratorPlan, image: BootImage, container: Container, options: VmOptions) -> tuple[str, ...]:
-    warnings = list(filter(None, [image.warning, shut_down(container.image)]))
+    # Quotas, regions and offers of Vertex AI do not apply to Compute Engine.
+    warnings = [caution.message for caution in plan.warnings if not caution.of_vertex]
+    warnings += filter(None, [image.warning, shut_down(container.image)])
     if plan.machine is not None and plan.machine.rdma:
         warnings.append(
             f"Google's pages show {plan.machine_type} with {plan.machine.interfaces or 'further'} network interfaces. "
@@ -309,7 +311,7 @@ def _warnings(plan: AcceleratorPlan, image: BootImage, container: Container, opt
             "Without --output-dir checkpoints stay where the training writes them, and the log on the VM and its "
             "serial port."
         )
-    return tuple(warnings)
+    return tuple(dict.fromkeys(warnings))
 
 
 def boot_image(plan: AcceleratorPlan, family: str | None = None, project: str | None = None) -> BootImage:
