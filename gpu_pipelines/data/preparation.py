@@ -23,11 +23,11 @@ from typing import Any, Generic, TypeVar
 
 from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.files_read import FilesOfSources
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.judging import judge
 from gpu_pipelines.data.splits.record_index import Entry, index_name, write_index
 from gpu_pipelines.data.splits.split_assignments import AsTheyCome, Judged, SplitAssignments, judged_name
@@ -57,18 +57,18 @@ class Preparation(ABC, Generic[Survey]):
     """
 
     settings: PrepareSettings
-    source: Source
-    test_source: Source | None
+    source: SourceFiles
+    test_source: SourceFiles | None
 
     @abstractmethod
     def __init__(self, settings: PrepareSettings, scratch: Path) -> None: ...
 
     @abstractmethod
-    def survey(self, share: Source, replicas: Replicas) -> Survey:
+    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
         """Reads the files of this machine once."""
 
     @abstractmethod
-    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
         """Reads the files of the test source that this machine has; what rows become does not depend on them."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Preparation(ABC, Generic[Survey]):
         """What is known of the usable records of a shard before they are prepared."""
 
     @abstractmethod
-    def records(self, source: Source, meter: Meter) -> Iterator[Any]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[Any]:
         """The records of some files, the unusable ones too."""
 
     @abstractmethod

@@ -15,11 +15,11 @@ from gpu_pipelines.data.class_names import class_of_row
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import require_usable_source
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
-from gpu_pipelines.data.sources.samples import open_source
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.splits.split_assignments import SplitAssignments
@@ -93,7 +93,7 @@ class RowPreparation(Preparation[Survey]):
         """What whoever serves the model has to know of how a row becomes features, in the terms of JSON."""
         return {}
 
-    def __init__(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> None:
+    def __init__(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> None:
         self.settings = settings
         self.task = task_named(settings.task)
         self.source = self._found(settings, scratch / "source", source)
@@ -105,13 +105,13 @@ class RowPreparation(Preparation[Survey]):
                 "Give both in the same form.",
             )
 
-    def _found(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> Source:
+    def _found(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> SourceFiles:
         found = source or open_source(settings, scratch)
         require_usable_source(found, settings)
         columns = self.task.columns_of(settings, source_columns(found, self.task.columns(settings)))
         return replace(found, columns=columns)
 
-    def survey(self, share: Source, replicas: Replicas) -> Survey:
+    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
         meter, found = Meter(share), Survey()
         progress = Progress("looking through", meter)
         for record in self.records(share, meter) if self.task.has_classes else ():
@@ -124,7 +124,7 @@ class RowPreparation(Preparation[Survey]):
                 found.labels.add(record.label)
         return found
 
-    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
         return self.survey(share, replicas)
 
     def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class RowPreparation(Preparation[Survey]):
             require_labels_of_test(of_test.labels, labels, self.settings)
         return {"labels": labels}
 
-    def records(self, source: Source, meter: Meter) -> Iterator[Record]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
         columns = list(self.source.columns)
         for _, (where, row) in rows_of(source, columns, self.task.remedy_for_columns, meter):
             yield self._record(where, row)

@@ -17,10 +17,10 @@ from gpu_pipelines.data.images.survey import Survey, survey
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import MAX_IMAGE_SIZE, PrepareSettings
 from gpu_pipelines.data.source_check import require_usable_source
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.samples import open_source
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.splits.split_assignments import SplitAssignments
@@ -60,17 +60,17 @@ class ImagePreparation(Preparation[Survey]):
         UserError: the source does not exist or is empty.
     """
 
-    def __init__(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> None:
+    def __init__(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> None:
         self.settings = settings
         self.source = source or open_source(settings, scratch / "source")
         self.test_source = open_source(settings.of_test_source(), scratch / "test") if settings.test_source else None
         require_usable_source(self.source, settings)
         self._threads = max(cores(), REMOTE_THREADS) if is_remote(self.source.root) else cores()
 
-    def survey(self, share: Source, replicas: Replicas) -> Survey:
+    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
         return survey(self.records, share, self.settings, replicas.check, has_classes=self.has_classes)
 
-    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
         # Size and colours are those of the source.
         settings = replace(self.settings.of_test_source(), image_size=MAX_IMAGE_SIZE, color_mode="RGB")
         return survey(self.records, share, settings, replicas.check, has_classes=self.has_classes)
@@ -95,7 +95,7 @@ class ImagePreparation(Preparation[Survey]):
         """Whether what is learned of an image is its class."""
         return task_named(self.settings.task).has_classes
 
-    def records(self, source: Source, meter: Meter) -> Iterator[Record]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
         return image_records(source, self.settings, meter)
 
     def target_features(self) -> dict[str, Feature]:

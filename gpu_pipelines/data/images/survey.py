@@ -10,8 +10,8 @@ from typing import Any
 
 from gpu_pipelines.data.images.sources import Record
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.errors import UserError
@@ -111,8 +111,8 @@ class Survey:
 
 
 def survey(
-    records: Callable[[Source, Meter], Iterator[Record]],
-    source: Source,
+    records: Callable[[SourceFiles, Meter], Iterator[Record]],
+    source: SourceFiles,
     settings: PrepareSettings,
     check: Callable[[], None] = lambda: None,
     *,

@@ -1,15 +1,13 @@
-"""The files of a source, and the format that the name of each tells."""
+"""One file of a source, and the format that its name tells."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from gpu_pipelines.artifacts.remote_files import NoSuchStorageError, is_remote, open_remote, read_remote
-from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.tasks.formats import TABLES
 
 #: Formats of text, which a delimiter or an encoding may be given for.
@@ -100,41 +98,6 @@ class SourceFile:
 
 
 _TOO_LARGE = f"it is larger than {LARGEST_IMAGE >> 20} MiB"
-
-
-@dataclass(frozen=True)
-class Source:
-    """What is read: files in one format.
-
-    Attributes:
-        format: one of `TABLES`, text, tar, images or bigquery.
-        root: what the place of each file begins with. Of images, each has its class below it.
-        names: the rest of the place of each file; of a table in BigQuery, the streams of a read session.
-        sizes: bytes of each file; empty where nobody asked.
-        columns: those that are read, where that is known before the first row.
-        given: as the user named it.
-        dialect: how text is to be read.
-        image_roots: folders that images named by a table must be in; empty for `root`.
-        passed_over: names of what lies there too and is not read, each with the reason.
-    """
-
-    format: str
-    root: str
-    names: tuple[str, ...]
-    sizes: tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
-    given: str = ""
-    dialect: Dialect = Dialect()
-    image_roots: tuple[str, ...] = ()
-    passed_over: Mapping[str, str] = field(default_factory=dict, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[SourceFile]:
-        for number, name in enumerate(self.names):
-            size = self.sizes[number] if self.sizes else 0
-            yield SourceFile(f"{self.root}{name}", shown_path(name), size, self.dialect)
 
 
 def format_of(name: str) -> str | None:

@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.compression import DamagedError
-from gpu_pipelines.data.sources.files import Source, SourceFile
+from gpu_pipelines.data.sources.files import SourceFile
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
 
 # Bytes of a line, a field or a document; a longer one is no row of text but a file without line ends, or worse.
@@ -41,6 +42,10 @@ class Problem(NamedTuple):
     detail: str = ""
 
 
+#: Where a row is, for people (`file.csv:17`), and its values by column, or what is wrong with it.
+Row = tuple[str, dict[str, Any] | Problem]
+
+
 class Meter:
     """How much of a source has been read.
 
@@ -48,7 +53,7 @@ class Meter:
         source: what is read; files whose size is unknown count as equal.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFiles) -> None:
         self._sizes = list(source.sizes) if any(source.sizes) else [1] * len(source)
         self._total = max(1, sum(self._sizes))
         self._done = 0
@@ -59,7 +64,7 @@ class Meter:
     @classmethod
     def of_nothing(cls) -> Meter:
         """A meter whose readings nobody looks at."""
-        return cls(Source("", "", ("",)))
+        return cls(SourceFiles("", "", ("",)))
 
     def follow(self, stream: BinaryIO) -> None:
         """The position of this stream tells how much of the current file has been read."""

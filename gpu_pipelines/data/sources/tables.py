@@ -17,6 +17,7 @@ from gpu_pipelines.data.sources.row_streams import (
     LARGEST_TEXT,
     Meter,
     Problem,
+    Row,
     bounded_lines,
     text_of,
     undecodable,
@@ -29,8 +30,6 @@ _ROWS_LOOKED_AT = 1000
 # Bytes of a table that are turned into Python objects at once.
 _BATCH_BYTES = 8 << 20
 _ARROW_FILE = b"ARROW1"
-
-TableRow = tuple[str, dict[str, Any] | Problem]
 
 
 def columns_of(file: SourceFile, format_name: str, choices: Sequence[Sequence[str]]) -> list[str]:
@@ -101,7 +100,7 @@ def _delimiter(header: str, file: SourceFile, choices: Sequence[Sequence[str]]) 
     return delimiter_of(header, DELIMITERS, choices) or most
 
 
-def _csv_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+def _csv_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
     with text_of(file, meter) as stream:
         reader = _csv_reader(stream, file, [columns])
         try:
@@ -125,9 +124,9 @@ def _csv_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -
                 yield f"{reader.line_num}", row
 
 
-def _jsonl_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+def _jsonl_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
     with text_of(file, meter) as stream:
-        waiting: list[TableRow] = []
+        waiting: list[Row] = []
         seen: dict[str, None] = {}
         missing = set(columns)
         for number, line in enumerate(bounded_lines(stream), start=1):
@@ -183,7 +182,7 @@ def nested_columns(file: SourceFile, format_name: str) -> dict[str, str]:
     return {field.name: str(field.type) for field in schema if pa.types.is_nested(field.type)}
 
 
-def _parquet_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+def _parquet_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
     # With a buffer a row group is read page by page; without one it would have to fit into memory.
@@ -196,7 +195,7 @@ def _parquet_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: st
         yield from _numbered(batches, table.metadata.num_rows, meter, class_names(table.schema_arrow))
 
 
-def _arrow_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
+def _arrow_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
     with file.open() as stored:
         schema, batches = _arrow_batches(stored)
         _require_columns(file, list(schema.names), columns, remedy)
@@ -231,7 +230,7 @@ def parts(batch: Any) -> Iterator[Any]:
         yield batch.slice(start, rows)
 
 
-def _numbered(batches: Iterator[Any], total: int, meter: Meter, names: dict[str, list[str]]) -> Iterator[TableRow]:
+def _numbered(batches: Iterator[Any], total: int, meter: Meter, names: dict[str, list[str]]) -> Iterator[Row]:
     number = 0
     for batch in batches:
         for row in python_rows(batch):
@@ -253,7 +252,7 @@ def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
                 yield Problem("not UTF-8", undecodable(error))
 
 
-READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[TableRow]]] = {
+READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[Row]]] = {
     "csv": _csv_rows,
     "jsonl": _jsonl_rows,
     "parquet": _parquet_rows,

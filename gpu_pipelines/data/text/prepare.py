@@ -15,10 +15,10 @@ from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import require_usable_source
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.sources.samples import open_source
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.near_duplicates import Signer
 from gpu_pipelines.data.splits.record_index import Entry
@@ -65,7 +65,7 @@ class TextPreparation(Preparation[Survey]):
     work: type[Any] = SingleTexts
 
     @abstractmethod
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         """The records of some files, the unusable ones too."""
 
     @abstractmethod
@@ -84,11 +84,11 @@ class TextPreparation(Preparation[Survey]):
         """What tells what is learned of a record."""
         return lambda record: 0
 
-    def columns_of(self, source: Source) -> tuple[str, ...]:
+    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
         """The columns that are read, where the first file tells them."""
         return ()
 
-    def __init__(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> None:
+    def __init__(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> None:
         self.settings = settings
         self._has_classes = task_named(settings.task).has_classes
         self.source = self._found(settings, scratch / "source", source)
@@ -100,25 +100,25 @@ class TextPreparation(Preparation[Survey]):
                 "Give both in the same form.",
             )
 
-    def _found(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> Source:
+    def _found(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> SourceFiles:
         found = source or open_source(settings, scratch)
         require_usable_source(found, settings)
         return replace(found, columns=columns) if (columns := self.columns_of(found)) else found
 
-    def survey(self, share: Source, replicas: Replicas) -> Survey:
+    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
         if self._reads_all(self.settings):
             return self._looked_through(share, self.settings, replicas)
         # Only the beginning of the source matters, whoever has it.
         return self._looked_through(self.source, self.settings, replicas) if replicas.is_rank_0 else Survey()
 
-    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
         # No tokenizer is trained on its texts.
         return self._looked_through(share, replace(self.settings, tokenizer="none is trained"), replicas)
 
     def _reads_all(self, settings: PrepareSettings) -> bool:
         return self.reads_all or self._has_classes or settings.tokenizer == "train"
 
-    def _looked_through(self, source: Source, settings: PrepareSettings, replicas: Replicas) -> Survey:
+    def _looked_through(self, source: SourceFiles, settings: PrepareSettings, replicas: Replicas) -> Survey:
         meter = Meter(source)
         records = self.records(source, meter)
         if not self._reads_all(settings):

@@ -12,8 +12,8 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import MANIFEST, DatasetWriter, Manifest
 from gpu_pipelines.artifacts.documents import read_as
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.duplicates import label_number, record_number
 from gpu_pipelines.data.splits.split_assignments import NUMBERS, Candidate, SplitAssignment, SplitAssignments
 from gpu_pipelines.data.units.source_shards import SourceShard
@@ -82,7 +82,7 @@ class Units(Generic[Item]):
     def __init__(
         self,
         shards: Sequence[SourceShard],
-        records_of: Callable[[Source, Meter], Iterator[Item]],
+        records_of: Callable[[SourceFiles, Meter], Iterator[Item]],
         sizes: Sizes[Item],
         work: UnfinishedWork,
         assignments: SplitAssignments,

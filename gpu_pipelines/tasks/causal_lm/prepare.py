@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Feature
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.packing import PackedRow, Packer, packed_features, packed_rows
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, plain_texts, text_columns
@@ -74,12 +74,12 @@ class PackedTexts(TextPreparation):
     packs = True
     work = PackedWork
 
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         return plain_texts(source, self.settings, meter, source.columns)
 
     def features(self, length: int) -> dict[str, Feature]:
         return packed_features(length)
 
-    def columns_of(self, source: Source) -> tuple[str, ...]:
+    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
         # Told by the first file, and the same for all.
         return text_columns(source, self.settings)

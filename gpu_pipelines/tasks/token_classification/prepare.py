@@ -9,9 +9,9 @@ from typing import Any
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Feature
 from gpu_pipelines.data.class_names import encoding_problem
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.packing import PackedRows
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
@@ -60,7 +60,7 @@ class TaggedTexts(TextPreparation):
     reads_all = True
     work = TaggedWork
 
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         task, settings = task_named(self.settings.task), self.settings
         for _, (where, row) in rows_of(source, list(task.columns(settings)[0]), task.remedy_for_columns, meter):
             if isinstance(row, Problem):
