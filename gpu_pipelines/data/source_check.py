@@ -8,11 +8,11 @@ from itertools import islice
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.listing import is_pattern, shown_path
+from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import source_of
-from gpu_pipelines.data.sources.tables import nested_columns
 from gpu_pipelines.data.usable import require_labels
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import TABLES
@@ -67,7 +67,7 @@ def _require_columns(source: SourceFiles, settings: PrepareSettings) -> None:
     wanted = task.columns_of(settings, has)
     first = next(iter(source))
     with as_damaged(first, source.format):
-        nested = nested_columns(first, source.format)
+        nested = reader_of(source.format).nested(first)
     for column in wanted:
         kind = nested.get(column, "")
         if kind and not task.may_nest(settings, column, kind):

@@ -11,7 +11,7 @@ from typing import Any
 from gpu_pipelines.artifacts.remote_files import folders_in, is_remote, listed, problems_of_place
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
-from gpu_pipelines.data.sources.files import WITH_ENCODING, Dialect, has_no_suffix
+from gpu_pipelines.data.sources.files import Dialect, has_no_suffix
 from gpu_pipelines.data.sources.listing import (
     Listing,
     class_folders,
@@ -22,7 +22,7 @@ from gpu_pipelines.data.sources.listing import (
 )
 from gpu_pipelines.data.sources.source import Source, SourceFiles
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.formats import FORMATS
 from gpu_pipelines.tasks.tasks import task_named
 
 #: What names of files begin with that mean the same on every machine.
@@ -229,9 +229,9 @@ def _source(
     dialect: Dialect = settings.dialect
     if dialect.delimiter and kind != "csv":
         raise UserError(f"delimiter is given, but the source {settings.source} is {kind}, not CSV.", "Leave it out.")
-    if dialect.encoding and kind not in WITH_ENCODING:
+    if dialect.encoding and not FORMATS[kind].is_text:
         raise UserError(f"encoding is given, but the source {settings.source} is {kind}, not text.", "Leave it out.")
-    if settings.image_root and kind not in TABLES:
+    if settings.image_root and not FORMATS[kind].is_table:
         raise UserError(
             f"image_root is given, but the source {settings.source} is {kind}, and no table that names images.",
             "Leave it out.",

@@ -8,24 +8,10 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from gpu_pipelines.artifacts.remote_files import NoSuchStorageError, is_remote, open_remote, read_remote
-from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.formats import FORMATS
 
-#: Formats of text, which a delimiter or an encoding may be given for.
-WITH_ENCODING = ("csv", "jsonl", "text")
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-TAB_SUFFIXES = (".tsv", ".tab")
-_SUFFIXES = {
-    **{f".{name}": name for name in TABLES},
-    **dict.fromkeys(TAB_SUFFIXES, "csv"),
-    ".ndjson": "jsonl",
-    ".ipc": "arrow",
-    ".feather": "arrow",
-    ".txt": "text",
-    **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), "tar"),
-    **dict.fromkeys(IMAGE_SUFFIXES, "images"),
-}
-#: Of these, and of no others, the content may be compressed as a whole.
-_COMPRESSED = ("csv", "jsonl", "text", "tar")
+_TAB_SUFFIXES = (".tsv", ".tab")
+_SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 #: Bytes of one image, in a file or in a shard; nothing that is an image is larger.
 LARGEST_IMAGE = 256 << 20
@@ -106,7 +92,7 @@ def format_of(name: str) -> str | None:
     if path.suffix not in _COMPRESSIONS:
         return _SUFFIXES.get(path.suffix)
     inner = _SUFFIXES.get(PurePosixPath(path.stem).suffix)
-    return inner if inner in _COMPRESSED else None
+    return inner if inner and FORMATS[inner].is_packed else None
 
 
 def has_no_suffix(name: str) -> bool:
@@ -118,4 +104,4 @@ def has_no_suffix(name: str) -> bool:
 def is_tab_separated(name: str) -> bool:
     """Whether a name says that a table's fields are separated by tabs."""
     path = PurePosixPath(name.lower())
-    return (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix in TAB_SUFFIXES
+    return (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix in _TAB_SUFFIXES

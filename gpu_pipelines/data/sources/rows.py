@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
+from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row, as_damaged
 from gpu_pipelines.data.sources.source import SourceFiles
-from gpu_pipelines.data.sources.tables import READERS as TABLE_READERS
-from gpu_pipelines.data.sources.tables import columns_of
-from gpu_pipelines.data.sources.tar_shards import tar_rows
-from gpu_pipelines.data.text.documents import text_rows
-
-_READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[Row]]] = {
-    **TABLE_READERS,
-    "text": text_rows,
-    "tar": tar_rows,
-}
 
 
 def rows_of(source: SourceFiles, columns: list[str], remedy: str, meter: Meter) -> Iterator[tuple[SourceFile, Row]]:
@@ -38,7 +29,7 @@ def rows_of(source: SourceFiles, columns: list[str], remedy: str, meter: Meter) 
         return
     for file in source:
         with as_damaged(file, source.format):
-            for where, values in _READERS[source.format](file, meter, columns, remedy):
+            for where, values in reader_of(source.format).rows(file, meter, columns, remedy):
                 yield file, (f"{file.name}:{where}", values)
         meter.finish_file()
 
@@ -53,10 +44,8 @@ def source_columns(source: SourceFiles, choices: Sequence[Sequence[str]]) -> lis
     if source.service:
         return source.service.columns(source, choices)
     first = next(iter(source))
-    if source.format not in TABLE_READERS:
-        return ["text"]
     with as_damaged(first, source.format):
-        return columns_of(first, source.format, choices)
+        return reader_of(source.format).columns(first, choices)
 
 
 def slice_value(row: dict[str, Any] | Problem, column: str) -> str:
