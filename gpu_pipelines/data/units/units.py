@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import MANIFEST, DatasetWriter, Manifest
 from gpu_pipelines.artifacts.documents import read_as
-from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.duplicates import label_number, record_number
 from gpu_pipelines.data.splits.split_assignments import NUMBERS, Candidate, SplitAssignment, SplitAssignments
@@ -164,6 +164,56 @@ def candidates(group: Group[Any], usable: Sequence[tuple[int, int, str]]) -> lis
     for record in found:
         group.unit.numbers.extend((record.content, record.number, record.label))
     return found
+
+
+class Made(NamedTuple):
+    """What became of a record: the `content_number` that its split follows from, and its row of the dataset."""
+
+    content: int
+    row: Mapping[str, Any]
+
+
+class Labelled(Protocol):
+    """What is said in the dataset of the record that a row was made of."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def slice_value(self) -> str: ...
+
+
+def write_group(
+    group: Group[Any], made: Sequence[Made | Problem], writers: UnitWriters, assignments: SplitAssignments
+) -> None:
+    """Writes records that became a row each, or cannot be used.
+
+    Args:
+        group: the records, each `Labelled`.
+        made: what became of each, or why it cannot be used.
+        writers: of the units.
+        assignments: say which split each goes into, if any.
+    """
+    writer = writers.of(group.unit)
+    good: list[tuple[Labelled, Made]] = []
+    usable = []
+    for place, (record, row) in enumerate(zip(group.items, made, strict=True)):
+        if isinstance(row, Problem):
+            writer.reject(record.source, *row)
+        else:
+            good.append((record, row))
+            usable.append((place, row.content, record.label))
+    asked = candidates(group, usable)
+    for (record, row), assignment in zip(good, assignments.of(group.unit.shard, asked), strict=True):
+        if not leave_out(assignment, record.source, writer):
+            writer.add(assignment.split, record.source, row.row, slice_value=record.slice_value)
+            if assignment.other_label:
+                writer.note_label_conflict(record.source, record.label, assignment.other_label)
+    if group.ends:
+        writers.finish(group.unit)
 
 
 def leave_out(assignment: SplitAssignment, source: str, writer: DatasetWriter) -> bool:
