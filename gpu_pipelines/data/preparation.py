@@ -110,10 +110,10 @@ class Preparation(ABC, Generic[Found]):
         if not settings.test_source:
             return
         self.test_source = self._found(settings.of_test_source(), scratch / "test")
-        if self.test_source.columns != self.source.columns:
+        here, there = self.source.columns, self.test_source.columns
+        if here and there and here != there:
             raise UserError(
-                f"test_source has {self.content} in {', '.join(self.test_source.columns)}, and source in "
-                f"{', '.join(self.source.columns)}.",
+                f"test_source has {self.content} in {', '.join(there)}, and source in {', '.join(here)}.",
                 "Give both in the same form.",
             )
 

@@ -104,6 +104,13 @@ def test_every_row_is_read_once_from_several_streams_and_only_the_columns_of_the
     assert [row for _, row in read()] == [row for _, row in records]
 
 
+def test_the_test_source_may_be_a_file(bigquery: BigQueryApi, tmp_path: Path) -> None:
+    fixed = tmp_path / "fixed.jsonl"
+    fixed.write_text("".join(json.dumps({**row, "text": f"new {row['text']}"}) + "\n" for row in ROWS[:40]))
+    manifest = prepare_data(settings_of(test_source=str(fixed)), tmp_path / "dataset")
+    assert (manifest.rows_read, manifest.rows("test")) == (3040, 40)
+
+
 def test_a_row_filter_is_left_to_bigquery(bigquery: BigQueryApi, tmp_path: Path) -> None:
     wanted = sorted((r["text"], r["label"]) for r in ROWS if r["lang"] == "en" and r["size"] < 900)
     assert texts_of(read(row_filter="lang = 'en' AND size < 900")) == wanted
