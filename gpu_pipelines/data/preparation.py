@@ -15,6 +15,7 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
+from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.splits.split_assignments import SplitAssignments
 from gpu_pipelines.data.units.progress import Progress
@@ -162,9 +163,20 @@ class Preparation(ABC, Generic[Found]):
     def plan(self, found: Found, of_test: Found | None, folder: Path) -> dict[str, Any]:
         """Decides what the rows become; what is returned and written is all that the next steps know of it."""
 
-    @abstractmethod
     def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
         """What is known of the usable records of a shard before they are prepared."""
+        return (entry for _, entry in self.indexed(shard, replicas))
+
+    def indexed(self, shard: SourceShard, replicas: Replicas) -> Iterator[tuple[Any, Entry]]:
+        """The usable records of a shard, where each has its `content`, and what is known of them."""
+        meter = Meter(shard.source)
+        progress = Progress("looking for duplicates", meter)
+        for position, record in enumerate(self.records(shard.source, meter)):
+            progress.advance()
+            replicas.check()
+            if not record.problem:
+                content = content_number(record.content, self.settings.split_seed)
+                yield record, Entry(position, content, record.label, record.source)
 
     @abstractmethod
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Any]:

@@ -17,11 +17,9 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.content_split import content_number
-from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.splits.split_assignments import SplitAssignments
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
-from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Made, Sizes, Units, UnitWriters, write_group
 
 ROWS_AT_ONCE = 2000
@@ -118,16 +116,6 @@ class RowPreparation(Preparation[Survey]):
         if isinstance(label, Problem):
             return Record(where, {}, problem=label)
         return Record(where, arrays, inputs, label, slice_value=slice_value(row, self.settings.slice_by))
-
-    def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
-        meter = Meter(shard.source)
-        progress = Progress("looking for duplicates", meter)
-        for position, record in enumerate(self.records(shard.source, meter)):
-            progress.advance()
-            replicas.check()
-            if not record.problem:
-                content = content_number(record.content, self.settings.split_seed)
-                yield Entry(position, content, record.label, record.source)
 
     def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Record]:
         return Sizes(lambda record: len(record.content) + _ROW, ROWS_AT_ONCE, unit_weight, unit_weight)

@@ -111,6 +111,19 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
     assert all(command in shown.out for command in ("run", "compile", "accelerators", "models"))
 
 
+def test_every_kind_of_source_is_judged_by_its_name_without_what_reads_data(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from gpu_pipelines.data.settings import PrepareSettings\n"
+        "names = ('sample:digits', 'x/*.png', 'gs://b/x', 'bq://project.data.table', 'q.sql', 'hf://owner/name')\n"
+        "print([problem for name in names for problem in PrepareSettings(source=name).problems()])\n"
+        "heavy = ('numpy', 'pyarrow', 'datasets', 'huggingface_hub', 'google.auth', 'google.api_core', 'torch')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["[]", "[]"]
+
+
 # One is there in place of train_model, in pipelines of the users' own, and one is of the second pipeline alone.
 IN_PIPELINE = [n for n in COMPONENTS if n not in ("check_request", "run_training_script", "check_for_new_data")]
 

@@ -42,7 +42,7 @@ def source_columns(source: SourceFiles, choices: Sequence[Sequence[str]]) -> lis
         choices: columns that are looked for, which tell the delimiter of CSV.
     """
     if source.service:
-        return source.service.columns(source, choices)
+        return list(source.columns)
     first = next(iter(source))
     with as_damaged(first, source.format):
         return reader_of(source.format).columns(first, choices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -141,7 +141,3 @@ class Service(Source):
         Raises:
             UserError: they cannot be read.
         """
-
-    def columns(self, files: SourceFiles, choices: Sequence[Sequence[str]]) -> list[str]:
-        """The columns that there are, of which the task needs one of the choices."""
-        return list(files.columns)

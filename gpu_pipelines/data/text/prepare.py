@@ -130,27 +130,16 @@ class TextPreparation(Preparation[Survey]):
         return {"labels": labels, "length": length}
 
     def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
-        meter = Meter(shard.source)
-        progress = Progress("looking for duplicates", meter)
-        seed, waiting = self.settings.split_seed, deque[Entry]()
-
-        def usable() -> Iterator[tuple[Entry, str]]:
-            for position, record in enumerate(self.records(shard.source, meter)):
-                progress.advance()
-                replicas.check()
-                if not record.problem:
-                    content = content_number(record.content, seed)
-                    text = "\n".join(texts_of(record.text)) if self.settings.near_duplicates else ""
-                    yield Entry(position, content, record.label, record.source), text
-
         if not self.settings.near_duplicates:
-            yield from (entry for entry, _ in usable())
+            yield from super().entries(shard, replicas)
             return
+        waiting = deque[Entry]()
 
         def texts() -> Iterator[list[str]]:
-            for batch in batches(usable(), RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, lambda item: len(item[1])):
-                waiting.extend(entry for entry, _ in batch)
-                yield [text for _, text in batch]
+            usable = (("\n".join(texts_of(record.text)), entry) for record, entry in self.indexed(shard, replicas))
+            for batch in batches(usable, RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, lambda item: len(item[0])):
+                waiting.extend(entry for _, entry in batch)
+                yield [text for text, _ in batch]
 
         for signatures in in_processes(Signer, (), texts()):
             for signature in signatures:
