@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PIPELINE, gpu_pipelines
+from conftest import PIPELINE, gpu_pipelines, run_pipeline
 from preparing import start, start_on, units_done
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
@@ -162,6 +162,14 @@ def test_a_dataset_of_it_is_that_of_the_same_rows_in_a_file(database: Path, tmp_
     assert "were done before" not in again.output
     assert manifest(tmp_path / "again")["rows_read"] == 951
     assert manifest(tmp_path / "again")["source_fingerprint"] != there["source_fingerprint"]
+
+
+def test_a_pipeline_reads_it(database: Path, tmp_path: Path) -> None:
+    given = {"source": f"sqlite://{database}?table=points", "task": "regression", "label_column": "y", "max_steps": 2}
+    done = run_pipeline(tmp_path, **given)
+    assert done.status == 0, done.err
+    assert "prepare-data: kept 949 of 950 rows, left out 0 duplicates, rejected 1" in done.out
+    assert "registered points version 1 as challenger and champion" in done.out
 
 
 def test_what_was_interrupted_is_continued_and_two_machines_share_it(database: Path, tmp_path: Path) -> None:
