@@ -17,11 +17,10 @@ from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
-from gpu_pipelines.data.splits.split_assignments import SplitAssignments
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.source_shards import SourceShard
-from gpu_pipelines.data.units.units import Sizes, Units, UnitWriters
+from gpu_pipelines.data.units.units import Sizes, Writing
 from gpu_pipelines.data.usable import require_labels, require_labels_of_test
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.tasks import task_named
@@ -205,15 +204,14 @@ class Preparation(ABC, Generic[Found]):
         }
 
     @abstractmethod
-    def write(
-        self,
-        plan: Mapping[str, Any],
-        folder: Path,
-        units: Units[Any],
-        writers: UnitWriters,
-        assignments: SplitAssignments,
-    ) -> Iterator[None]:
-        """Prepares units; gives way after each group of records."""
+    def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
+        """Prepares units; gives way after each group of records.
+
+        Args:
+            plan: what `plan` returned.
+            folder: what it wrote.
+            writing: the records, and where their rows go.
+        """
 
     def tokenizer(self, folder: Path) -> Path | None:
         """The tokenizer in the folder of the plan, where the task has one."""

@@ -35,7 +35,7 @@ from gpu_pipelines.data.units.joining import join_units
 from gpu_pipelines.data.units.replicas import Replicas, replicas_of
 from gpu_pipelines.data.units.source_shards import SourceShard, joined, share_of, source_shards_of, unit_bytes
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
-from gpu_pipelines.data.units.units import Units, UnitWriters
+from gpu_pipelines.data.units.units import Units, UnitWriters, Writing
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.errors import UserError
@@ -157,7 +157,7 @@ def _prepare(
     units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, assignments, meter)
     form = {**preparation.form(plan), **{name: plan[name] for name in (SOURCE_FINGERPRINT, TEST_SOURCE)}}
     writers = UnitWriters(work, form)
-    for _ in preparation.write(plan, work.path(PLAN), units, writers, assignments):
+    for _ in preparation.write(plan, work.path(PLAN), Writing(units, writers, assignments)):
         replicas.check()
     if units.passed_over:
         print(f"{units.passed_over:,} units of work were done before and are taken as they are", flush=True)

@@ -17,10 +17,9 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.content_split import content_number
-from gpu_pipelines.data.splits.split_assignments import SplitAssignments
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
-from gpu_pipelines.data.units.units import Made, Sizes, Units, UnitWriters, write_group
+from gpu_pipelines.data.units.units import Made, Sizes, Writing, write_group
 
 ROWS_AT_ONCE = 2000
 #: What a row weighs besides its bytes, so that a unit of small rows ends as well.
@@ -123,19 +122,12 @@ class RowPreparation(Preparation[Survey]):
     def row_form(self, plan: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, Any]]:
         return self.features(), self.preprocessing()
 
-    def write(
-        self,
-        plan: Mapping[str, Any],
-        folder: Path,
-        units: Units[Record],
-        writers: UnitWriters,
-        assignments: SplitAssignments,
-    ) -> Iterator[None]:
+    def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
         index = {label: number for number, label in enumerate(plan["labels"])}
-        progress = Progress("preparing", units.meter)
-        for group in units.groups():
+        progress = Progress("preparing", writing.units.meter)
+        for group in writing.units.groups():
             made = [_made(record, index, self.settings.split_seed) for record in group.items]
-            write_group(group, made, writers, assignments)
+            write_group(group, made, writing)
             progress.advance(len(group.items))
             yield
 

@@ -22,12 +22,11 @@ from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
-from gpu_pipelines.data.splits.split_assignments import SplitAssignments
 from gpu_pipelines.data.units.parallel import batches, cores, in_order
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.source_shards import SourceShard
-from gpu_pipelines.data.units.units import Group, Made, Sizes, Units, UnitWriters, write_group
+from gpu_pipelines.data.units.units import Group, Made, Sizes, Writing, write_group
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode
 from gpu_pipelines.tasks.tasks import task_named
@@ -126,26 +125,19 @@ class ImagePreparation(Preparation[Survey]):
         geometry = _geometry(plan)
         return {"image": Feature("uint8", geometry.shape), **self.target_features()}, self.preprocessing(geometry)
 
-    def write(
-        self,
-        plan: Mapping[str, Any],
-        folder: Path,
-        units: Units[Record],
-        writers: UnitWriters,
-        assignments: SplitAssignments,
-    ) -> Iterator[None]:
+    def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
         geometry, target_of = _geometry(plan), self.target_of(plan)
 
         def load_all(group: Group[Record]) -> tuple[Group[Record], list[Made | Problem]]:
             return group, [_made(record, geometry, target_of, self.settings.split_seed) for record in group.items]
 
-        progress = Progress("preparing", units.meter)
+        progress = Progress("preparing", writing.units.meter)
         # Enough to be decoded while this thread hashes and writes a shard.
         ahead = 2 * self._threads + 2 * cores()
         # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
         with ThreadPoolExecutor(self._threads) as pool:
-            for group, made in in_order(pool, load_all, units.groups(), ahead):
-                write_group(group, made, writers, assignments)
+            for group, made in in_order(pool, load_all, writing.units.groups(), ahead):
+                write_group(group, made, writing)
                 progress.advance(len(made))
                 yield
 

@@ -28,7 +28,7 @@ from gpu_pipelines.data.units.parallel import batches, in_processes
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.source_shards import SourceShard
-from gpu_pipelines.data.units.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
+from gpu_pipelines.data.units.units import Group, Sizes, UnitWriters, Writing, candidates, leave_out
 from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.text_encoding import TextEncoder, texts_of
@@ -154,23 +154,16 @@ class TextPreparation(Preparation[Survey]):
     def tokenizer(self, folder: Path) -> Path:
         return folder / TOKENIZER
 
-    def write(
-        self,
-        plan: Mapping[str, Any],
-        folder: Path,
-        units: Units[TextRecord],
-        writers: UnitWriters,
-        assignments: SplitAssignments,
-    ) -> Iterator[None]:
+    def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
         tokenizer = folder / TOKENIZER
         form = RowForm(plan["length"], TextTokenizer.read(tokenizer).padding, several=self.settings.packing)
-        sorter = _Sorter(self.target_of(plan), self.settings.split_seed, assignments)
-        progress = Progress("preparing", units.meter)
-        done = in_processes(self.work, (tokenizer, form), sorter.texts(units.groups()))
+        sorter = _Sorter(self.target_of(plan), self.settings.split_seed, writing.assignments)
+        progress = Progress("preparing", writing.units.meter)
+        done = in_processes(self.work, (tokenizer, form), sorter.texts(writing.units.groups()))
         rows, cut = _UnitRows(form), 0
         for made in done:
             sorted_group = sorter.waiting.popleft()
-            rows.write(sorted_group, made, writers)
+            rows.write(sorted_group, made, writing.writers)
             cut += made.cut
             progress.advance(len(sorted_group.group.items))
             yield

@@ -186,36 +186,6 @@ class Labelled(Protocol):
     def slice_value(self) -> str: ...
 
 
-def write_group(
-    group: Group[Any], made: Sequence[Made | Problem], writers: UnitWriters, assignments: SplitAssignments
-) -> None:
-    """Writes records that became a row each, or cannot be used.
-
-    Args:
-        group: the records, each `Labelled`.
-        made: what became of each, or why it cannot be used.
-        writers: of the units.
-        assignments: say which split each goes into, if any.
-    """
-    writer = writers.of(group.unit)
-    good: list[tuple[Labelled, Made]] = []
-    usable = []
-    for place, (record, row) in enumerate(zip(group.items, made, strict=True)):
-        if isinstance(row, Problem):
-            writer.reject(record.source, *row)
-        else:
-            good.append((record, row))
-            usable.append((place, row.content, record.label))
-    asked = candidates(group, usable)
-    for (record, row), assignment in zip(good, assignments.of(group.unit.shard, asked), strict=True):
-        if not leave_out(assignment, record.source, writer):
-            writer.add(assignment.split, record.source, row.row, slice_value=record.slice_value)
-            if assignment.other_label:
-                writer.note_label_conflict(record.source, record.label, assignment.other_label)
-    if group.ends:
-        writers.finish(group.unit)
-
-
 def leave_out(assignment: SplitAssignment, source: str, writer: DatasetWriter) -> bool:
     """Keeps note of a record that does not go into the dataset, and returns whether it is one."""
     if assignment.split:
@@ -275,6 +245,42 @@ class UnitWriters:
         np.save(self._work.path(unit.name) / NUMBERS, np.array(unit.numbers, dtype=np.uint64).reshape(-1, 3).T)
         hashes = {file.path: file.sha256 for files in manifest.splits.values() for file in files}
         self._work.commit(unit.name, {"read": unit.read, "is_last": unit.is_last}, hashes)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What is written: the units that are to be done, the writers of each, and the splits of their records."""
+
+    units: Units[Any]
+    writers: UnitWriters
+    assignments: SplitAssignments
+
+
+def write_group(group: Group[Any], made: Sequence[Made | Problem], writing: Writing) -> None:
+    """Writes records that became a row each, or cannot be used.
+
+    Args:
+        group: the records, each `Labelled`.
+        made: what became of each, or why it cannot be used.
+        writing: where the rows go.
+    """
+    writer = writing.writers.of(group.unit)
+    good: list[tuple[Labelled, Made]] = []
+    usable = []
+    for place, (record, row) in enumerate(zip(group.items, made, strict=True)):
+        if isinstance(row, Problem):
+            writer.reject(record.source, *row)
+        else:
+            good.append((record, row))
+            usable.append((place, row.content, record.label))
+    asked = candidates(group, usable)
+    for (record, row), assignment in zip(good, writing.assignments.of(group.unit.shard, asked), strict=True):
+        if not leave_out(assignment, record.source, writer):
+            writer.add(assignment.split, record.source, row.row, slice_value=record.slice_value)
+            if assignment.other_label:
+                writer.note_label_conflict(record.source, record.label, assignment.other_label)
+    if group.ends:
+        writing.writers.finish(group.unit)
 
 
 def manifest_of(work: UnfinishedWork, name: str) -> Manifest:
