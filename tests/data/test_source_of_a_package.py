@@ -211,6 +211,10 @@ def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Pat
     assert wrong.status == 2
     assert "source is 'sqlite://points'; a table is sqlite:///PATH?table=NAME." in wrong.err
     assert "Traceback" not in wrong.err
+    step = start(PrepareSettings(source="sqlite://points", **TASK), tmp_path / "out", str(tmp_path / "work"), UNIT)
+    assert step.wait() == 1
+    assert "error: source is 'sqlite://points'; a table is sqlite:///PATH?table=NAME." in step.output
+    assert "Traceback" not in step.output
     given = f"source='sqlite://{database}?table=points', task='regression', label_column='y'"
     problems = told(
         "from gpu_pipelines.data.settings import PrepareSettings as S\n"

@@ -176,7 +176,8 @@ def _is_ours(place: Path, held: ExitStack) -> bool:
 def _key(settings: PrepareSettings) -> str:
     # How many rows may be rejected is looked at when all is done.
     said = {name: value for name, value in asdict(settings).items() if name != "max_rejected"}
-    sources = [source for source in (settings.source, settings.test_source) if source]
+    # A source is asked for its state by a right name only.
+    sources = () if settings.problems() else settings.sources.values()
     try:
         state = "".join(source_fingerprint(source, settings.billing_project) for source in sources)
     except (OSError, RuntimeError, ValueError):
