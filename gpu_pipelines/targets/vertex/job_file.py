@@ -14,7 +14,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import plan_request
 from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.accelerators.together import share_zone
-from gpu_pipelines.data.sources.names import problems_of_place
+from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
