@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +24,8 @@ INTERRUPTED = 75
 ERROR_FILE = "GPU_PIPELINES_ERROR_FILE"
 # Causes that are read at most: what comes from another machine need not end.
 _MOST_CAUSES = 8
+#: The subclasses of `UserError` that have a kind of their own, by that.
+_BY_KIND: dict[str, type[UserError]] = {}
 
 
 class UserError(Exception):
@@ -41,6 +43,12 @@ class UserError(Exception):
     """
 
     kind: ClassVar[str] = "user_error"
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        super().__init_subclass__()
+        if kind:
+            cls.kind = kind
+            _BY_KIND[kind] = cls
 
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem)
@@ -60,31 +68,23 @@ class UserError(Exception):
         )
 
 
-class InvalidRequestError(UserError):
+class InvalidRequestError(UserError, kind="invalid_request"):
     """The request cannot be carried out as it is, whenever it is tried: change it."""
 
-    kind = "invalid_request"
 
-
-class NotFoundError(UserError):
+class NotFoundError(UserError, kind="not_found"):
     """What the request names is not there: a model, a version, a run, a file."""
 
-    kind = "not_found"
 
-
-class AccessDeniedError(UserError):
+class AccessDeniedError(UserError, kind="access_denied"):
     """The account is not known to the service, or may not do this."""
 
-    kind = "access_denied"
 
-
-class QuotaExceededError(UserError):
+class QuotaExceededError(UserError, kind="quota_exceeded"):
     """A quota is used up: ask for more of it, or take another region or accelerator."""
 
-    kind = "quota_exceeded"
 
-
-class UnavailableError(UserError):
+class UnavailableError(UserError, kind="unavailable"):
     """A service could not answer just now; the same may succeed later.
 
     Args:
@@ -93,41 +93,29 @@ class UnavailableError(UserError):
         status: what it answered; 0 if nobody answered.
     """
 
-    kind = "unavailable"
-
     def __init__(self, problem: str, remedy: str = "", status: int = 0) -> None:
         super().__init__(problem, remedy)
         self.status = status
 
 
-class NodeLostError(UserError):
+class NodeLostError(UserError, kind="node_lost"):
     """Another machine of the same step is gone, or its network is; the same step continues when it is run again."""
 
-    kind = "node_lost"
 
-
-class NodeFailedError(UserError):
+class NodeFailedError(UserError, kind="node_failed"):
     """Another machine of the same step has failed; the cause is its error."""
 
-    kind = "node_failed"
 
-
-class ProcessFailedError(UserError):
+class ProcessFailedError(UserError, kind="process_failed"):
     """A process of a step has ended with an error that it did not explain."""
 
-    kind = "process_failed"
 
-
-class ProcessKilledError(ProcessFailedError):
+class ProcessKilledError(ProcessFailedError, kind="process_killed"):
     """A process of a step was killed from outside, most often because the memory was full."""
 
-    kind = "process_killed"
 
-
-class ConnectionLostError(ProcessFailedError):
+class ConnectionLostError(ProcessFailedError, kind="connection_lost"):
     """A process of a step has ended because another one, which it computes with, was gone before."""
-
-    kind = "connection_lost"
 
 
 class Interrupted(Exception):  # noqa: N818 (it is no error)
@@ -145,13 +133,6 @@ class Interrupted(Exception):  # noqa: N818 (it is no error)
 
 
 _OF_PROCESSES = (NodeLostError, ProcessKilledError, ProcessFailedError, ConnectionLostError, NodeFailedError)
-_BY_KIND: Mapping[str, type[UserError]] = {
-    each.kind: each
-    for each in (
-        *(UserError, InvalidRequestError, NotFoundError, AccessDeniedError, QuotaExceededError, UnavailableError),
-        *_OF_PROCESSES,
-    )
-}
 
 
 def as_data(error: UserError | Interrupted) -> dict[str, Any]:
@@ -252,20 +233,14 @@ def user_errors_end_the_step() -> Iterator[None]:
     """
     try:
         yield
-    except UserError as error:
+    except (UserError, Interrupted) as error:
         _leave_for_the_starter(error)
         sys.stdout.flush()
-        print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
-        sys.exit(1)
-    except Interrupted as interruption:
-        _leave_for_the_starter(interruption)
-        sys.stdout.flush()
-        print(
-            f"{INTERRUPTED_PREFIX}{interruption.message}; run the same command again to continue",
-            file=sys.stderr,
-            flush=True,
-        )
-        sys.exit(INTERRUPTED)
+        told, status = f"{ERROR_PREFIX}{error}", 1
+        if isinstance(error, Interrupted):
+            told, status = f"{INTERRUPTED_PREFIX}{error}; run the same command again to continue", INTERRUPTED
+        print(told, file=sys.stderr, flush=True)
+        sys.exit(status)
 
 
 def _leave_for_the_starter(error: UserError | Interrupted) -> None:

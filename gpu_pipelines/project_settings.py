@@ -25,10 +25,11 @@ _GCLOUD_PROPERTIES = {"project": (("core", "project"),), "region": (("ai", "regi
 
 #: Name of an object of Kubernetes (RFC 1123).
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_BUCKET = (r"gs://[a-z0-9][a-z0-9._-]{1,}[a-z0-9](/\S*)?", "a place in Cloud Storage, gs://BUCKET/FOLDER")
 _FORMS = {
     "project": (r"[a-z][a-z0-9:.-]{4,}[a-z0-9]", "the id of a project, such as my-project-123"),
     "region": (r"[a-z]+-[a-z]+[0-9]+", "a region, such as us-central1"),
-    "pipeline_root": (r"gs://[a-z0-9][a-z0-9._-]{1,}[a-z0-9](/\S*)?", "a place in Cloud Storage, gs://BUCKET/FOLDER"),
+    "pipeline_root": _BUCKET,
     "image": (r"[a-z0-9][\w./:@-]*", "an image, such as us-central1-docker.pkg.dev/PROJECT/REPOSITORY/steps:0.1.0"),
     "serving_image": (r"[a-z0-9][\w./:@-]*", "an image, such as us-central1-docker.pkg.dev/PROJECT/REPOSITORY/serving"),
     "repository": (
@@ -65,7 +66,7 @@ _FORMS = {
     "pull_secret": (_NAME, "a Kubernetes secret of the type kubernetes.io/dockerconfigjson"),
     "kueue_queue": (_NAME, "a local queue of Kueue"),
     "volume_claim": (_NAME, "a PersistentVolumeClaim"),
-    "checkpoints": (r"gs://[a-z0-9][a-z0-9._-]{1,}[a-z0-9](/\S*)?", "a place in Cloud Storage, gs://BUCKET/FOLDER"),
+    "checkpoints": _BUCKET,
     "tensorboard": (
         r"projects/[^/\s]+/locations/[^/\s]+/tensorboards/[0-9]+",
         "the full name of a TensorBoard, projects/P/locations/L/tensorboards/NUMBER",
@@ -157,6 +158,11 @@ def how_to_give(name: str) -> str:
     return f"No {name} is known: {form}. Give {flag_of(name)}, write {name} into {FILE}{by_variable}."
 
 
+def has_form(name: str, value: Any) -> bool:
+    """Whether a value is of the form that a setting has."""
+    return isinstance(value, str) and re.fullmatch(_FORMS[name][0], value) is not None
+
+
 def flag_of(name: str) -> str:
     """The flag of a setting."""
     return f"--{name.replace('_', '-')}"
@@ -240,10 +246,9 @@ def _problems(name: str, value: Any, origin: str) -> list[str]:
         return problems_of_labels(value, origin)
     if name == "secret_env":
         return _problems_of_secret_env(value, origin)
-    pattern, form = _FORMS[name]
-    if isinstance(value, str) and re.fullmatch(pattern, value):
+    if has_form(name, value):
         return []
-    return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {form}."]
+    return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {_FORMS[name][1]}."]
 
 
 def _problems_of_secret_env(variables: Any, origin: str) -> list[str]:
@@ -253,9 +258,7 @@ def _problems_of_secret_env(variables: Any, origin: str) -> list[str]:
     return [
         f"secret_env (from {origin}): the entry {str(name)[:70]!r} is none. It takes the name of a variable, such as "
         "HF_TOKEN, and where its value is, SECRET/KEY; the value itself belongs into the secret."
-        for name, place in variables.items()
-        if not (isinstance(name, str) and _VARIABLE.fullmatch(name))
-        or not (isinstance(place, str) and _SECRET_KEY.fullmatch(place))
+        for name, _ in _unfit(variables, _VARIABLE, _SECRET_KEY)
     ]
 
 
@@ -266,7 +269,14 @@ def problems_of_labels(labels: Any, origin: str) -> list[str]:
     return [
         f"The label {str(key)[:70]!r}: {str(value)[:70]!r} (from {origin}) cannot be: a label begins with a lower-case "
         "letter, label and value have lower-case letters, digits, dashes and underscores, and at most 63 of them."
-        for key, value in labels.items()
-        if not (isinstance(key, str) and _LABEL_KEY.fullmatch(key))
-        or not (isinstance(value, str) and _LABEL_VALUE.fullmatch(value))
+        for key, value in _unfit(labels, _LABEL_KEY, _LABEL_VALUE)
+    ]
+
+
+def _unfit(pairs: Mapping[Any, Any], *forms: re.Pattern[str]) -> list[tuple[Any, Any]]:
+    """The pairs whose name or value is not of its form."""
+    return [
+        pair
+        for pair in pairs.items()
+        if not all(isinstance(part, str) and form.fullmatch(part) for part, form in zip(pair, forms, strict=True))
     ]

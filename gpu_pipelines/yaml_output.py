@@ -53,3 +53,12 @@ def comment(text: str) -> str:
 def fits_one_line(text: str) -> bool:
     """Whether a text can be written unchanged into a comment, or into a command in one."""
     return _UNFIT.search(text) is None
+
+
+def is_utf8(text: str) -> bool:
+    """Whether it can be written as UTF-8; bytes of a command line that cannot come as lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

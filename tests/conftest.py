@@ -27,6 +27,8 @@ TRAINED_ALONE = ("evaluation", "registry", "serving", "tasks", "training")
 
 # Output is as wide as it needs to be, wherever the tests are started.
 os.environ.pop("COLUMNS", None)
+# The readline that pytest imports sets it as well, past os.environ.
+os.unsetenv("COLUMNS")
 # Several tests run at the same time, and of models so small further threads only wait for each other, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # KFP looks at its callers for each setting of a task. For those of the test runner that are of no file, inspect looks

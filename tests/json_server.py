@@ -1,44 +1,74 @@
-"""HTTP servers that stand for a service: they answer in JSON, on a free port of this machine."""
+"""HTTP servers of this machine that answer with JSON, for as long as a block runs."""
 
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vertex_api.certificates import Certificates
 
 
 class JsonHandler(BaseHTTPRequestHandler):
-    """Reads and writes JSON, and prints nothing."""
+    """Answers with JSON, and keeps no log."""
 
-    def read_json(self) -> Any:
-        """The body of the request; an empty object if it has none."""
-        return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+    def body(self) -> bytes:
+        """What came with the request."""
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def answer_json(self, document: Any, status: int = 200) -> None:
-        """Sends an answer."""
-        content = json.dumps(document).encode()
+    def send(self, status: int, document: Any, kind: str = "application/json", **headers: str) -> None:
+        """Answers.
+
+        Args:
+            status: of HTTP.
+            document: what is written as JSON; bytes are sent as they are.
+            kind: the content's type.
+            headers: further ones.
+        """
+        content = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: Any) -> None:
         pass
 
 
-@contextmanager
-def serving_with(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Serves on a free port; gives the address."""
+def server_of(handler: type[BaseHTTPRequestHandler], certificates: Certificates | None = None) -> ThreadingHTTPServer:
+    """A server on a free port, with TLS where there are certificates."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
+    if certificates:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.chain, certificates.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    return server
+
+
+def url_of(server: ThreadingHTTPServer) -> str:
+    """Its address, without encryption and without a slash at the end."""
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+@contextmanager
+def answering(*servers: ThreadingHTTPServer) -> Iterator[str]:
+    """Lets servers answer for as long as the block runs; gives the address of the first."""
+    # A short interval, because `shutdown` waits for the end of one.
+    threads = [
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True) for server in servers
+    ]
+    for thread in threads:
+        thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield url_of(servers[0])
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()

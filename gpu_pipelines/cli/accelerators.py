@@ -13,7 +13,8 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from gpu_pipelines.cli.application import Application
+from gpu_pipelines.cli.application import Application, print_json
+from gpu_pipelines.cli.target_options import AsJson
 
 app = Application(
     name="accelerators",
@@ -24,7 +25,6 @@ app.add_typer(catalog_app)
 
 T = TypeVar("T")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Region = Annotated[str | None, typer.Option("--region", help="Google Cloud region; left open if not given.")]
 Strategy = Annotated[str | None, typer.Option("--strategy", help="standard, spot, flex-start or reservation.")]
 
@@ -220,7 +220,7 @@ def _errors_exit_2(as_json: bool) -> Iterator[None]:
 def _fail(error: Exception, as_json: bool) -> NoReturn:
     if as_json:
         problems = [problem.to_json() for problem in getattr(error, "problems", ())]
-        _print_json({"error": str(error), "problems": problems})
+        print_json({"error": str(error), "problems": problems})
     print(f"error: {error}", file=sys.stderr)
     raise typer.Exit(2)
 
@@ -241,12 +241,6 @@ def _for_each(flag: str, values: Sequence[T], specs: Sequence[str]) -> list[T]:
 
 def _print(document: Any, as_json: bool, draw: Any) -> None:
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         draw(document)
-
-
-def _print_json(document: Any) -> None:
-    import json
-
-    print(json.dumps(document, indent=2, ensure_ascii=False))

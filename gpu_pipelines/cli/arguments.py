@@ -19,6 +19,7 @@ from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
+from gpu_pipelines.yaml_output import is_utf8
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Compiled, Values
@@ -107,8 +108,7 @@ def checked_values(
     arguments = all_arguments(known, assignments, file, before, fields)
     name = compiled.name.replace("-", "_")
     if name in PIPELINES:
-        fixed = compiled_in(compiled.spec) if compiled.spec else {}
-        request, checked = load_request(name), {**fixed, **compiled.known, **arguments}
+        request, checked = load_request(name), {**compiled_in(compiled.spec), **compiled.known, **arguments}
         problems = request.problems(checked) or target.unreachable(request.places(checked))
         if problems := problems or target.problems(compiled, checked):
             raise UserError.of_all(problems)
@@ -155,8 +155,12 @@ def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
 
 
 def compiled_in(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What a compiled pipeline of this project has no parameter for: its task, and how many processes train."""
-    for part in (spec["root"], *spec.get("components", {}).values()):
+    """What a compiled pipeline of this project has no parameter for: its task, and how many processes train.
+
+    Args:
+        spec: the pipeline; empty, and nothing is known of it, where a target runs it as it was built.
+    """
+    for part in (spec.get("root", {}), *spec.get("components", {}).values()):
         given = part.get("dag", {}).get("tasks", {}).get(_CHECK, {}).get("inputs", {}).get("parameters", {})
         values = {name: given.get(name, {}).get("runtimeValue", {}).get("constant") for name in ("task", "processes")}
         if any(values.values()):
@@ -203,7 +207,7 @@ def all_arguments(
     texts: list[tuple[str, Any]] = list(_from_file(file)) if file else []
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
-        if not _is_text(assignment):
+        if not is_utf8(assignment):
             problems.append(f"-p {assignment[:80]!a} is not UTF-8, which KFP takes alone. Rename the file, say.")
         elif sign:
             texts.append((name.strip(), text))
@@ -261,15 +265,6 @@ def given_values(assignments: Sequence[str], file: Path | None) -> dict[str, Any
         name, _, text = assignment.partition("=")
         found[name.strip()] = text
     return found
-
-
-def _is_text(given: str) -> bool:
-    """Whether it can be written as UTF-8; bytes of a command line that cannot come as lone surrogates."""
-    try:
-        given.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _from_file(path: Path) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""`gpu-pipelines compile`: pipelines and components as YAML files that Kubeflow and Vertex Pipelines take."""
+"""`gpu-pipelines compile` and `upload`: pipelines as the files that Kubeflow and Vertex AI take, and in a store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.target_options import HERE, of_targets
+from gpu_pipelines.cli.application import print_json
+from gpu_pipelines.cli.run import show
+from gpu_pipelines.cli.target_options import HERE, THERE, AsJson, of_targets
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,6 +58,31 @@ def compile_pipelines(
         print(target.note)
         if not target.settings.image:
             print("To compile it for an image of your own give --image, or write image into gpu-pipelines.yaml.")
+
+
+@of_targets("upload", can="publish", default=THERE)
+def upload(
+    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline, or a compiled file.")],
+    target: Any,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="A tag for this version, default latest; kubeflow: the version's name.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Upload a pipeline to Artifact Registry, as an immutable version with tags, or to Kubeflow Pipelines.
+
+    With a name the pipeline is compiled for the accelerator first.
+    """
+    from gpu_pipelines.targets.messages import Request
+
+    compiled = target.load(Request(pipeline, to_publish=True))
+    for line in compiled.told:
+        print(line, file=sys.stderr)
+    done = target.publish(compiled, tag or [])
+    if as_json:
+        print_json(done.document)
+    else:
+        show(done.lines)
 
 
 def _all(directory: Path, check: bool, settings: ProjectSettings) -> None:

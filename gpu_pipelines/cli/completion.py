@@ -141,30 +141,28 @@ def _values_of(name: str, parameter: Any) -> list[str]:
 
 
 def _models(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """Names in a registry that is a directory; another would have to be asked over the network."""
-    from gpu_pipelines.registry import is_local, open_registry
-
-    registry = str(context.params.get("registry") or "./registry")
-    return open_registry(registry).names() if is_local(registry) else ()
+    """Names in a registry that is a directory."""
+    opened = _registry(context)
+    return opened.names() if opened else ()
 
 
 def _versions(context: typer.Context, incomplete: str) -> Iterable[str]:
     """`NAME@ALIAS` of the models in a registry that is a directory."""
-    from gpu_pipelines.registry import is_local, open_registry
-
-    registry = str(context.params.get("registry") or "./registry")
-    if not is_local(registry):
-        return ()
-    opened = open_registry(registry)
-    return [f"{name}@{alias}" for name in opened.names() for alias in opened.aliases(name)]
+    opened = _registry(context)
+    return [f"{name}@{alias}" for name in opened.names() for alias in opened.aliases(name)] if opened else ()
 
 
 def _numbers_of_versions(context: typer.Context, incomplete: str) -> Iterable[str]:
+    opened, name = _registry(context), str(context.params.get("name") or "")
+    return [str(version.number) for version in opened.versions(name)] if opened else ()
+
+
+def _registry(context: typer.Context) -> Any | None:
+    """The registry that is named, if it is a directory; another would have to be asked over the network."""
     from gpu_pipelines.registry import is_local, open_registry
 
     registry = str(context.params.get("registry") or "./registry")
-    name = str(context.params.get("name") or "")
-    return [str(version.number) for version in open_registry(registry).versions(name)] if is_local(registry) else ()
+    return open_registry(registry) if is_local(registry) else None
 
 
 #: By the name of a command's parameter; those of one command first.

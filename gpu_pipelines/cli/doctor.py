@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpu_pipelines.cli.application import print_json
 from gpu_pipelines.cli.target_options import AsJson, with_fields
 from gpu_pipelines.terminal import wrapped
 
@@ -46,7 +46,7 @@ def doctor(
     found = list(checks) if as_json else _shown(checks)
     missing = [check for check in found if check.state == MISSING]
     if as_json:
-        print(json.dumps({"ok": not missing, "checks": [vars(check) for check in found]}, indent=2, ensure_ascii=False))
+        print_json({"ok": not missing, "checks": [vars(check) for check in found]})
     else:
         print(_summary(found, len(missing)))
     if missing:

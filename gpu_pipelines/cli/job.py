@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,28 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application
+from gpu_pipelines.cli.application import Application, print_json, write_file
 from gpu_pipelines.cli.run import cancel as cancel_run_or_job
 from gpu_pipelines.cli.run import follow as follow_run_or_job
 from gpu_pipelines.cli.run import follow_run, ways_back
-from gpu_pipelines.cli.target_options import INTERVAL, AsJson, Interval, with_fields
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.cli.target_options import INTERVAL, Arguments, AsJson, Interval, with_fields
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex.job_flags import JobFlags
     from gpu_pipelines.targets.vertex.job_request import PreparedJob
+    from gpu_pipelines.targets.vertex.options import JobFlags
 
 app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
-
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")
-]
 
 
 def job_flags() -> type:
     """The options of a job."""
-    from gpu_pipelines.targets.vertex.job_flags import JobFlags
+    from gpu_pipelines.targets.vertex.options import JobFlags
 
     return JobFlags
 
@@ -58,11 +52,7 @@ def config(
     if output is None:
         print(text, end="")
         return
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"The file {output} cannot be written: {error.strerror}.") from None
+    write_file(output, text)
     print(f"wrote {output}; submit it:")
     print(submit_command(prepared, file))
 
@@ -82,7 +72,7 @@ def submit(
     _show_cost(prepared)
     _warn(prepared)
     if dry_run:
-        _print_json(_as_sent(prepared))
+        print_json(_as_sent(prepared))
         return
     from gpu_pipelines.targets.vertex.console import custom_job_page
     from gpu_pipelines.targets.vertex.jobs import submit_job
@@ -97,7 +87,7 @@ def submit(
         print(f"console: {page}")
         print("\n".join(ways_back(target, submitted)), flush=True)
     elif not follow:
-        _print_json({"name": submitted, "display_name": prepared.name, "console": page})
+        print_json({"name": submitted, "display_name": prepared.name, "console": page})
     if follow:
         follow_run(target, submitted.rpartition("/")[2], interval, as_json, submitted)
 
@@ -134,7 +124,3 @@ def _warn(prepared: PreparedJob) -> None:
     cautions = [caution.message for plan in prepared.plans for caution in plan.warnings]
     for message in dict.fromkeys([*prepared.remarks, *cautions]):
         print(f"warning: {message}", file=sys.stderr)
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, ensure_ascii=False))

@@ -10,13 +10,12 @@ import typer
 from gpu_pipelines import __version__
 from gpu_pipelines.cli import accelerators, completion, job, models, schedule, vm
 from gpu_pipelines.cli.application import WRONG_REQUEST, Application, UsageError, told_usage_error
-from gpu_pipelines.cli.compile import compile_pipelines
+from gpu_pipelines.cli.compile import compile_pipelines, upload
 from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.parameters import parameters
 from gpu_pipelines.cli.run import cancel, follow, run
 from gpu_pipelines.cli.serve import serve
-from gpu_pipelines.cli.upload import upload
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 
 PIPELINES, MODELS, MACHINES = "Pipelines", "Models", "Accelerators, jobs and machines"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Command
+from gpu_pipelines.cli.application import Command, print_json, write_file
 from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.terminal import width_of, wrapped
@@ -65,9 +64,9 @@ def migrate(
     migrated = migrate(job, command, load_project_settings(), MigrationOptions(keep=keep, image=image))
     file = str(output or _FILE)
     if output is not None:
-        _write(output, migrated.config_text(_origin(command.file), file))
+        write_file(output, migrated.config_text(_origin(command.file), file))
     if as_json:
-        print(json.dumps(migrated.to_json(file), indent=2, ensure_ascii=False))
+        print_json(migrated.to_json(file))
         return
     if output is None:
         print(migrated.config_text(_origin(command.file), file), end="")
@@ -76,14 +75,6 @@ def migrate(
 
 def _origin(file: Path | None) -> str:
     return file.name if file else "a gcloud command"
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
 def _tell(migrated: Migration, file: str) -> None:

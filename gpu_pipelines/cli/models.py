@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application
+from gpu_pipelines.cli.application import Application, print_json
+from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.terminal import Column, Table, wrapped
 
 app = Application(help="Look at registered models and move their aliases.")
 
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
 Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 #: Where the commands look by default; it does not exist before the first run.
 DEFAULT_REGISTRY = "./registry"
 #: Where a model has none of these, its first ones are shown.
@@ -31,7 +30,7 @@ def list_models(registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) 
         for name in opened.names()
     ]
     if as_json:
-        print(json.dumps(models, indent=2))
+        print_json(models)
         return
     if not models:
         print(f"No models in {registry}. Run a pipeline to add one.")
@@ -57,7 +56,7 @@ def show(name: Name, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = Fa
         raise missing_model(opened, name, registry)
     if as_json:
         content = [{"version": v.number, "aliases": v.aliases, "place": v.place, **v.info} for v in reversed(versions)]
-        print(json.dumps({"name": name, "versions": content}, indent=2))
+        print_json({"name": name, "versions": content})
         return
     newest = versions[-1].info["metrics"]
     metrics = ([name for name in SHOWN_METRICS if name in newest] or list(newest))[:MOST_METRICS_SHOWN]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpu_pipelines.cli.application import print_json
 from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import UserError
 
@@ -52,7 +52,7 @@ def parameters(
         known = with_defaults_of_task(known, task)
     steps = _by_step(known)
     if as_json:
-        print(json.dumps({"pipeline": pipeline, "parameters": _documents(steps)}, indent=2, ensure_ascii=False))
+        print_json({"pipeline": pipeline, "parameters": _documents(steps)})
         return
     _print(steps)
 
@@ -74,14 +74,13 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
         from gpu_pipelines.targets.local.target import LocalTarget
 
         return _opened(pipeline, parameters_of_pipeline(load_pipeline(pipeline).build(LocalTarget(), None)))
-    from gpu_pipelines.targets.compiled import documents_of
+    from gpu_pipelines.targets.compiled import documents_of, text_of_file
 
+    text = text_of_file(pipeline)
     try:
-        spec = documents_of(Path(pipeline).read_text(encoding="utf-8"))[0]
+        spec = documents_of(text)[0]
         task = compiled_in(spec).get("task", "")
         return _opened(str(spec["pipelineInfo"]["name"]), parameters_of_spec(spec), task)
-    except OSError as error:
-        raise UserError(f"The file {pipeline} cannot be read: {error.strerror}.") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError):
         raise UserError(f"The file {pipeline} is no compiled pipeline.", "gpu-pipelines compile makes one.") from None
 

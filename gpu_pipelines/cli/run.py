@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpu_pipelines.cli.application import print_json
 from gpu_pipelines.cli.target_options import (
     HERE,
     INTERVAL,
@@ -88,7 +88,7 @@ def run(
     else:
         done = target.submit(submission)
         if as_json and not follow:
-            print(json.dumps(done.document, indent=2))
+            print_json(done.document)
         elif not as_json:
             show([*done.lines, *ways_back(target, done.name)])
         if follow:
@@ -147,7 +147,7 @@ def ways_back(target: Target, run: str) -> list[str]:
 def _end(outcome: Outcome, watch: Watch) -> None:
     """Tells the end of a run, and ends the command with its exit status."""
     if watch.as_json:
-        print(json.dumps(outcome.document, indent=2, ensure_ascii=False))
+        print_json(outcome.document)
     if outcome.state == "succeeded":
         if not watch.as_json:
             show(outcome.lines, watch.console)
@@ -174,7 +174,7 @@ def show(lines: Sequence[str | Table], console: Console | None = None) -> None:
 
 
 class Watch:
-    """Shows how something goes while it is waited for; see `gpu_pipelines.targets.target.Watch`.
+    """Shows how something goes while it is waited for; see `gpu_pipelines.targets.messages.Watch`.
 
     Args:
         as_json: whether stdout is for one JSON document alone.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application
+from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.run import show
 from gpu_pipelines.cli.target_options import THERE, AsJson, Cache, DryRun, Param, Params, of_targets
 from gpu_pipelines.errors import UserError
@@ -70,7 +69,7 @@ def list_schedules(target: Any, as_json: AsJson = False) -> None:
     """List the schedules of a project in a region, or those of Kubeflow Pipelines."""
     found = target.schedules.all()
     if as_json:
-        print(json.dumps([target.schedules.document(each) for each in found], indent=2, ensure_ascii=False))
+        print_json([target.schedules.document(each) for each in found])
     else:
         show([target.schedules.table(found)])
 
@@ -182,6 +181,6 @@ def _send(target: Any, submission: Any, told: Any, done: str, *, dry_run: bool, 
 
 def _show(target: Any, found: Any, as_json: bool, done: str = "") -> None:
     if as_json:
-        print(json.dumps(target.schedules.document(found), indent=2, ensure_ascii=False))
+        print_json(target.schedules.document(found))
     else:
         show(target.schedules.shown(found, done))

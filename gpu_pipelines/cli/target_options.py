@@ -214,6 +214,9 @@ Param = Annotated[
     list[str] | None,
     typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter; wins over --params. May be repeated."),
 ]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")
+]
 Params = Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of parameters.")]
 Cache = Annotated[
     bool | None,

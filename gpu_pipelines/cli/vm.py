@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application
-from gpu_pipelines.cli.target_options import AsJson, with_fields
+from gpu_pipelines.cli.application import Application, print_json, write_file
+from gpu_pipelines.cli.target_options import Arguments, AsJson, with_fields
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 from gpu_pipelines.terminal import width_of, wrapped
 
 if TYPE_CHECKING:
-    from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
 RUN_FAILED = 1
@@ -25,10 +23,6 @@ FORMATS = ("gcloud", "terraform", "script")
 STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"
 
 app = Application(name="vm", help="A VM on Compute Engine that trains and then stops.")
-
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")
-]
 
 
 def vm_flags() -> type:
@@ -53,9 +47,9 @@ def config(
     """Print the command that creates the VM, or Terraform JSON, or its start-up script."""
     if output_format not in FORMATS:
         raise UserError(f"--format {output_format[:40]!r} is not known. {nearest(output_format, FORMATS)}")
-    vm, plan = options.machine(arguments or [])
+    vm, _ = options.machine(arguments or [])
     files = _files(vm, output_format, output)
-    _warn(vm, plan)
+    _warn(vm)
     if output is not None:
         _write(files, output)
         return
@@ -74,7 +68,7 @@ def create(options: Any, arguments: Arguments = None, as_json: AsJson = False) -
     vm, plan = options.machine(arguments or [])
     _tell(told_plan(plan))
     _tell(told_cost(plan))
-    _warn(vm, plan)
+    _warn(vm)
     try:
         created = create_vm(vm, _tell)
     except CreationError as error:
@@ -97,13 +91,8 @@ def _files(vm: VirtualMachine, output_format: str, folder: Path | None) -> dict[
 
 def _write(files: dict[str, str], folder: Path) -> None:
     for name, text in files.items():
-        path = folder / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
-        print(f"wrote {path}")
+        write_file(folder / name, text)
+        print(f"wrote {folder / name}")
 
 
 def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
@@ -112,17 +101,15 @@ def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
     ways = {what: shlex.join(command) for what, command in ways_to_it(vm).items()}
     if as_json:
         document = {"name": vm.name, "project": vm.project, "zone": vm.zone, "status": status, "commands": ways}
-        print(json.dumps(document, indent=2))
+        print_json(document)
         return
     print(f"created {vm.name} in {vm.zone}: {status}")
     for what, way in ways.items():
         print(f"{what}: {way}")
 
 
-def _warn(vm: VirtualMachine, plan: AcceleratorPlan) -> None:
-    # Quotas, regions and offers of Vertex AI do not apply to Compute Engine.
-    of_machine = [caution.message for caution in plan.warnings if not caution.of_vertex]
-    for message in dict.fromkeys([*of_machine, *vm.warnings]):
+def _warn(vm: VirtualMachine) -> None:
+    for message in vm.warnings:
         _tell(f"warning: {message}")
 
 

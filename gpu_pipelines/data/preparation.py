@@ -1,94 +1,184 @@
-"""How a dataset is prepared whatever its rows are: in shards and units, on one machine or several.
-
-0. Look: what the names of files and the first rows tell is checked before anything else is read.
-1. Survey: every machine reads its shards once and finds which classes there are and the like.
-2. Plan: rank 0 decides by that what the rows become (classes, pixels, tokenizer).
-3. Index and judgement, where they are needed: several machines, a stratified split, near-duplicates, a test source,
-   label conflicts that are rejected. Every machine hashes the records of its shards; rank 0 finds the duplicates
-   among all of them, and the split of each record.
-4. Every machine prepares its shards in units, each a small dataset of its own.
-5. Rank 0 joins the units.
-
-What is done in a step is a part of the unfinished work. Which shards there are and where units end depends on the
-source and the settings alone, so that neither an interruption nor the number of machines changes a byte of the dataset.
-"""
+"""What a task says of how its data is prepared, and what all tasks have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
-from gpu_pipelines.data.sources.files_read import FilesOfSources
-from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.source_check import require_usable_source
 from gpu_pipelines.data.sources.listing import shown_path
-from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.splits.judging import judge
-from gpu_pipelines.data.splits.record_index import Entry, index_name, write_index
-from gpu_pipelines.data.splits.split_assignments import AsTheyCome, Judged, SplitAssignments, judged_name
-from gpu_pipelines.data.units.joining import join_units
+from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.sources.sources import open_source
+from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.data.splits.record_index import Entry
+from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
-from gpu_pipelines.data.units.source_shards import SourceShard, joined, share_of, source_shards_of
-from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
-from gpu_pipelines.data.units.units import Sizes, Units, UnitWriters
-
-PLAN = "plan"
-SOURCE_FINGERPRINT = "source_fingerprint"
-TEST_SOURCE = "test_source"
-Survey = TypeVar("Survey")
+from gpu_pipelines.data.units.source_shards import SourceShard
+from gpu_pipelines.data.units.units import Sizes, Writing
+from gpu_pipelines.data.usable import require_labels, require_labels_of_test
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.tasks import task_named
 
 
-class Preparation(ABC, Generic[Survey]):
+class Surveyed(Protocol):
+    """What a survey has to know of a record: where it is, for people, and what is wrong with it."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def problem(self) -> Problem | None: ...
+
+
+Item = TypeVar("Item", bound=Surveyed)
+
+
+@dataclass
+class Survey:
+    """What the first pass finds: the names of the classes, and the first row with each problem."""
+
+    rows: int = 0
+    labels: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def usable(self, records: Iterable[Item], meter: Meter, check: Callable[[], None]) -> Iterator[Item]:
+        """Counts records, takes note of what is wrong with some, and gives the others on.
+
+        Args:
+            records: of a source.
+            meter: follows how much of it has been read.
+            check: is called for each record; ends it by raising.
+        """
+        progress = Progress("looking through", meter)
+        for record in records:
+            check()
+            progress.advance()
+            self.rows += 1
+            if record.problem:
+                self.problems.setdefault(record.problem.reason, f"{record.source}: {record.problem.detail}")
+            else:
+                yield record
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Writes what is large to files in `folder`, and returns the rest."""
+        return {"rows": self.rows, "labels": sorted(self.labels), "problems": self.problems}
+
+    def add(self, folder: Path, said: Mapping[str, Any]) -> None:
+        """Adds what another machine has found, from what its `save` wrote and returned."""
+        self.rows += said["rows"]
+        self.labels.update(said["labels"])
+        self.problems.update({**said["problems"], **self.problems})
+
+
+Found = TypeVar("Found", bound=Survey)
+
+
+class Preparation(ABC, Generic[Found]):
     """What is different for each task.
 
     Args:
         settings: what to read and how; already checked.
         scratch: an empty directory.
+        source: the files, where they have been found.
 
     Attributes:
         settings: what is asked for.
+        task: the task.
         source: all files.
         test_source: the files that the test split is taken from; None where it is taken from the source.
+        packs: whether a row may hold several records.
+        content: what of the rows is in the columns that are read, for messages.
+
+    Raises:
+        UserError: the source does not exist, or is of no use.
     """
 
-    settings: PrepareSettings
-    source: Source
-    test_source: Source | None
+    packs: bool = False
+    content: ClassVar[str] = "the values"
+
+    def __init__(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> None:
+        self.settings = settings
+        self.task = task_named(settings.task)
+        self.source = self._found(settings, scratch / "source", source)
+        self.test_source: SourceFiles | None = None
+        if not settings.test_source:
+            return
+        self.test_source = self._found(settings.of_test_source(), scratch / "test")
+        here, there = self.source.columns, self.test_source.columns
+        if here and there and here != there:
+            raise UserError(
+                f"test_source has {self.content} in {', '.join(there)}, and source in {', '.join(here)}.",
+                "Give both in the same form.",
+            )
+
+    def _found(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> SourceFiles:
+        found = source or open_source(settings, scratch)
+        require_usable_source(found, settings)
+        return replace(found, columns=columns) if (columns := self._columns(found, settings)) else found
+
+    def _columns(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+        """The columns that are read, where the first file tells them."""
+        return ()
 
     @abstractmethod
-    def __init__(self, settings: PrepareSettings, scratch: Path) -> None: ...
-
-    @abstractmethod
-    def survey(self, share: Source, replicas: Replicas) -> Survey:
+    def survey(self, share: SourceFiles, replicas: Replicas) -> Found:
         """Reads the files of this machine once."""
 
     @abstractmethod
-    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Found:
         """Reads the files of the test source that this machine has; what rows become does not depend on them."""
 
     @abstractmethod
-    def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
-        """Writes what this machine has found for rank 0."""
+    def empty_survey(self) -> Found:
+        """What has been found before anything is read."""
 
-    @abstractmethod
-    def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
+    def join_surveys(self, saved: Sequence[tuple[Path, Mapping[str, Any]]]) -> Found:
         """What all machines together have found, from what each has written."""
+        whole = self.empty_survey()
+        for folder, said in saved:
+            whole.add(folder, said)
+        return whole
+
+    def labels(self, found: Found, of_test: Found | None) -> list[str]:
+        """The classes in the order of people; none where the task has none.
+
+        Raises:
+            UserError: there are fewer than two, or the test source has others.
+        """
+        if not self.task.has_classes:
+            return []
+        labels = require_labels(found.labels, self.settings, found.problems)
+        if of_test:
+            require_labels_of_test(of_test.labels, labels, self.settings)
+        return labels
 
     @abstractmethod
-    def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
+    def plan(self, found: Found, of_test: Found | None, folder: Path) -> dict[str, Any]:
         """Decides what the rows become; what is returned and written is all that the next steps know of it."""
 
-    @abstractmethod
     def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
         """What is known of the usable records of a shard before they are prepared."""
+        return (entry for _, entry in self.indexed(shard, replicas))
+
+    def indexed(self, shard: SourceShard, replicas: Replicas) -> Iterator[tuple[Any, Entry]]:
+        """The usable records of a shard, where each has its `content`, and what is known of them."""
+        meter = Meter(shard.source)
+        progress = Progress("looking for duplicates", meter)
+        for position, record in enumerate(self.records(shard.source, meter)):
+            progress.advance()
+            replicas.check()
+            if not record.problem:
+                content = content_number(record.content, self.settings.split_seed)
+                yield record, Entry(position, content, record.label, record.source)
 
     @abstractmethod
-    def records(self, source: Source, meter: Meter) -> Iterator[Any]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[Any]:
         """The records of some files, the unusable ones too."""
 
     @abstractmethod
@@ -96,140 +186,33 @@ class Preparation(ABC, Generic[Survey]):
         """How records are grouped."""
 
     @abstractmethod
+    def row_form(self, plan: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, Any]]:
+        """The features of a row, and what whoever serves the model has to know of how rows are made."""
+
     def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """What `DatasetWriter` is told besides the directory."""
+        features, preprocessing = self.row_form(plan)
+        return {
+            "task": self.settings.task,
+            "source": shown_path(self.settings.source),
+            "features": features,
+            "labels": plan["labels"],
+            "preprocessing": preprocessing,
+            "packed": self.packs,
+            "slice_by": self.settings.slice_by,
+            "rows_per_shard": self.settings.rows_per_shard(features),
+        }
 
     @abstractmethod
-    def write(
-        self,
-        plan: Mapping[str, Any],
-        folder: Path,
-        units: Units[Any],
-        writers: UnitWriters,
-        assignments: SplitAssignments,
-    ) -> Iterator[None]:
-        """Prepares units; gives way after each group of records."""
+    def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
+        """Prepares units; gives way after each group of records.
+
+        Args:
+            plan: what `plan` returned.
+            folder: what it wrote.
+            writing: the records, and where their rows go.
+        """
 
     def tokenizer(self, folder: Path) -> Path | None:
         """The tokenizer in the folder of the plan, where the task has one."""
         return None
-
-
-def prepare(
-    preparation: Preparation[Any],
-    directory: Path,
-    scratch: Path,
-    work: UnfinishedWork,
-    replicas: Replicas,
-    unit_weight: int,
-) -> Manifest | None:
-    """Prepares a dataset, or this machine's share of it.
-
-    Args:
-        preparation: what is prepared.
-        directory: where the dataset goes.
-        scratch: an empty directory.
-        work: what is done already, and gets what is done now.
-        replicas: the machines.
-        unit_weight: bytes or characters after which a unit ends.
-
-    Returns:
-        The manifest of the dataset; None on a machine that is not rank 0.
-
-    Raises:
-        UserError: the source is of no use, or another machine failed.
-        Interrupted: this machine or another was interrupted.
-    """
-    settings = preparation.settings
-    files = FilesOfSources(preparation.source, preparation.test_source)
-    files.say()
-    shards = source_shards_of(preparation.source, unit_weight, preparation.test_source)
-    own = share_of(shards, replicas.rank, replicas.nodes)
-    plan = _planned(preparation, own, work, replicas)
-    assignments: SplitAssignments
-    if replicas.nodes > 1 or settings.needs_judgement:
-        _judge(preparation, shards, own, work, replicas)
-        assignments = Judged(work, plan["labels"], settings.source)
-    else:
-        assignments = AsTheyCome(settings, plan["labels"], scratch)
-    meter = Meter(joined(preparation.source, own))
-    units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, assignments, meter)
-    form = {**preparation.form(plan), **{name: plan[name] for name in (SOURCE_FINGERPRINT, TEST_SOURCE)}}
-    writers = UnitWriters(work, form)
-    for _ in preparation.write(plan, work.path(PLAN), units, writers, assignments):
-        replicas.check()
-    if units.passed_over:
-        print(f"{units.passed_over:,} units of work were done before and are taken as they are", flush=True)
-    replicas.reach("written")
-    if not replicas.is_rank_0:
-        return None
-    work.look()
-    return join_units(work, shards, directory, settings, preparation.tokenizer(work.path(PLAN)), files)
-
-
-def _planned(
-    preparation: Preparation[Any], own: Sequence[SourceShard], work: UnfinishedWork, replicas: Replicas
-) -> Mapping[str, Any]:
-    if work.find(PLAN) is None:
-        # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprints = _fingerprints(preparation.settings) if replicas.is_rank_0 else {}
-        share = joined(preparation.source, [shard for shard in own if not shard.is_test])
-        found = _surveyed(preparation, "survey", lambda: preparation.survey(share, replicas), work, replicas)
-        of_test = None
-        if preparation.test_source is not None:
-            tested = joined(preparation.test_source, [shard for shard in own if shard.is_test])
-            look = partial(preparation.survey_of_test, tested, replicas)
-            of_test = _surveyed(preparation, "survey-of-test", look, work, replicas)
-        replicas.reach("surveyed")
-        if replicas.is_rank_0:
-            work.look()
-            folder = work.begin(PLAN)
-            work.commit(PLAN, {**preparation.plan(found(), of_test and of_test(), folder), **fingerprints})
-    replicas.reach("planned")
-    work.look()
-    return work.require(PLAN)
-
-
-def _surveyed(
-    preparation: Preparation[Any], name: str, look: Callable[[], Any], work: UnfinishedWork, replicas: Replicas
-) -> Callable[[], Any]:
-    """Looks through this machine's share; what is returned gives what all machines found, when all have looked."""
-    if replicas.nodes == 1:
-        found = look()
-        return lambda: found
-    names = [f"{name}/{rank}-of-{replicas.nodes}" for rank in range(replicas.nodes)]
-    own = names[replicas.rank]
-    if work.find(own) is None:
-        folder = work.begin(own)
-        work.commit(own, preparation.save_survey(look(), folder))
-    return lambda: preparation.join_surveys([(work.path(name), work.require(name)) for name in names])
-
-
-def _fingerprints(settings: PrepareSettings) -> dict[str, Any]:
-    test_source = None
-    if settings.test_source:
-        fingerprint = source_fingerprint(settings.test_source, settings.billing_project)
-        test_source = {"source": shown_path(settings.test_source), "fingerprint": fingerprint}
-    source = source_fingerprint(settings.source, settings.billing_project)
-    return {SOURCE_FINGERPRINT: source, TEST_SOURCE: test_source}
-
-
-def _judge(
-    preparation: Preparation[Any],
-    shards: list[SourceShard],
-    own: list[SourceShard],
-    work: UnfinishedWork,
-    replicas: Replicas,
-) -> None:
-    for shard in own:
-        name = index_name(shard.number)
-        if work.find(name) is None:
-            folder = work.begin(name)
-            work.commit(name, {"records": write_index(folder, preparation.entries(shard, replicas))})
-    replicas.reach("indexed")
-    if replicas.is_rank_0:
-        work.look()
-        if any(work.find(judged_name(shard.number)) is None for shard in shards):
-            judge(work, shards, preparation.settings, replicas.check)
-    replicas.reach("judged")
-    work.look()

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING
 from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.sources.files import Dialect
-from gpu_pipelines.data.sources.names import (
-    SAMPLE,
-    TABLE_SCHEME,
-    is_bigquery,
-    is_hub_id,
-    problems_of_name,
-)
+from gpu_pipelines.data.sources.sources import problems_of_source, source_of
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
 
@@ -200,12 +194,10 @@ class PrepareSettings:
         found += self._problems_for(TASKS.values() if found else [task_named(self.task)])
         if not self.source:
             found.append("source is empty. Give files, a folder, a pattern, gs://… or sample:digits.")
-        found += self._problems_of_source()
-        found += self._problems_of_test_source()
+        found += problems_of_source(self)
+        found += [problem for problem in self._problems_of_test_source() if problem not in found]
         found += self._text_problems()
         found += self._problems_of_rows()
-        if self.slice_by and self.source.startswith(SAMPLE):
-            found.append(f"slice_by is {self.slice_by!r}, but samples have no more columns. Leave it out.")
         if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
         found += self._likeness_problems()
@@ -266,13 +258,14 @@ class PrepareSettings:
         """How the test source is read: as the source, but for `row_filter`."""
         return replace(self, source=self.test_source, test_source="", row_filter="")
 
+    def by_source(self) -> list[PrepareSettings]:
+        """How the source is read, and the test source, of those that are given."""
+        found = [self] if self.source else []
+        return [*found, self.of_test_source()] if self.test_source else found
+
     def _problems_for(self, tasks: Collection[Task]) -> list[str]:
         """What is wrong for the task; of one that does not exist, what is wrong for all of those that do."""
         found = []
-        samples = [f"{SAMPLE}{name}" for task in tasks for name in task.samples]
-        for source in self.sources.values():
-            if source.startswith(SAMPLE) and source not in samples:
-                found.append(f"There is no {source!r} for {self.task}. Samples: {', '.join(samples) or 'none'}.")
         read = tuple(dict.fromkeys(("auto", *(name for task in tasks for name in task.formats))))
         if self.source_format not in read:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
@@ -280,11 +273,11 @@ class PrepareSettings:
 
     def problems_on(self, nodes: int) -> list[str]:
         """What is wrong with preparing on so many machines together."""
-        streams = [source for source in (self.source, self.test_source) if is_bigquery(source)]
-        if nodes == 1 or not streams:
+        alone = [source for source in self.sources.values() if not source_of(source).is_repeatable]
+        if nodes == 1 or not alone:
             return []
         return [
-            f"The source {streams[0]} is read by one machine, and there are {nodes}. Leave out --data-nodes, or "
+            f"The source {alone[0]} is read by one machine, and there are {nodes}. Leave out --data-nodes, or "
             "export the table to Parquet files in a bucket and give these."
         ]
 
@@ -302,23 +295,13 @@ class PrepareSettings:
             found.append(f"label_conflicts is {self.label_conflicts!r}; give {' or '.join(LABEL_CONFLICTS)}.")
         return found
 
-    def _problems_of_source(self) -> list[str]:
-        found = problems_of_name(self.source)
-        if self.row_filter and not self.source.startswith(TABLE_SCHEME):
-            where = "write it into the WHERE of the query" if is_bigquery(self.source) else "filter the files before"
-            found.append(f"row_filter is for a table in BigQuery (bq://…), not for {self.source}; {where}.")
-        if self.source_format != "auto" and (is_bigquery(self.source) or is_hub_id(self.source)):
-            found.append(f"source_format is {self.source_format!r}, but {self.source} is no file; leave it at auto.")
-        return found
-
     def _problems_of_test_source(self) -> list[str]:
         if not self.test_source:
             return []
         if self.test_source == self.source:
             return ["test_source is the source itself. Give other rows, or leave it out for a share of the source."]
         test = replace(self.of_test_source(), source_format="auto")
-        found = test._problems_of_source()
-        return [problem.replace("source is", "test_source is", 1) for problem in found]
+        return [problem.replace("source is", "test_source is", 1) for problem in problems_of_source(test)]
 
     def _likeness_problems(self) -> list[str]:
         found = []

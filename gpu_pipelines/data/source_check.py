@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
-from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
-from gpu_pipelines.data.sources.hub_source import require_datasets
-from gpu_pipelines.data.sources.listing import class_folders, has_files, is_pattern, shown_path
-from gpu_pipelines.data.sources.names import SAMPLE, is_bigquery, is_hub_id
+from gpu_pipelines.data.sources.listing import is_pattern, shown_path
+from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
-from gpu_pipelines.data.sources.source_files import find_source
-from gpu_pipelines.data.sources.tables import nested_columns
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.sources.sources import source_of
 from gpu_pipelines.data.usable import require_labels
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import TABLES
@@ -28,45 +24,16 @@ _BYTES_LOOKED_THROUGH, _ROWS_LOOKED_THROUGH = 16 << 20, 10_000
 
 def problems_here(settings: PrepareSettings) -> list[str]:
     """What is wrong with the sources as seen from this machine: names, columns, the classes of what is small."""
-    found = _problems_of_source_here(settings)
-    if settings.test_source:
-        found += _problems_of_source_here(settings.of_test_source())
+    found = []
+    for each in settings.by_source():
+        try:
+            source_of(each.source).require_readable(each)
+        except UserError as error:
+            found.append(f"{error.problem} {error.remedy}".strip())
     return found
 
 
-def _problems_of_source_here(settings: PrepareSettings) -> list[str]:
-    if not settings.source or settings.source.startswith(SAMPLE):
-        return []
-    try:
-        if is_bigquery(settings.source):
-            from gpu_pipelines.data.sources.bigquery_source import require_readable
-
-            require_readable(settings)
-        elif is_hub_id(settings.source):
-            require_datasets()
-        # All files of a folder by class can take a minute to list; its sub-folders do not.
-        elif not _has_classes_in_folders(settings):
-            require_usable_source(find_source(settings), settings)
-    except UserError as error:
-        return [f"{error.problem} {error.remedy}".strip()]
-    return []
-
-
-def _has_classes_in_folders(settings: PrepareSettings) -> bool:
-    if (
-        "images" not in task_named(settings.task).formats
-        or settings.source_format != "auto"
-        or is_remote(settings.source)
-    ):
-        return False
-    try:
-        path = Path(settings.source).expanduser()
-        return path.is_dir() and len(list(islice(filter(has_files, class_folders(path)), 2))) == 2
-    except (OSError, RuntimeError, ValueError):
-        return False
-
-
-def require_usable_source(source: Source, settings: PrepareSettings) -> None:
+def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> None:
     """Checks a source before all of it is read.
 
     Args:
@@ -84,7 +51,7 @@ def require_usable_source(source: Source, settings: PrepareSettings) -> None:
             _require_classes(source, settings)
 
 
-def class_of(source: Source, name: str) -> str:
+def class_of(source: SourceFiles, name: str) -> str:
     """The class of an image in folders by class: the folder below the source; of a pattern the one it is in."""
     if is_pattern(source.given):  # which may leave the former open
         folders = f"{source.root}{name}".split("/")
@@ -92,7 +59,7 @@ def class_of(source: Source, name: str) -> str:
     return shown_path(name).split("/")[0]
 
 
-def _require_columns(source: Source, settings: PrepareSettings) -> None:
+def _require_columns(source: SourceFiles, settings: PrepareSettings) -> None:
     task = task_named(settings.task)
     has = source_columns(source, task.columns(settings))
     if not has:  # what is wrong with the rows is said one by one
@@ -100,7 +67,7 @@ def _require_columns(source: Source, settings: PrepareSettings) -> None:
     wanted = task.columns_of(settings, has)
     first = next(iter(source))
     with as_damaged(first, source.format):
-        nested = nested_columns(first, source.format)
+        nested = reader_of(source.format).nested(first)
     for column in wanted:
         kind = nested.get(column, "")
         if kind and not task.may_nest(settings, column, kind):
@@ -110,7 +77,7 @@ def _require_columns(source: Source, settings: PrepareSettings) -> None:
             )
 
 
-def _require_classes(source: Source, settings: PrepareSettings) -> None:
+def _require_classes(source: SourceFiles, settings: PrepareSettings) -> None:
     if not any(source.sizes) or sum(source.sizes) > _BYTES_LOOKED_THROUGH:
         return
     rows = _labels(source, settings)
@@ -119,7 +86,7 @@ def _require_classes(source: Source, settings: PrepareSettings) -> None:
         require_labels(labels, settings)
 
 
-def _labels(source: Source, settings: PrepareSettings) -> Iterator[str | Problem]:
+def _labels(source: SourceFiles, settings: PrepareSettings) -> Iterator[str | Problem]:
     # All columns tell the delimiter of CSV; of other tables no more are read than are needed.
     all_columns = task_named(settings.task).columns(settings)[0]
     columns = list(all_columns) if source.format == "csv" else [settings.label_column]

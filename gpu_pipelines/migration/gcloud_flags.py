@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.migration.job_fields import JOB, ListOf, Message
-from gpu_pipelines.migration.job_values import value_of
+from gpu_pipelines.migration.job_file import value_of
+from gpu_pipelines.yaml_output import is_utf8
 
 #: Flags whose value is that of one field below trainingInput.
 _FIELDS = {
@@ -101,7 +102,7 @@ def parse_command(words: Sequence[str], user_args: Sequence[str] | None) -> Gclo
     Raises:
         UserError: lists what gcloud would have refused.
     """
-    if broken := [word for word in (*words, *(user_args or ())) if not _is_text(word)]:
+    if broken := [word for word in (*words, *(user_args or ())) if not is_utf8(word)]:
         raise UserError(f"{broken[0][:80]!a} is not UTF-8, which a config has to be.")
     rest = list(words)
     match = _COMMAND.match(" ".join(rest))
@@ -152,15 +153,6 @@ def _parser() -> _Parser:
     for flag in _SWITCHES:
         parser.add_argument(flag, dest=flag, action="store_true")
     return parser
-
-
-def _is_text(given: str) -> bool:
-    """Whether it can be written as UTF-8; bytes of a command line that cannot come as lone surrogates."""
-    try:
-        given.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _hint(word: str) -> str:

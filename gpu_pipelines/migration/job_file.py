@@ -1,14 +1,34 @@
-"""The file that `gcloud ai-platform jobs submit training --config` took: a `Job` as YAML or JSON."""
+"""The file that `gcloud ai-platform jobs submit training --config` took: a `Job` as YAML or JSON, and its values."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.migration.job_fields import JOB, TRAINING_INPUT
-from gpu_pipelines.migration.job_values import value_of
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.migration.job_fields import (
+    JOB,
+    NUMBER,
+    TEXT,
+    TRAINING_INPUT,
+    TRUTH,
+    WHOLE,
+    Choice,
+    Kind,
+    ListOf,
+    Message,
+    TextByName,
+    Unread,
+)
 from gpu_pipelines.yaml_input import node_of, read_text, text_of
+
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+#: Whole numbers of the API have at most 64 bits.
+_LARGEST = 2**63 - 1
+_SHOWN = 60
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
@@ -52,3 +72,96 @@ def _look_at_the_top(document: dict[Any, Any], origin: str) -> None:
         raise UserError(f"{origin} is a config of Vertex AI already.", "Submit it with gpu-pipelines job submit.")
     if document.get("predictionInput"):
         raise UserError(f"{origin} is a batch prediction; only trainings are migrated here.")
+
+
+def value_of(kind: Kind, given: Any, where: str, problems: list[str]) -> Any:
+    """The value of a field; None where there is none.
+
+    Args:
+        kind: what the field is.
+        given: a text as it was written, lists and mappings of texts, or None for no value.
+        where: what the field is called in messages.
+        problems: is given all that is wrong.
+    """
+    if isinstance(kind, Unread):
+        return given
+    if given is None:
+        return None
+    if isinstance(kind, Message):
+        return _message(kind, given, where, problems)
+    if isinstance(kind, ListOf):
+        if not isinstance(given, list):
+            problems.append(f"{where} takes a list, not {shown(given)}.")
+            return None
+        problems += [
+            f"{where}[{number}] is a null, which is no value. Leave it out, or quote it if it is a text."
+            for number, item in enumerate(given)
+            if item is None
+        ]
+        return [value_of(kind.item, item, f"{where}[{number}]", problems) for number, item in enumerate(given)]
+    if isinstance(kind, TextByName):
+        return _texts_by_name(given, where, problems)
+    if not isinstance(given, str):
+        problems.append(f"{where} takes one value, not {shown(given)}.")
+        return None
+    return given if kind == TEXT else _scalar(kind, given.strip(), where, problems)
+
+
+def shown(value: Any) -> str:
+    """A user's value as a message may show it: on one line, short."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _message(kind: Message, given: Any, where: str, problems: list[str]) -> dict[str, Any] | None:
+    if not isinstance(given, dict):
+        problems.append(f"{where} takes fields with values, not {shown(given)}.")
+        return None
+    prefix = f"{where}." if where else ""
+    found = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or name not in kind.fields:
+            hint = nearest(str(name), kind.fields, otherwise="")
+            problems.append(f"There is no field {prefix}{str(name)[:_SHOWN]}. {hint}".rstrip())
+            continue
+        read = value_of(kind.fields[name], value, f"{prefix}{name}", problems)
+        if read is not None:
+            found[name] = read
+    return found
+
+
+def _texts_by_name(given: Any, where: str, problems: list[str]) -> dict[str, str] | None:
+    if not isinstance(given, Mapping) or not all(isinstance(part, str) for pair in given.items() for part in pair):
+        problems.append(f"{where} takes names with texts, not {shown(given)}.")
+        return None
+    return dict(given)
+
+
+def _scalar(kind: Kind, text: str, where: str, problems: list[str]) -> Any:
+    if isinstance(kind, Choice):
+        return _choice(kind.values, text, where, problems)
+    if kind == TRUTH and text.lower() in _TRUTHS:
+        return _TRUTHS[text.lower()]
+    if kind == WHOLE and re.fullmatch(r"[+-]?[0-9]{1,19}", text, re.ASCII) and abs(int(text)) <= _LARGEST:
+        return int(text)
+    if kind == NUMBER and (number := _number(text)) is not None:
+        return number
+    problems.append(f"{where} takes {kind}, not {shown(text)}.")
+    return None
+
+
+def _choice(values: Sequence[str], text: str, where: str, problems: list[str]) -> str | None:
+    # gcloud writes the same values in lower case with dashes.
+    name = text.upper().replace("-", "_")
+    if name in values:
+        return name
+    problems.append(f"{where} is {shown(text)}. {nearest(name, values)}")
+    return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in text else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -20,16 +19,9 @@ from gpu_pipelines.migration.replicas import ROLES
 from gpu_pipelines.migration.result import Migration
 from gpu_pipelines.migration.schedule import schedule
 from gpu_pipelines.migration.tuning import tuning_fields
-from gpu_pipelines.project_settings import ProjectSettings, problems_of_labels
+from gpu_pipelines.project_settings import ProjectSettings, has_form, problems_of_labels
 from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
-from gpu_pipelines.yaml_output import fits_one_line
-
-#: What the API takes for a display name.
-_LONGEST_NAME = 128
-_NETWORK = re.compile(r"projects/[0-9]+/global/networks/[a-z0-9-]+")
-_KEY = re.compile(r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+")
-_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
-_BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/\S*)?")
+from gpu_pipelines.targets.vertex.job_request import checked_name
 
 
 @dataclass(frozen=True)
@@ -124,7 +116,7 @@ def _region(training: Mapping[str, Any], settings: ProjectSettings, notes: Notes
             return settings.region
         notes.to_do("region", "None is given. Put one in the place of REGION.")
         return None
-    if not _REGION.fullmatch(region):
+    if not has_form("region", region):
         notes.refuse(f"The region is {region[:60]!r}; it is written like us-central1.")
         return None
     return region
@@ -166,7 +158,7 @@ def _rest(training: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     if account := training.get("serviceAccount"):
         found["serviceAccount"] = account
     if network := training.get("network"):
-        if not _NETWORK.fullmatch(network):
+        if not has_form("network", network):
             notes.refuse(
                 f"The network is {network[:100]!r}.", "Give its full name, projects/NUMBER/global/networks/NAME."
             )
@@ -174,7 +166,7 @@ def _rest(training: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     if training.get("enableWebAccess"):
         found["enableWebAccess"] = True
     if directory := training.get("jobDir"):
-        if not _BUCKET.fullmatch(directory):
+        if not has_form("pipeline_root", directory):
             notes.refuse(f"jobDir is {directory[:100]!r}.", "Give a place in Cloud Storage, gs://BUCKET/FOLDER.")
         found["baseOutputDirectory"] = {"outputUriPrefix": directory}
         notes.changed(
@@ -221,7 +213,7 @@ def _key(training: Mapping[str, Any], command: GcloudCommand, project: str | Non
                 return None
     if not key:
         return None
-    if not _KEY.fullmatch(key):
+    if not has_form("encryption_key", key):
         notes.refuse(
             f"The key is {key[:150]!r}.", "Give its full name, projects/P/locations/L/keyRings/R/cryptoKeys/K."
         )
@@ -240,8 +232,8 @@ def _labels(job: Mapping[str, Any], notes: Notes) -> dict[str, str]:
 
 def _name(job: Mapping[str, Any], command: GcloudCommand, notes: Notes) -> str:
     name = str(job.get("jobId") or (command.file.stem if command.file else "") or "migrated")
-    if not name.strip() or len(name) > _LONGEST_NAME:
-        notes.refuse(f"The name {name[:60]!r} has {len(name)} characters; a job's has 1 to {_LONGEST_NAME}.")
-    if not fits_one_line(name):
-        notes.refuse(f"The name {name[:60]!r} has characters that do not fit on one line.", "Give another.")
-    return name
+    try:
+        return checked_name(name)
+    except UserError as error:
+        notes.refuse(error.problem, error.remedy)
+        return name

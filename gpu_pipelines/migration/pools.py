@@ -12,12 +12,17 @@ from gpu_pipelines.accelerators.catalog import Catalog, MachineType
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.migration.legacy_machines import CLOUD_TPU, LEGACY_MACHINES, cpu_machine
 from gpu_pipelines.migration.notes import Notes
-from gpu_pipelines.migration.old_table import FAMILIES, wrong_combination
+from gpu_pipelines.migration.old_machines import (
+    CLOUD_TPU,
+    FAMILIES,
+    LEGACY_MACHINES,
+    Replicas,
+    cpu_machine,
+    wrong_combination,
+)
 from gpu_pipelines.migration.replacements import Wanted, replace_gpu
 from gpu_pipelines.migration.replicas import NOT_VERIFIED, TPU, replicas_of
-from gpu_pipelines.migration.scale_tiers import Replicas
 
 #: What the API takes for `DiskSpec.boot_disk_size_gb`.
 _DISK_GB = (100, 64000)

@@ -8,7 +8,7 @@ from typing import Any
 from gpu_pipelines.accelerators.request import MAX_NODES
 from gpu_pipelines.migration.job_fields import TPUS
 from gpu_pipelines.migration.notes import Notes
-from gpu_pipelines.migration.scale_tiers import SCALE_TIERS, Replicas
+from gpu_pipelines.migration.old_machines import SCALE_TIERS, Replicas
 
 #: The roles in the order of Vertex AI's worker pools.
 ROLES = ("master", "worker", "parameterServer", "evaluator")

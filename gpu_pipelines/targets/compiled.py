@@ -79,6 +79,38 @@ def documents_of(text: str) -> list[Any]:
     return [part for part in yaml.load_all(text, Loader=_LOADER) if part]
 
 
+def parsed_documents(text: str, origin: str) -> list[Any]:
+    """The same of a file that a user gave.
+
+    Args:
+        text: content of the file.
+        origin: what the file is called, for messages.
+
+    Raises:
+        UserError: it is not YAML, or stands for more than any compiled file has.
+    """
+    try:
+        return documents_of(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{origin} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+
+
+def required_pipeline(spec: Any, origin: str, target: str) -> dict[str, Any]:
+    """A document that is a compiled pipeline.
+
+    Args:
+        spec: the document.
+        origin: what its file is called, for messages.
+        target: name of the target that the file is for.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if isinstance(spec, dict) and isinstance(spec.get("root"), dict) and "deploymentSpec" in spec:
+        return spec
+    raise UserError(f"{origin} is no compiled pipeline.", f"Make one with gpu-pipelines compile --target {target}.")
+
+
 def steps_of(spec: Mapping[str, Any]) -> dict[str, list[str]]:
     """The tasks of a pipeline that run something, those in its branches too, each with those that it comes after.
 

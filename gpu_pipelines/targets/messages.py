@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -147,6 +148,11 @@ class Submission:
 
     content: Any
     shown: Callable[[], Sequence[str | Table]]
+
+
+def shown_request(method: str, url: str, body: object) -> str:
+    """A request to a service, as a dry run prints it."""
+    return json.dumps({"method": method, "url": url, "body": body}, indent=2, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,12 @@ def compiled_in(default: Any, help: str, also: Iterable[str] = (), **more: Any) 
     return option(default, help, COMPILED | frozenset(also), in_file=True, **{"group": MACHINES, **more})
 
 
+def command_of_container(commands: Iterable[str]) -> Any:
+    """A field for the words that a container runs; see `words_of`."""
+    told = 'Runs in place of the image\'s entrypoint, in quotes: "python -m trainer".'
+    return option(None, told, commands, group=CONTAINER, metavar="WORDS")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of a command, of which some give settings of the project."""

@@ -61,9 +61,9 @@ class Target(ABC):
 
     def can_read(self, uri: str) -> bool:
         """Whether the steps can read what is there: names of sources, buckets, and what is mounted."""
-        from gpu_pipelines.data.sources.names import READ_ANYWHERE
+        from gpu_pipelines.data.sources.sources import source_of
 
-        return uri.startswith(READ_ANYWHERE)
+        return source_of(uri).is_read_anywhere(uri)
 
     def can_write(self, path: str) -> bool:
         """Whether what the steps write into a directory outlives them."""

@@ -1,4 +1,74 @@
-"""Formats of data that tasks name when they say what they read."""
+"""Formats of files: how they are told, and what reads them. Tasks name those that they read."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    Attributes:
+        title: for people.
+        suffixes: of the names of its files, in lower case.
+        reader: `module:Class` of a `gpu_pipelines.data.sources.reader.Reader`; empty where a file is one record.
+        is_table: whether its rows have columns.
+        is_text: whether an encoding may be given for it.
+        is_packed: whether its files may be compressed as a whole.
+        begins: the bytes that its files have at `place`, one of these; empty where none tell it.
+        place: offset of these bytes.
+    """
+
+    title: str
+    suffixes: tuple[str, ...]
+    reader: str = ""
+    is_table: bool = False
+    is_text: bool = False
+    is_packed: bool = False
+    begins: tuple[bytes, ...] = ()
+    place: int = 0
+
+
+#: By the name in `source_format`. The bytes are those of https://parquet.apache.org/docs/file-format/, of Arrow's "IPC
+#: File Format" and "Encapsulated message format", and of POSIX.1-1988.
+FORMATS = {
+    "csv": Format(
+        "CSV",
+        (".csv", ".tsv", ".tab"),
+        "gpu_pipelines.data.sources.tables:Csv",
+        is_table=True,
+        is_text=True,
+        is_packed=True,
+    ),
+    "jsonl": Format(
+        "JSON lines",
+        (".jsonl", ".ndjson"),
+        "gpu_pipelines.data.sources.tables:JsonLines",
+        is_table=True,
+        is_text=True,
+        is_packed=True,
+    ),
+    "parquet": Format(
+        "Parquet", (".parquet",), "gpu_pipelines.data.sources.tables:Parquet", is_table=True, begins=(b"PAR1",)
+    ),
+    "arrow": Format(
+        "Arrow IPC",
+        (".arrow", ".ipc", ".feather"),
+        "gpu_pipelines.data.sources.tables:Arrow",
+        is_table=True,
+        begins=(b"ARROW1", b"\xff\xff\xff\xff"),
+    ),
+    "text": Format("text", (".txt",), "gpu_pipelines.data.sources.documents:Documents", is_text=True, is_packed=True),
+    "tar": Format(
+        "tar",
+        (".tar", ".tgz", ".tbz2", ".txz"),
+        "gpu_pipelines.data.sources.tar_shards:TarShards",
+        is_packed=True,
+        begins=(b"ustar",),
+        place=257,
+    ),
+    "images": Format("images", (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")),
+}
 #: Formats of tables: rows with columns.
-TABLES = ("csv", "jsonl", "parquet", "arrow")
+TABLES = tuple(name for name, each in FORMATS.items() if each.is_table)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from google.cloud import billing_v1, cloudquotas_v1, compute_v1
 from google.protobuf import json_format
-from json_server import JsonHandler, serving_with
+from json_server import JsonHandler, answering, server_of
 
 PAGE_SIZE = 2
 
@@ -126,7 +126,7 @@ def serving(apis: GoogleApis) -> Iterator[str]:
             # `$alt` and its like are parameters of the protocol, not of the request.
             query = {name: value for name, value in parse_qsl(address.query) if not name.startswith("$")}
             status, document = apis.answer(address.path, query)
-            self.answer_json(document, status)
+            self.send(status, document)
 
-    with serving_with(Handler) as address:
-        yield address
+    with answering(server_of(Handler)) as url:
+        yield url

@@ -8,20 +8,19 @@ from __future__ import annotations
 import json
 import re
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
 from google.cloud.bigquery_storage_v1 import types
+from json_server import answering, server_of
 from vertex_api.api_error import ApiError
 from vertex_api.certificates import Certificates
 from vertex_api.faults import MESSAGES, Fault, Faults
-from vertex_api.tunnel import carry, stands_for
+from vertex_api.tunnel import ProxyHandler
 
 from bigquery_api.tables import Tables
 
@@ -79,15 +78,7 @@ class BigQueryApi:
 
     def environment(self) -> dict[str, str]:
         """Variables with which Google's libraries reach this server, with credentials."""
-        trusted = str(self._certificates.authority)
-        return {
-            "GOOGLE_APPLICATION_CREDENTIALS": str(self._certificates.service_account),
-            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted,
-            "REQUESTS_CA_BUNDLE": trusted,
-            "https_proxy": self.url,
-            "no_proxy": "127.0.0.1,localhost",
-            "NO_GCE_CHECK": "true",
-        }
+        return self._certificates.environment(self.url)
 
     def cut(self) -> None:
         """Cuts all connections."""
@@ -183,22 +174,15 @@ class _Wire:
         self._connection.sendall(content)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(ProxyHandler):
     api: BigQueryApi
 
-    def do_CONNECT(self) -> None:
-        if not stands_for(self.path):
-            self.send_error(403, f"There is no {self.path} here.")
-            return
-        self.send_response(200)
-        self.end_headers()
-        self.close_connection = True
+    def wire(self) -> _Wire:
         self.api.connections.append(self.connection)
-        carry(_Wire(self.connection, self.api), self.api.grpc_port, self.api.tls_port)
+        return _Wire(self.connection, self.api)
 
     def _handle(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        content = self.body()
         path = self.path.partition("?")[0]
         is_json = self.headers.get("Content-Type", "").startswith("application/json")
         status = 200
@@ -211,17 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
         except ConnectionError:
             self.close_connection = True
             return
-        answer = json.dumps(told).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
+        self.send(status, told)
 
     do_GET = do_POST = _handle
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 def _start_grpc(api: BigQueryApi, certificates: Certificates) -> Any:
@@ -245,24 +221,12 @@ def _start_grpc(api: BigQueryApi, certificates: Certificates) -> Any:
 def serving(certificates: Certificates) -> Iterator[BigQueryApi]:
     """Serves on free ports."""
     api = BigQueryApi(certificates)
-    plain = ThreadingHTTPServer(("127.0.0.1", 0), type("Proxy", (_Handler,), {"api": api}))
-    encrypted = ThreadingHTTPServer(("127.0.0.1", 0), type("Rest", (_Handler,), {"api": api}))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.chain, certificates.key)
-    encrypted.socket = context.wrap_socket(encrypted.socket, server_side=True, do_handshake_on_connect=False)
-    api.url, api.tls_port = f"http://127.0.0.1:{plain.server_port}", encrypted.server_port
+    plain = server_of(type("Proxy", (_Handler,), {"api": api}))
+    encrypted = server_of(type("Rest", (_Handler,), {"api": api}), certificates)
+    api.tls_port = encrypted.server_port
     grpc_server = _start_grpc(api, certificates)
-    threads = [
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        for server in (plain, encrypted)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield api
-    finally:
-        grpc_server.stop(None)
-        for server, thread in zip((plain, encrypted), threads, strict=True):
-            server.shutdown()
-            server.server_close()
-            thread.join()
+    with answering(plain, encrypted) as api.url:
+        try:
+            yield api
+        finally:
+            grpc_server.stop(None)

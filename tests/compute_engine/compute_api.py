@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from google.cloud import compute_v1
 from google.protobuf import json_format
+from json_server import JsonHandler, answering, server_of
 
 _ZONE = r"/compute/(?P<version>v1|beta|alpha)/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)"
 
@@ -134,31 +133,14 @@ def serving() -> Iterator[ComputeApi]:
     """Serves one on a free port."""
     api = ComputeApi()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def _answer(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length) or b"{}")
+            body = json.loads(self.body() or b"{}")
             where = urlsplit(self.path)
             status, document = api.answer(self.command, where.path, body, dict(parse_qsl(where.query)))
-            content = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.send(status, document)
 
         do_GET = do_POST = do_DELETE = _answer
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    api.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with answering(server_of(Handler)) as api.address:
         yield api
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -20,12 +20,12 @@ from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
-from gpu_pipelines.data.sources import bigquery_rows
-from gpu_pipelines.data.sources.files import Source
+from gpu_pipelines.data.sources.bigquery import read_session
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
-from gpu_pipelines.data.sources.source_files import find_source
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.vertex.vertex import Vertex
 
@@ -56,7 +56,7 @@ def bigquery(server: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> BigQueryAp
     """The server with one table and nothing that failed before; small turns, so that streams take several."""
     from bigquery_api.tables import StoredTable, Tables
 
-    monkeypatch.setattr(bigquery_rows, "_ROWS_IN_TURN", 70)
+    monkeypatch.setattr(read_session, "_ROWS_IN_TURN", 70)
     server.tables = Tables({NAME: StoredTable(pa.Table.from_pylist(ROWS))})
     server.pages, server.rows_in_page = [], 100
     return server
@@ -66,7 +66,7 @@ def settings_of(source: str = SOURCE, **changes: Any) -> PrepareSettings:
     return PrepareSettings(**{"source": source, "task": "text_classification", **changes})
 
 
-def rows_in(found: Source) -> list[tuple[str, dict[str, Any]]]:
+def rows_in(found: SourceFiles) -> list[tuple[str, dict[str, Any]]]:
     meter = Meter(found)
     rows = []
     for _, (where, row) in rows_of(found, [], "", meter):
@@ -79,7 +79,7 @@ def rows_in(found: Source) -> list[tuple[str, dict[str, Any]]]:
 def read(source: str = SOURCE, **changes: Any) -> list[tuple[str, dict[str, Any]]]:
     settings = settings_of(source, **changes)
     assert settings.problems() == problems_here(settings) == []
-    return rows_in(find_source(settings))
+    return rows_in(open_source(settings, Path("unused")))
 
 
 def texts_of(rows: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, str]]:
@@ -102,6 +102,13 @@ def test_every_row_is_read_once_from_several_streams_and_only_the_columns_of_the
     assert places[69:71] == [f"{NAME}/stream-0:69", f"{NAME}/stream-1:0"]
     bigquery.rows_in_page = 33
     assert [row for _, row in read()] == [row for _, row in records]
+
+
+def test_the_test_source_may_be_a_file(bigquery: BigQueryApi, tmp_path: Path) -> None:
+    fixed = tmp_path / "fixed.jsonl"
+    fixed.write_text("".join(json.dumps({**row, "text": f"new {row['text']}"}) + "\n" for row in ROWS[:40]))
+    manifest = prepare_data(settings_of(test_source=str(fixed)), tmp_path / "dataset")
+    assert (manifest.rows_read, manifest.rows("test")) == (3040, 40)
 
 
 def test_a_row_filter_is_left_to_bigquery(bigquery: BigQueryApi, tmp_path: Path) -> None:
@@ -130,7 +137,7 @@ def test_no_row_is_lost_where_the_connection_is_cut_in_the_middle_of_a_page(bigq
     rows = [{"text": f"{number} " + "x" * 20_000, "label": "a"} for number in range(400)]
     bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(rows))
     bigquery.rows_in_page = 30
-    found = find_source(settings_of())
+    found = open_source(settings_of(), Path("unused"))
     for cut_after in (700_001, 2_000_001, 5_000_001):
         bigquery.cut_after, bigquery.pages = cut_after, []
         assert texts_of(rows_in(found)) == sorted((row["text"], row["label"]) for row in rows)
@@ -184,7 +191,7 @@ def test_a_query_is_checked_first_run_then_and_its_result_read(bigquery: BigQuer
     path.write_text("DELETE FROM `example-project.texts.labelled` WHERE TRUE")
     assert "is a DELETE, not a SELECT" in problems_here(settings_of(str(path)))[0]
     with pytest.raises(UserError, match="is a DELETE, not a SELECT"):
-        find_source(settings_of(str(path)))
+        open_source(settings_of(str(path)), Path("unused"))
     assert all(job.dry_run for job in bigquery.tables.jobs.values() if "DELETE" in job.query)
     path.write_text(f"SELECT absent FROM `{NAME}`")
     assert "Syntax error: no such column: absent" in problems_here(settings_of(str(path)))[0]
@@ -238,12 +245,12 @@ def test_no_more_is_read_ahead_than_a_page_of_each_stream(
 ) -> None:
     made: list[Any] = []
 
-    class Page(bigquery_rows._Page):
+    class Page(read_session._Page):
         def __init__(self, *_: Any) -> None:
             made.append(self)
 
-    monkeypatch.setattr(bigquery_rows, "_Page", Page)
-    found = find_source(settings_of())
+    monkeypatch.setattr(read_session, "_Page", Page)
+    found = open_source(settings_of(), Path("unused"))
     reading = rows_of(found, [], "", Meter(found))
     assert next(reading)
     time.sleep(0.5)
@@ -254,7 +261,7 @@ def test_no_more_is_read_ahead_than_a_page_of_each_stream(
 
 
 def test_reading_that_is_given_up_waits_for_no_answer(bigquery: BigQueryApi) -> None:
-    found = find_source(settings_of())
+    found = open_source(settings_of(), Path("unused"))
     bigquery.gate.clear()
     try:
         reading = rows_of(found, [], "", Meter(found))
@@ -268,10 +275,10 @@ def test_reading_that_is_given_up_waits_for_no_answer(bigquery: BigQueryApi) -> 
 
 
 def test_a_stream_that_stays_away_is_given_up(bigquery: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bigquery_rows, "_PATIENCE", 0.5)
+    monkeypatch.setattr(read_session, "_PATIENCE", 0.5)
     bigquery.fail_next("PAGE 300$", times=100_000)
     try:
-        found = find_source(settings_of())
+        found = open_source(settings_of(), Path("unused"))
         with pytest.raises(UserError, match=f"The table {NAME} could not be read: RetryError: .*") as error:
             rows_in(found)
         assert error.value.remedy == "Run the step again."
@@ -291,17 +298,17 @@ def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.Monkey
     missing = problems_here(settings_of(label_column="kind"))[0]
     assert "no column 'kind'; it has text, label, lang, size" in missing
     with pytest.raises(UserError, match=r"refuses row_filter='size >< 1': request failed: Row filter .* is invalid"):
-        find_source(settings_of(row_filter="size >< 1"))
+        open_source(settings_of(row_filter="size >< 1"), Path("unused"))
     denied = "Access Denied: Table example-project:texts.labelled: User does not have permission to query table"
     bigquery.fail_next("GET .*/tables/", 403, message=denied)
     assert f"may not be read: {denied}" in (said := problems_here(settings_of())[0])
     assert "roles/bigquery.dataViewer" in said
     bigquery.fail_next("GRPC CreateReadSession", 403, message="request failed: the user does not have permission")
     with pytest.raises(UserError, match=r"may not be read: .*") as error:
-        find_source(settings_of())
+        open_source(settings_of(), Path("unused"))
     assert "roles/bigquery.readSessionUser in the project example-project" in error.value.remedy
     bigquery.fail_next("PAGE 200$", 400, message="session expired at 2026-11-21T00:00:00+00:00")
-    found = find_source(settings_of())
+    found = open_source(settings_of(), Path("unused"))
     with pytest.raises(UserError, match=r"cannot be read any more: .*session expired"):
         rows_in(found)
     bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(ROWS[:1]), kind="VIEW")

@@ -22,8 +22,8 @@ from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources import compression
+from gpu_pipelines.data.sources.file_source import find_files
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.errors import UserError
 
@@ -48,7 +48,7 @@ def zipped(content: bytes, name: str = "inside.csv", method: int = zipfile.ZIP_D
 def rows(source: Path | str, **changes: Any) -> list[tuple[str, str]]:
     settings = settings_of(source, **changes)
     assert settings.problems() == problems_here(settings) == []
-    found = find_source(settings)
+    found = find_files(settings)
     return [(r.label, str(r.text)) for r in labelled_texts(found, settings, Meter(found)) if not r.problem]
 
 
@@ -134,8 +134,8 @@ def test_formats_that_are_mixed_in_a_folder_are_refused_as_in_a_pattern(tmp_path
     (tmp_path / "part-0").write_text(json.dumps({"text": "x", "label": "a"}) + "\n")
     for source in (tmp_path, f"{tmp_path}/*"):
         with pytest.raises(UserError, match="several formats: 1 × csv, 1 × jsonl"):
-            find_source(settings_of(source))
-    found = find_source(settings_of(tmp_path, source_format="jsonl"))
+            find_files(settings_of(source))
+    found = find_files(settings_of(tmp_path, source_format="jsonl"))
     assert found.names == ("part-0",)
     assert found.passed_over == {"a.tsv": "in the format csv, which is not the one given"}
 
@@ -149,7 +149,7 @@ def test_hidden_files_of_a_bucket_are_counted(tmp_path: Path) -> None:
         (tmp_path / name).write_text('{"text": "x", "label": "a"}\n{"text": "y", "label": "b"}\n')
     with storage_emulator("passed-over") as uri:
         RemoteFolder(f"{uri}/data").upload(tmp_path, ["a.jsonl", ".b.jsonl", "part-0", "notes.md"])
-        found = find_source(settings_of(f"{uri}/data"))
+        found = find_files(settings_of(f"{uri}/data"))
     assert found.names == ("a.jsonl", "part-0")
     assert set(found.passed_over) == {".b.jsonl", "notes.md"}
 
@@ -191,7 +191,7 @@ def test_zip_archives_that_are_no_single_file_of_a_sane_size_are_refused(
 
 def find_rows(path: Path, **changes: Any) -> list[TextRecord]:
     settings = settings_of(path, **changes)
-    found = find_source(settings)
+    found = find_files(settings)
     return list(labelled_texts(found, settings, Meter(found)))
 
 
@@ -259,6 +259,6 @@ def test_a_delimiter_or_an_encoding_of_what_has_none_is_refused(tmp_path: Path) 
     assert "is jsonl, not CSV" in problems_here(settings_of(tmp_path / "t.jsonl", delimiter=";"))[0]
     photos = write_photos(tmp_path / "photos", per_class=1)
     with pytest.raises(UserError, match="is images, not text"):
-        find_source(PrepareSettings(source=str(photos), encoding="latin-1"))
+        find_files(PrepareSettings(source=str(photos), encoding="latin-1"))
     with pytest.raises(UserError, match="no table that names images"):
-        find_source(PrepareSettings(source=str(photos), image_root=str(photos)))
+        find_files(PrepareSettings(source=str(photos), image_root=str(photos)))

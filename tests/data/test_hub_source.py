@@ -18,7 +18,7 @@ from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
-from gpu_pipelines.data.sources.source_files import find_source
+from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.errors import UserError
 
 ROWS = [{"text": f"text {number} ünï", "label": "ab"[number % 2]} for number in range(300)]
@@ -48,7 +48,7 @@ def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def read(source: str, **changes: Any) -> list[tuple[str, Any]]:
     settings = PrepareSettings(**{"source": source, "task": "text_classification", **changes})
     assert settings.problems() == problems_here(settings) == []
-    found = find_source(settings)
+    found = open_source(settings, Path("unused"))
     return [row for _, row in rows_of(found, [], "", Meter(found))]
 
 

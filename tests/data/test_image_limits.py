@@ -17,8 +17,8 @@ from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.file_source import find_files
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.tasks.image_features import (
     IMAGE_FORMATS,
     ImageGeometry,
@@ -36,7 +36,7 @@ def png(color: int = 0) -> bytes:
 
 def records(table: Path, image_root: str = "") -> list[Record]:
     settings = PrepareSettings(source=str(table), image_root=image_root)
-    found = find_source(settings)
+    found = find_files(settings)
     return list(image_records(found, settings, Meter(found)))
 
 
@@ -161,7 +161,7 @@ def test_files_of_a_bucket_are_bounded_and_empty_ones_are_read(tmp_path: Path, m
         assert ["larger than" in str(found[2]), "outside" in str(found[3]), found[4]] == [True, True, png()]
         # Of a table in a bucket, no path leads out of its folder; a URI says where it leads.
         settings = PrepareSettings(source=f"{uri}/tables/t.csv")
-        source = find_source(settings)
+        source = find_files(settings)
         above, given = list(image_records(source, settings, Meter(source)))[3:]
         assert "outside of the folder" in str(read(above))
         assert read(given) == png()

@@ -19,7 +19,7 @@ from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.sources.samples import open_source
+from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_classification.sample import write_digits
 

@@ -13,10 +13,9 @@ from tokenizers import Tokenizer
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
 from gpu_pipelines.data.prepare import prepare_data
-from gpu_pipelines.data.report import write_report
+from gpu_pipelines.data.report import padding_share, write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.text.packing import Packer, packed_rows
-from gpu_pipelines.data.text.report import padding_share
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 

@@ -21,10 +21,10 @@ from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
+from gpu_pipelines.data.sources.file_source import find_files
 from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.data.text.sources import labelled_texts, plain_texts, text_columns
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.vertex.vertex import Vertex
@@ -51,7 +51,7 @@ def settings_of(source: Path | str, **changes: Any) -> PrepareSettings:
 def read(source: Path | str, **changes: Any) -> list[tuple[str, str, str]]:
     settings = settings_of(source, **changes)
     assert settings.problems() == []
-    found = find_source(settings)
+    found = find_files(settings)
     meter = Meter(found)
     if settings.task == "causal_lm":
         texts = plain_texts(found, settings, meter, text_columns(found, settings))
@@ -64,7 +64,7 @@ def read(source: Path | str, **changes: Any) -> list[tuple[str, str, str]]:
 
 def images(source: Path | str, **changes: Any) -> list[Record]:
     settings = settings_of(source, task="image_classification", **changes)
-    found = find_source(settings)
+    found = find_files(settings)
     return list(image_records(found, settings, Meter(found)))
 
 
@@ -139,7 +139,7 @@ def test_a_pattern_takes_files_in_their_order_and_no_others(tmp_path: Path, buck
         assert [text for _, text, _ in read(f"{root}/b/[1-5].jsonl")] == ["of 1", "of 0"]
         assert [where for where, _, _ in read(f"{root}/**/9.jsonl")] == ["a/9.jsonl:1"]
         with pytest.raises(UserError, match="several formats: 1 × csv, 1 × jsonl"):
-            find_source(settings_of(f"{root}/a/9.*"))
+            find_files(settings_of(f"{root}/a/9.*"))
         assert "No file matches" in problems_here(settings_of(f"{root}/*.txt"))[0]
         assert "does not exist" in problems_here(settings_of(f"{root}/nowhere"))[0]
 

@@ -21,9 +21,9 @@ from conftest import storage_emulator, write_photos
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.file_source import find_files
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
-from gpu_pipelines.data.sources.source_files import find_source
 from gpu_pipelines.errors import UserError
 
 ROWS = [{"text": f"text {number} " + "x" * 500, "label": "ab"[number % 2]} for number in range(2000)]
@@ -106,7 +106,7 @@ def test_no_row_is_lost_or_read_twice(
     RemoteFolder(f"{uri}/rows").upload(tmp_path, [name])
     handler.orders[:], handler.done[:] = orders, []
     settings = PrepareSettings(source=f"{uri}/rows/{name}", task="text_classification")
-    source = find_source(settings)
+    source = find_files(settings)
     rows = [row for _, (_, row) in rows_of(source, ["text", "label"], "", Meter(source))]
     assert rows == ROWS
     assert handler.done == orders

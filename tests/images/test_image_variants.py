@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from json_server import JsonHandler, serving_with
+from json_server import JsonHandler, answering, server_of
 
 from gpu_pipelines import __version__
 from gpu_pipelines.accelerators.catalog import load_catalog
@@ -88,7 +89,7 @@ def cloud_build() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
     class Handler(JsonHandler):
         def do_POST(self) -> None:
-            builds.append(self.read_json())
+            builds.append(json.loads(self.body()))
             build = {
                 "id": "1",
                 "projectId": "p-123456",
@@ -96,9 +97,9 @@ def cloud_build() -> Iterator[tuple[str, list[dict[str, Any]]]]:
                 "logUrl": "https://example.com",
                 **builds[-1],
             }
-            self.answer_json({"name": "operations/build/p-123456/1", "metadata": {"build": build}})
+            self.send(200, {"name": "operations/build/p-123456/1", "metadata": {"build": build}})
 
-    with serving_with(Handler) as address:
+    with answering(server_of(Handler)) as address:
         yield f"{address}/", builds
 
 

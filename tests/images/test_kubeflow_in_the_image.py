@@ -14,8 +14,7 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import REHEARSE, RUN
-from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
-from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH
+from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, compiled_for_kubeflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
+from json_server import JsonHandler, answering, server_of
 
 from kfp_api.payload import Refused, checked, checked_parameters, checked_spec
 from kfp_api.workflow import Workflow
@@ -76,46 +76,24 @@ class KfpApi:
 def serving() -> Iterator[KfpApi]:
     """A server on a port of this machine."""
     state = State()
-    handler = type("Handler", (_Handler,), {"service": _Service(state)})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield KfpApi(f"http://127.0.0.1:{server.server_port}", state)
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(server_of(type("Handler", (_Handler,), {"service": _Service(state)}))) as url:
+        yield KfpApi(url, state)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(JsonHandler):
     service: _Service
     protocol_version = "HTTP/1.1"
 
     def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)
-        status, content = self.service.answer(self.command, self.path, dict(self.headers), body)
-        is_text = isinstance(content, str)
-        text = content.encode() if is_text else json.dumps(content).encode()
-        self.send_response(status)
-        if status == 302:
-            self.send_header("Location", self.service.redirect)
-        self.send_header(
-            "Content-Type",
-            "text/html; charset=utf-8"
-            if is_text and content.startswith("<")
-            else "text/plain"
-            if is_text
-            else "application/json",
-        )
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        status, content = self.service.answer(self.command, self.path, dict(self.headers), self.body())
+        headers = {"Location": self.service.redirect} if status == 302 else {}
+        if isinstance(content, str):
+            kind = "text/html; charset=utf-8" if content.startswith("<") else "text/plain"
+            self.send(status, content.encode(), kind, **headers)
+        else:
+            self.send(status, content, **headers)
 
     do_GET = do_POST = do_DELETE = _answer
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        return None
 
 
 class _Service:

@@ -17,10 +17,9 @@ from manifests import manifests, yaml_blocks
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
-from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec, runtime_for
 
 #: The names of the resources of Trainer's CRDs (manifests/base/crds of https://github.com/kubeflow/trainer).
 TRAINER_RESOURCES = {"trainjobs", "trainingruntimes", "clustertrainingruntimes"}

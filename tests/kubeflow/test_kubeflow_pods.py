@@ -16,9 +16,9 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
-from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
-from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
+from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.train_job_spec import runtime_for
 from gpu_pipelines.targets.published import file_of
 from gpu_pipelines.targets.published import published as published_requests
 

@@ -22,7 +22,7 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.dag.placement import EVALUATES
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
 
 PIPELINE = "train_evaluate_upload"
 SETTINGS = """\
@@ -328,7 +328,7 @@ def test_settings_that_are_missing_or_wrong_are_named(folder: Path, compiled: Pa
 
 
 def test_a_file_for_vertex_is_refused(folder: Path) -> None:
-    from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+    from gpu_pipelines.targets.vertex.target import compiled_for_vertex
 
     (folder / "vertex.yaml").write_text(compiled_for_vertex(PIPELINE, plan("l4:1")))
     finished = on_kubeflow(folder, "vertex.yaml")
@@ -428,7 +428,7 @@ def test_schedules_that_cannot_be_are_refused(
 )
 def test_cron_expressions_get_seconds_and_a_sunday_that_is_0(unix: str, with_seconds: str) -> None:
     from gpu_pipelines.targets.cron import parse_cron
-    from gpu_pipelines.targets.kubeflow.schedules import cron_with_seconds
+    from gpu_pipelines.targets.kubeflow.scheduling import cron_with_seconds
 
     assert cron_with_seconds(parse_cron(unix)) == with_seconds
 

@@ -435,7 +435,7 @@ def test_a_compiled_training_on_two_nodes_leaves_its_checkpoints_in_the_bucket(
     from gpu_pipelines.data.prepare import prepare_data
     from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+    from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
 
     prepare_data(PrepareSettings(), tmp_path / "dataset")
     with storage_emulator("bucket") as bucket:

@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
+from json_server import JsonHandler, answering, server_of
 
 from kubernetes_api.train_jobs import RUNTIME, Invalid, TrainJob
 
@@ -62,17 +62,13 @@ class KubernetesApi:
 def serving(folder: Path) -> Iterator[KubernetesApi]:
     """A server on a port of this machine; `folder` gets the kubeconfig and the logs of nodes."""
     api = KubernetesApi(folder / "kubeconfig", folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": api}))
-    server.daemon_threads = True
-    api.kubeconfig.write_text(yaml.safe_dump(_kubeconfig(f"http://127.0.0.1:{server.server_port}")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield api
-    finally:
-        for job in api.created:
-            job.stop()
-        server.shutdown()
-        server.server_close()
+    with answering(server_of(type("Handler", (_Handler,), {"api": api}))) as url:
+        api.kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url)))
+        try:
+            yield api
+        finally:
+            for job in api.created:
+                job.stop()
 
 
 def _kubeconfig(url: str) -> dict[str, Any]:
@@ -86,7 +82,7 @@ def _kubeconfig(url: str) -> dict[str, Any]:
     }
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(JsonHandler):
     api: KubernetesApi
     protocol_version = "HTTP/1.1"
 
@@ -96,23 +92,23 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._allowed("list" if parts.path in (_JOBS, _PODS) else "get", parts.path):
             return
         if parts.path == _JOBS:
-            self._answer(200, {"apiVersion": "v1", "kind": "List", "items": self._labelled(query["labelSelector"])})
+            self.send(200, {"apiVersion": "v1", "kind": "List", "items": self._labelled(query["labelSelector"])})
         elif match := re.fullmatch(rf"{_JOBS}/([^/]+)", parts.path):
             job = self.api.jobs.get(match[1])
-            self._answer(200, job.to_json()) if job else self._missing("trainjobs", match[1])
+            self.send(200, job.to_json()) if job else self._missing("trainjobs", match[1])
         elif match := re.fullmatch(rf"{_TRAINER}/clustertrainingruntimes/([^/]+)", parts.path):
             runtime = self.api.runtimes.get(match[1])
-            self._answer(200, runtime) if runtime else self._missing("clustertrainingruntimes", match[1])
+            self.send(200, runtime) if runtime else self._missing("clustertrainingruntimes", match[1])
         elif parts.path == _PODS:
             wanted = re.search(r"jobset-name=([^,]+)", query["labelSelector"])
             assert wanted
             job = self.api.jobs.get(wanted[1])
-            self._answer(200, {"apiVersion": "v1", "kind": "PodList", "items": job.pods() if job else []})
+            self.send(200, {"apiVersion": "v1", "kind": "PodList", "items": job.pods() if job else []})
         elif match := re.fullmatch(rf"{_PODS}/(.+)-node-0-([0-9]+)/log", parts.path):
             assert query["container"] == "node"
             self._log(self.api.jobs[match[1]], int(match[2]), query)
         elif (match := re.fullmatch(rf"{_PODS}/([^/]+)", parts.path)) and match[1] in self.api.pods:
-            self._answer(200, self.api.pods[match[1]])
+            self.send(200, self.api.pods[match[1]])
         else:
             self._missing("resource", parts.path)
 
@@ -122,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         return [job for job in jobs if wanted.items() <= job["metadata"].get("labels", {}).items()]
 
     def do_POST(self) -> None:
-        manifest = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        manifest = json.loads(self.body())
         path = urlsplit(self.path).path
         if not self._allowed("create", path):
             return
@@ -141,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.jobs[job.name] = job
         self.api.created.append(job)
         job.start()
-        self._answer(201, job.to_json())
+        self.send(201, job.to_json())
 
     def do_DELETE(self) -> None:
         parts = urlsplit(self.path)
@@ -158,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             threading.Thread(target=self._remove, args=(job,), daemon=True).start()
         else:
             self.api.jobs.pop(job.name)
-        self._answer(200, {"kind": "Status", "status": "Success"})
+        self.send(200, {"kind": "Status", "status": "Success"})
 
     def _remove(self, job: TrainJob) -> None:
         """Removes a TrainJob once its pods are gone."""
@@ -182,7 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _log(self, job: TrainJob, rank: int, query: dict[str, str]) -> None:
         if query.get("follow") not in ("true", "True"):
             lines = job.log(rank).read_text().splitlines()
-            self._text("\n".join(lines[-int(query.get("tailLines", "100000")) :]) + "\n")
+            text = "\n".join(lines[-int(query.get("tailLines", "100000")) :]) + "\n"
+            self.send(200, text.encode(), "text/plain")
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/plain")
@@ -198,26 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.1)
         self.wfile.write(b"0\r\n\r\n")
 
-    def _text(self, text: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(text.encode())))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
     def _missing(self, kind: str, name: str) -> None:
         self._refuse(404, "NotFound", f'{kind} "{name}" not found')
 
     def _refuse(self, status: int, reason: str, message: str) -> None:
-        self._answer(status, {"kind": "Status", "message": message, "reason": reason, "code": status})
-
-    def _answer(self, status: int, content: Any) -> None:
-        text = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        return None
+        self.send(status, {"kind": "Status", "message": message, "reason": reason, "code": status})

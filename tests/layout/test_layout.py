@@ -58,13 +58,18 @@ def relative(path: Path) -> str:
 def test_no_file_imports_itself_by_way_of_others() -> None:
     """What import-linter holds of packages (make lint), of single files; imports for types alone count as well."""
     graph = {name: {each for each in imports_of(path) if each in MODULES} for name, path in MODULES.items()}
-    # The port of tasks says what their parts are, for types alone: they are made of what asks it.
+    # The ports of tasks and sources say what their parts are, for types alone: they are made of what asks them.
     graph["gpu_pipelines.tasks.task"] -= {
         "gpu_pipelines.data.preparation",
         "gpu_pipelines.data.settings",
         "gpu_pipelines.evaluation.scoring",
         "gpu_pipelines.serving.predictor",
     }
+    graph["gpu_pipelines.data.sources.source"] -= {
+        "gpu_pipelines.data.settings",
+        "gpu_pipelines.data.sources.row_streams",
+    }
+    graph["gpu_pipelines.data.sources.sources"] -= {"gpu_pipelines.data.settings"}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -104,6 +109,19 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
     shown = gpu_pipelines("--help", cwd=tmp_path)
     assert shown.status == 0
     assert all(command in shown.out for command in ("run", "compile", "accelerators", "models"))
+
+
+def test_every_kind_of_source_is_judged_by_its_name_without_what_reads_data(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from gpu_pipelines.data.settings import PrepareSettings\n"
+        "names = ('sample:digits', 'x/*.png', 'gs://b/x', 'bq://project.data.table', 'q.sql', 'hf://owner/name')\n"
+        "print([problem for name in names for problem in PrepareSettings(source=name).problems()])\n"
+        "heavy = ('numpy', 'pyarrow', 'datasets', 'huggingface_hub', 'google.auth', 'google.api_core', 'torch')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["[]", "[]"]
 
 
 # One is there in place of train_model, in pipelines of the users' own, and one is of the second pipeline alone.

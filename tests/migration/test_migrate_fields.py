@@ -12,7 +12,7 @@ from old_jobs import IMAGE, custom, migrated, refusal, texts
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.gcloud_flags import parse_command
 from gpu_pipelines.migration.job_file import read_job, read_job_file
-from gpu_pipelines.migration.scale_tiers import SCALE_TIERS
+from gpu_pipelines.migration.old_machines import SCALE_TIERS
 from gpu_pipelines.project_settings import ProjectSettings
 
 KEY = "projects/p/locations/l/keyRings/r/cryptoKeys/k"

@@ -17,7 +17,7 @@ from gpu_pipelines.migration import Migration, MigrationOptions, migrate
 from gpu_pipelines.migration.gcloud_flags import parse_command
 from gpu_pipelines.migration.job_fields import ACCELERATORS, ALGORITHMS, GOALS, PARAMETER_TYPES, SCALES, TIERS
 from gpu_pipelines.migration.job_file import read_job
-from gpu_pipelines.migration.legacy_machines import LEGACY_MACHINES
+from gpu_pipelines.migration.old_machines import LEGACY_MACHINES
 
 CATALOG = load_catalog()
 MACHINES = [*LEGACY_MACHINES, *CATALOG.machine_types, "cloud_tpu", "n1-highcpu-8", "e2-standard-8", "n1-standard-3"]

@@ -9,7 +9,7 @@ from old_jobs import LEGACY_GPUS, TODAY, custom, migrated, old_table, refusal, t
 
 from gpu_pipelines.accelerators import AcceleratorPlan, Catalog, load_catalog, plan
 from gpu_pipelines.accelerators.catalog.loader import PACKAGED
-from gpu_pipelines.migration.legacy_machines import LEGACY_MACHINES
+from gpu_pipelines.migration.old_machines import LEGACY_MACHINES
 
 TABLE = old_table()
 GPUS = ("A100", "K80", "P4", "P100", "T4", "V100")

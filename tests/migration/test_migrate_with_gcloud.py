@@ -7,16 +7,15 @@ import os
 import re
 import shlex
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from conftest import Finished, gpu_pipelines
+from json_server import JsonHandler, answering, server_of
 from old_jobs import COMPUTE_ENGINE_TYPES, IMAGE, LEGACY_TYPES, USER_ARGS, WITH_A_FILE, WITHOUT_A_FILE, migrated, texts
 
 from gpu_pipelines.migration.gcloud_flags import merged, parse_command
@@ -157,28 +156,13 @@ def old_service() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """AI Platform Training's API as far as a job is created; gives its address and the jobs that it was sent."""
     jobs: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            jobs.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            content = json.dumps({"jobId": jobs[-1]["jobId"], "state": "QUEUED"}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            jobs.append(json.loads(self.body()))
+            self.send(200, {"jobId": jobs[-1]["jobId"], "state": "QUEUED"})
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/", jobs
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(server_of(Handler)) as url:
+        yield f"{url}/", jobs
 
 
 def test_flags_win_over_the_file_as_the_old_gcloud_had_it(tmp_path: Path) -> None:

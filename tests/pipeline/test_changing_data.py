@@ -20,8 +20,7 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import REHEARSE
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
-from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH
+from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, compiled_for_kubeflow
 from gpu_pipelines.targets.local.target import compiled_for_here, run_locally
 
 PIPELINE, TASK = "train_evaluate_upload", "image_classification"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_line import command
 from exported_models import export
-from json_server import JsonHandler, serving_with
+from json_server import JsonHandler, answering, server_of
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -153,12 +154,12 @@ def hugging_faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[di
 
     class Handler(JsonHandler):
         def do_POST(self) -> None:
-            body = self.read_json()
+            body = json.loads(self.body())
             parameters = {name: int(value) for name, value in body.get("parameters", {}).items()}
             called = pipelines["image_classification" if "top_k" in parameters else "causal_lm"]
-            self.answer_json({"predictions": [called(each, **parameters) for each in body["instances"]]})
+            self.send(200, {"predictions": [called(each, **parameters) for each in body["instances"]]})
 
-    with serving_with(Handler) as address:
+    with answering(server_of(Handler)) as address:
         yield models, address
 
 

@@ -55,6 +55,8 @@ class Shelf(Target):
         return Compiled(pipeline, text, documents_of(text)[0], told=["a tape is put in"])
 
     def load(self, request):
+        if self.options.tape == "none":
+            return Compiled(request.pipeline, built=load_pipeline(request.pipeline).build(self, plan("cpu:2")))
         return self.compile(request.pipeline)
 
     def submission(self, compiled, request, values):
@@ -125,6 +127,14 @@ def test_a_pipeline_is_compiled_run_and_followed_on_it(site: Path, tmp_path: Pat
     kept.write_text(json.dumps({**content, "state": "succeeded"}))
     followed = command(site, tmp_path, "follow", "run-1", "--target", "shelf", "--shelf", "runs")
     assert (followed.status, followed.out.splitlines()[-1]) == (0, "it is done")
+
+
+def test_a_pipeline_runs_there_as_it_was_built_without_a_file(site: Path, tmp_path: Path) -> None:
+    where = ("run", PIPELINE, "--target", "shelf", "--tape", "none")
+    done = command(site, tmp_path, *where, "-p", "source=/tape/photos", "-p", "epochs=3")
+    assert done.status == 0, done.err
+    content = json.loads((tmp_path / "shelf" / "run-1").read_text())
+    assert (content["values"]["source"], content["values"]["epochs"]) == ("/tape/photos", 3.0)
 
 
 @pytest.mark.parametrize(

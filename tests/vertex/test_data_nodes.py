@@ -12,13 +12,14 @@ from conftest import gpu_pipelines, write_photos
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 from google.protobuf import json_format
 from small_pipelines import compiled_preparation
+from vertex_commands import connected_sdk
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, require_runnable
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.target import compiled_for_vertex, require_runnable
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -111,16 +112,14 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
 
-    from gpu_pipelines.google_cloud.connection import connect
-
     file = compiled_preparation(tmp_path, nodes=3)
-    sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
+    sdk = connected_sdk(vertex_api)
     source = str(write_photos(tmp_path / "photos"))
     job = sdk.PipelineJob("prepare", str(file), parameter_values={"source": source}, job_id="p-1")
     job.submit()
     PipelineBackend(vertex_api, rehearse="").run(job.resource_name)
     lines = vertex_api.state.logs.messages()
-    assert vertex_api.state.pipeline_jobs.job(job.resource_name).state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(
+    assert vertex_api.state.pipeline_jobs.one(job.resource_name).state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(
         lines
     )
     assert sum(line.startswith("reading ") for line in lines) == 3

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
 from command_line import command
+from json_server import JsonHandler, answering, server_of
 
 from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
 
@@ -262,29 +261,16 @@ def test_a_project_that_may_not_be_seen(api: VertexApi) -> None:
 def token_server(status: int) -> Iterator[str]:
     """Answers requests for tokens."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            self.body()
             answer: dict[str, Any] = {"access_token": "a", "expires_in": 3600, "token_type": "Bearer"}
             if status != 200:
                 answer = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
-            content = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.send(status, answer)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/token"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(server_of(Handler)) as url:
+        yield f"{url}/token"
 
 
 def key_file(path: Path, token_uri: str) -> Path:

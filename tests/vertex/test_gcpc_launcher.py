@@ -23,7 +23,7 @@ from gpu_pipelines.accelerators.placement import usable_regions
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+from gpu_pipelines.targets.vertex.target import compiled_for_vertex
 
 if TYPE_CHECKING:
     from vertex_api.payload import PipelineRun

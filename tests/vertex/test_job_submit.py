@@ -1,4 +1,4 @@
-"""`job submit`, `follow` and `cancel` through the real SDK, and that no failure makes a second job."""
+"""`job submit`, `follow` and `cancel` through the real client, and that no failure makes a second job."""
 
 from __future__ import annotations
 
@@ -97,6 +97,16 @@ def test_an_unused_pool_between_two_others_reaches_the_service_empty(api: Vertex
     assert list(pools[3].container_spec.args) == ["1e-4", "y"]
 
 
+def test_the_experiment_of_a_file_is_sent(api: VertexApi, tmp_path: Path) -> None:
+    pool = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": {"imageUri": "image"}}
+    experiment = "projects/p/locations/us-central1/metadataStores/default/contexts/digits"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"workerPoolSpecs": [pool], "experiment": experiment}))
+    done = command("job", "submit", "--config", "job.yaml", "--name", "tracked")
+    assert done.status == 0, done.err
+    (sent,) = api.state.requests_of("CreateCustomJob")
+    assert sent.custom_job.job_spec.experiment == experiment
+
+
 def test_a_job_without_a_place_for_its_outputs_gets_none(api: VertexApi) -> None:
     assert command("job", "submit", *JOB).status == 0
     (sent,) = api.state.requests_of("CreateCustomJob")
@@ -128,21 +138,22 @@ def test_a_request_too_many_is_sent_again_after_a_look(api: VertexApi) -> None:
     assert methods == ["ListCustomJobs"] * 4 + ["CreateCustomJob"]
 
 
-def test_a_quota_of_gpus_is_told_with_googles_message_and_what_to_do(api: VertexApi) -> None:
-    api.fail_next(CREATE, 429)
+@pytest.mark.parametrize(
+    ("status", "said", "remedy"),
+    [
+        (429, "custom_model_training_nvidia_l4_gpus", "gpu-pipelines accelerators plan"),
+        (403, "Permission 'aiplatform.customJobs.create' denied", "gpu-pipelines doctor"),
+    ],
+)
+def test_a_quota_or_a_missing_permission_is_told_with_googles_message_and_what_to_do(
+    api: VertexApi, status: int, said: str, remedy: str
+) -> None:
+    api.fail_next(CREATE, status)
     done = command("job", "submit", *JOB)
     assert done.status == 2
-    assert "custom_model_training_nvidia_l4_gpus" in done.err
-    assert "gpu-pipelines accelerators plan" in done.err
+    assert said in done.err
+    assert remedy in done.err
     assert api.state.requests_of("CreateCustomJob") == []
-
-
-def test_a_missing_permission_is_told_with_googles_message_and_what_to_do(api: VertexApi) -> None:
-    api.fail_next(CREATE, 403)
-    done = command("job", "submit", *JOB)
-    assert done.status == 2
-    assert "Permission 'aiplatform.customJobs.create' denied" in done.err
-    assert "gpu-pipelines doctor" in done.err
 
 
 def test_a_server_that_is_not_there_is_told(api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import write_photos
+from vertex_commands import connected_sdk
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 
@@ -31,10 +32,7 @@ def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
 
-    from gpu_pipelines.google_cloud.connection import connect
-    from gpu_pipelines.project_settings import ProjectSettings
-
-    sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
+    sdk = connected_sdk(vertex_api)
 
     backend = PipelineBackend(vertex_api, rehearse="cpu:1")
     runs = count(1)
@@ -45,7 +43,7 @@ def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
         job = sdk.PipelineJob("train", str(file), parameter_values=given, job_id=f"train-{next(runs)}", **OF_THE_JOB)
         job.submit()
         backend.run(job.resource_name)
-        return vertex_api.state.pipeline_jobs.job(job.resource_name), backend.mails
+        return vertex_api.state.pipeline_jobs.one(job.resource_name), backend.mails
 
     return submit
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Finished, write_photos
-from vertex_commands import command, put_texts
+from vertex_commands import command, connected_sdk, put_texts
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.component_interface.catalog import load_component
@@ -18,10 +18,10 @@ from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.dag.advanced import is_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.pipelines import pipeline_job
+from gpu_pipelines.targets.vertex.target import compiled_for_vertex
 from gpu_pipelines.tasks.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def run(vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     from vertex_api.pipeline_backend import PipelineBackend
 
-    from gpu_pipelines.google_cloud.connection import connect
-
-    sdk = connect(ProjectSettings("example-project", "us-central1", "gs://example-bucket/root"))
+    sdk = connected_sdk(vertex_api)
     backend = PipelineBackend(vertex_api, rehearse="cpu:1")
     file = tmp_path / "pipeline.yaml"
     file.write_text(compiled_for_vertex(PIPELINE, plan("l4:1"), task="image_classification"))
@@ -69,7 +67,7 @@ def run(vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         )
         job.submit()
         backend.run(job.resource_name)
-        ended = vertex_api.state.pipeline_jobs.job(job.resource_name)
+        ended = vertex_api.state.pipeline_jobs.one(job.resource_name)
         assert {IMAGE} == {image for task, image in backend.images.items() if task in ("check-request", "prepare-data")}
         return {task.task_name: task.state.name for task in ended.job_detail.task_details}
 

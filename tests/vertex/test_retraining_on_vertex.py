@@ -12,8 +12,8 @@ from vertex_commands import command
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.targets.compiled import documents_of, steps_of
-from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
 from gpu_pipelines.targets.vertex.machines import machines_of
+from gpu_pipelines.targets.vertex.target import compiled_for_vertex
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi

@@ -482,7 +482,7 @@ def test_lines_of_a_custom_job_are_shown_while_it_runs(vertex_api: VertexApi, tm
     label = {"vertex-ai-pipelines-run-billing-id": "77"}
 
     def train(name: str) -> None:
-        state.job(name).labels.update(label)
+        state.one(name).labels.update(label)
         state.set_task(name, "train-model", "RUNNING")
         parent, spec = (
             "projects/example-project/locations/us-central1",

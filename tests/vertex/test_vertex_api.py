@@ -14,14 +14,12 @@ import pytest
 import requests
 import yaml
 from small_pipelines import compiled_sum
-
-from gpu_pipelines.project_settings import ProjectSettings
+from vertex_commands import connected_sdk
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
 
 PARENT = "projects/example-project/locations/us-central1"
-SETTINGS = ProjectSettings("example-project", "us-central1", "gs://example-bucket/root")
 SAY_HELLO = ("python", "-c", "print('hello')")
 
 
@@ -59,12 +57,10 @@ def gcloud(api: VertexApi, *arguments: str) -> Any:
 
 @pytest.fixture
 def sdk(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """google-cloud-aiplatform, connected as this project connects it."""
+    """google-cloud-aiplatform, connected to the server."""
     for name, value in vertex_api.environment().items():
         monkeypatch.setenv(name, value)
-    from gpu_pipelines.google_cloud.connection import connect
-
-    aiplatform = connect(SETTINGS)
+    aiplatform = connected_sdk(vertex_api)
     yield aiplatform
     aiplatform.initializer.global_config.__init__()
 
@@ -116,7 +112,7 @@ def test_the_sdk_follows_a_pipeline_step_by_step(vertex_api: VertexApi, sdk: Any
     run = sdk.PipelineJob("sum", str(compiled_sum(tmp_path)), parameter_values={"a": 3}, job_id="sum-1")
     run.submit()
     name = run.resource_name
-    assert pipelines.job(name).runtime_config.parameter_values["a"] == 3
+    assert pipelines.one(name).runtime_config.parameter_values["a"] == 3
     pipelines.begin(name)
     pipelines.set_task(name, "add", "RUNNING")
     pipelines.say(name, "add", ["3 + 1"])

@@ -23,10 +23,9 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.published import file_of, published
-from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, require_runnable
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
-from gpu_pipelines.targets.vertex.target import VertexTarget
+from gpu_pipelines.targets.vertex.target import VertexTarget, compiled_for_vertex, require_runnable
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import command_line
 from conftest import Finished
@@ -30,6 +30,22 @@ def command(api: VertexApi, folder: Path, *arguments: str) -> Finished:
     if not file.exists():
         file.write_text(PROJECT_FILE.format(url=api.url))
     return command_line.command(*arguments, cwd=folder, environment=api.environment())
+
+
+def connected_sdk(api: VertexApi) -> Any:
+    """google-cloud-aiplatform over REST, connected to the server by its address, and with its bucket."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import aiplatform
+
+    aiplatform.init(
+        project="example-project",
+        location="us-central1",
+        staging_bucket="gs://example-bucket/root",
+        api_endpoint=api.url,
+        api_transport="rest",
+        credentials=AnonymousCredentials(),
+    )
+    return aiplatform
 
 
 def put_texts(api: VertexApi) -> None:

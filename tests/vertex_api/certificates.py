@@ -33,6 +33,20 @@ class Certificates:
     key: Path
     service_account: Path
 
+    def environment(self, proxy: str) -> dict[str, str]:
+        """Variables with which Google's libraries reach a proxy, and trust the certificates behind it."""
+        trusted = str(self.authority)
+        return {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self.service_account),
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted,
+            "REQUESTS_CA_BUNDLE": trusted,
+            "SSL_CERT_FILE": trusted,
+            "https_proxy": proxy,
+            "no_proxy": "127.0.0.1,localhost",
+            # There is no metadata server to ask for credentials.
+            "NO_GCE_CHECK": "true",
+        }
+
 
 def make_certificates(folder: Path, project: str) -> Certificates:
     """Makes an authority, whose key is forgotten, a certificate for `HOSTS`, and the key of a service account."""

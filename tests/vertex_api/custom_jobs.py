@@ -11,8 +11,8 @@ from typing import Any
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
-from vertex_api.api_error import ApiError, not_found
-from vertex_api.names import Names, page, region_of
+from vertex_api.api_error import ApiError
+from vertex_api.names import Names, Resources, region_of
 from vertex_api.rules import check_custom_job
 
 STATES = api.JobState
@@ -24,7 +24,7 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-class CustomJobs:
+class CustomJobs(Resources):
     """The custom jobs of all projects.
 
     Attributes:
@@ -33,17 +33,15 @@ class CustomJobs:
         stop: is called with the name of a job that is cancelled; says whether it was running.
         hold_s: for how many seconds a look at a job that runs is held back, until it has ended. Clients that look
             every few seconds are answered at once when there is news.
-        page_size: the longest page of a list.
     """
 
     def __init__(self, names: Names, page_size: int) -> None:
-        self.jobs: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        super().__init__(names, api.ListCustomJobsResponse, "custom_jobs", page_size, self._changed)
+        self.jobs = self.held
         self.start: Callable[[Any], None] = lambda job: None
         self.stop: Callable[[str], bool] = lambda name: False
         self.hold_s = 0.0
-        self.page_size = page_size
-        self._names = names
-        self._changed = threading.Condition()
 
     def create(self, request: Any) -> Any:
         """CreateCustomJob."""
@@ -69,23 +67,16 @@ class CustomJobs:
 
     def get(self, request: Any) -> Any:
         """GetCustomJob."""
-        job = self._job(request.name)
+        job = self.one(request.name)
         until = time.monotonic() + self.hold_s
         with self._changed:
             while job.state not in ENDED and (left := until - time.monotonic()) > 0:
                 self._changed.wait(left)
         return self._copy(job)
 
-    def list(self, request: Any) -> Any:
-        """ListCustomJobs."""
-        with self._changed:
-            held = list(self.jobs.values())
-        found, token = page(held, self._names.number(request.parent), request, self.page_size)
-        return api.ListCustomJobsResponse(custom_jobs=found, next_page_token=token)
-
     def cancel(self, request: Any) -> Any:
         """CancelCustomJob."""
-        job = self._job(request.name)
+        job = self.one(request.name)
         if job.state in ENDED:
             raise ApiError(400, f"Cannot cancel a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
         self.set_state(job.name, STATES.JOB_STATE_CANCELLING)
@@ -101,7 +92,7 @@ class CustomJobs:
             state: a `JobState` or its name, such as JOB_STATE_RUNNING.
             error: message of the error, of a job that has failed.
         """
-        job, moment = self._job(name), now()
+        job, moment = self.one(name), now()
         with self._changed:
             job.state = STATES[state] if isinstance(state, str) else state
             job.update_time = moment
@@ -115,24 +106,14 @@ class CustomJobs:
 
     def state(self, name: str) -> str:
         """Name of a job's state."""
-        return str(STATES(self._job(name).state).name)
+        return str(STATES(self.one(name).state).name)
 
     def wait(self, name: str, seconds: float) -> Any:
         """Waits for the end of a job, and returns it."""
-        job, until = self._job(name), time.monotonic() + seconds
+        job, until = self.one(name), time.monotonic() + seconds
         with self._changed:
             while job.state not in ENDED:
                 left = until - time.monotonic()
                 assert left > 0, f"{name} is {STATES(job.state).name} after {seconds} s"
                 self._changed.wait(left)
         return job
-
-    def _job(self, name: str) -> Any:
-        job = self.jobs.get(self._names.number(name))
-        if job is None:
-            raise not_found(name)
-        return job
-
-    def _copy(self, job: Any) -> Any:
-        with self._changed:
-            return api.CustomJob.deserialize(api.CustomJob.serialize(job))

@@ -12,13 +12,13 @@ from google.protobuf import json_format
 from vertex_api.api_error import ApiError, not_found
 from vertex_api.custom_jobs import now
 from vertex_api.models import Models
-from vertex_api.names import Names, page
+from vertex_api.names import Names, Resources
 from vertex_api.operations import Operations
 from vertex_api.rules import check_name_and_labels, raise_found
 from vertex_api.transcoding import as_json
 
 
-class Endpoints:
+class Endpoints(Resources):
     """The endpoints of all projects.
 
     Attributes:
@@ -30,13 +30,12 @@ class Endpoints:
     """
 
     def __init__(self, names: Names, operations: Operations, models: Models, page_size: int) -> None:
-        self.endpoints: dict[str, Any] = {}
+        super().__init__(names, api.ListEndpointsResponse, "endpoints", page_size, threading.RLock())
+        self.endpoints = self.held
         self.server = ""
         self.servers: dict[str, str] = {}
         self.asked: list[str] = []
-        self.page_size = page_size
-        self._names, self._operations, self._models = names, operations, models
-        self._lock = threading.RLock()
+        self._operations, self._models = operations, models
         self._last = 0
 
     def create(self, request: Any) -> Any:
@@ -49,19 +48,9 @@ class Endpoints:
             self.endpoints[endpoint.name] = endpoint
         return self._operations.done(endpoint.name, endpoint)
 
-    def get(self, request: Any) -> Any:
-        """GetEndpoint."""
-        return self._held(request.name)
-
-    def list(self, request: Any) -> Any:
-        """ListEndpoints."""
-        parent = self._names.number(request.parent)
-        found, token = page(self.endpoints.values(), parent, request, self.page_size)
-        return api.ListEndpointsResponse(endpoints=found, next_page_token=token)
-
     def update(self, request: Any) -> Any:
         """UpdateEndpoint, of the fields that the mask names."""
-        endpoint = self._held(request.endpoint.name)
+        endpoint = self.one(request.endpoint.name)
         for path in request.update_mask.paths:
             if path not in ("traffic_split", "display_name", "labels"):
                 raise ApiError(400, f"The field {path} of an endpoint cannot be updated.")
@@ -72,7 +61,7 @@ class Endpoints:
 
     def delete(self, request: Any) -> Any:
         """DeleteEndpoint: one that has no models."""
-        endpoint = self._held(request.name)
+        endpoint = self.one(request.name)
         if endpoint.deployed_models:
             raise ApiError(400, f"Endpoint {endpoint.name} has deployed models.", "FAILED_PRECONDITION")
         del self.endpoints[endpoint.name]
@@ -80,7 +69,7 @@ class Endpoints:
 
     def deploy(self, request: Any) -> Any:
         """DeployModel: `0` in the split is the new model."""
-        endpoint, deployed = self._held(request.endpoint), api.DeployedModel(request.deployed_model)
+        endpoint, deployed = self.one(request.endpoint), api.DeployedModel(request.deployed_model)
         model = self._models.get(api.GetModelRequest(name=deployed.model))
         resources = deployed.dedicated_resources
         if not resources.machine_spec.machine_type or resources.min_replica_count < 1:
@@ -100,7 +89,7 @@ class Endpoints:
 
     def undeploy(self, request: Any) -> Any:
         """UndeployModel: a model with traffic goes only if it is the last one."""
-        endpoint, number = self._held(request.endpoint), request.deployed_model_id
+        endpoint, number = self.one(request.endpoint), request.deployed_model_id
         left = [deployed for deployed in endpoint.deployed_models if deployed.id != number]
         if len(left) == len(endpoint.deployed_models):
             raise not_found(f"{request.endpoint}/deployedModels/{number}")
@@ -113,7 +102,7 @@ class Endpoints:
 
     def predict(self, request: Any) -> Any:
         """Predict: each deployed model gets its share of every hundred requests, in turns."""
-        endpoint = self._held(request.endpoint)
+        endpoint = self.one(request.endpoint)
         turn, number = len(self.asked) * 37 % 100, ""
         for held, share in endpoint.traffic_split.items():
             if 0 <= turn < share:
@@ -135,12 +124,6 @@ class Endpoints:
         )
         json_format.ParseDict({"predictions": answer.json()["predictions"]}, api.PredictResponse.pb(response))
         return response
-
-    def _held(self, name: str) -> Any:
-        number = self._names.number(name)
-        if number not in self.endpoints:
-            raise not_found(name)
-        return self.endpoints[number]
 
     def _check_split(self, endpoint: Any, split: dict[str, int], new: str = "") -> None:
         there = {deployed.id for deployed in endpoint.deployed_models} | {new}

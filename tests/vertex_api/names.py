@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vertex_api.api_error import ApiError
+from vertex_api.api_error import ApiError, not_found
 from vertex_api.filters import predicate
 from vertex_api.transcoding import as_json
 
@@ -60,3 +60,46 @@ def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tupl
     start = int(request.page_token or 0)
     end = start + min(request.page_size or most, most)
     return found[start:end], str(end) if end < len(found) else ""
+
+
+class Resources:
+    """The resources of one kind in all projects, and what is done with those of every kind.
+
+    Args:
+        names: the projects.
+        listed: type of the answer to a list.
+        field: its field for them.
+        page_size: the longest page of a list.
+        lock: is held while they change.
+
+    Attributes:
+        held: the resources by name.
+    """
+
+    def __init__(self, names: Names, listed: Any, field: str, page_size: int, lock: Any) -> None:
+        self.held: dict[str, Any] = {}
+        self.page_size = page_size
+        self._names, self._listed, self._field, self._lock = names, listed, field, lock
+
+    def get(self, request: Any) -> Any:
+        """One of them, as it is now."""
+        return self._copy(self.one(request.name))
+
+    def list(self, request: Any) -> Any:
+        """A page of those of a project in a region."""
+        with self._lock:
+            held = list(self.held.values())
+        found, token = page(held, self._names.number(request.parent), request, self.page_size)
+        return self._listed(**{self._field: found, "next_page_token": token})
+
+    def one(self, name: str) -> Any:
+        """One by its name, with the project's number or its id."""
+        found = self.held.get(self._names.number(name))
+        if found is None:
+            raise not_found(name)
+        return found
+
+    def _copy(self, resource: Any) -> Any:
+        kind = type(resource)
+        with self._lock:
+            return kind.deserialize(kind.serialize(resource))

@@ -59,7 +59,7 @@ class PipelineBackend:
         Args:
             name: its resource name.
         """
-        job = as_json(self._jobs.job(name))
+        job = as_json(self._jobs.one(name))
         spec, runtime = job["pipelineSpec"], job["runtimeConfig"]
         root, job_id = runtime["gcsOutputDirectory"].rstrip("/"), name.rpartition("/")[2]
         run = PipelineRun(

@@ -12,10 +12,10 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2, json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from vertex_api.api_error import ApiError, not_found
+from vertex_api.api_error import ApiError
 from vertex_api.custom_jobs import now
 from vertex_api.logs import Logs
-from vertex_api.names import Names, page
+from vertex_api.names import Names, Resources
 from vertex_api.operations import Operations
 from vertex_api.payload import tasks_of
 from vertex_api.rules import check_name_and_labels, raise_found
@@ -34,19 +34,17 @@ _TASK_ENDED = (
 _JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 
 
-class PipelineJobs:
+class PipelineJobs(Resources):
     """The pipeline jobs of all projects.
 
     Attributes:
         jobs: by name.
-        page_size: the longest page of a list.
     """
 
     def __init__(self, names: Names, operations: Operations, logs: Logs, page_size: int) -> None:
-        self.jobs: dict[str, Any] = {}
-        self.page_size = page_size
-        self._names, self._operations, self._logs = names, operations, logs
-        self._lock = threading.RLock()
+        super().__init__(names, api.ListPipelineJobsResponse, "pipeline_jobs", page_size, threading.RLock())
+        self.jobs = self.held
+        self._operations, self._logs = operations, logs
 
     def create(self, request: Any) -> Any:
         """CreatePipelineJob."""
@@ -65,20 +63,9 @@ class PipelineJobs:
             self.jobs[name] = job
         return self._copy(job)
 
-    def get(self, request: Any) -> Any:
-        """GetPipelineJob."""
-        return self._copy(self.job(request.name))
-
-    def list(self, request: Any) -> Any:
-        """ListPipelineJobs."""
-        with self._lock:
-            held = list(self.jobs.values())
-        found, token = page(held, self._names.number(request.parent), request, self.page_size)
-        return api.ListPipelineJobsResponse(pipeline_jobs=found, next_page_token=token)
-
     def cancel(self, request: Any) -> Any:
         """CancelPipelineJob."""
-        job = self.job(request.name)
+        job = self.one(request.name)
         if job.state in ENDED:
             raise ApiError(400, f"Cannot cancel a run in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
         with self._lock:
@@ -90,7 +77,7 @@ class PipelineJobs:
 
     def delete(self, request: Any) -> Any:
         """DeletePipelineJob."""
-        job = self.job(request.name)
+        job = self.one(request.name)
         if job.state not in ENDED:
             raise ApiError(400, f"Cannot delete a run in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
         with self._lock:
@@ -99,7 +86,7 @@ class PipelineJobs:
 
     def begin(self, name: str) -> None:
         """Lets a pipeline job run, with all its tasks waiting."""
-        job = self.job(name)
+        job = self.one(name)
         with self._lock:
             job.state = STATES.PIPELINE_STATE_RUNNING
             job.start_time = job.update_time = now()
@@ -118,7 +105,7 @@ class PipelineJobs:
             error: message of the error, of a task that has failed.
             custom_job: resource name of the custom job that the task has created, of a task that creates one.
         """
-        job = self.job(name)
+        job = self.one(name)
         with self._lock:
             detail = self._task(job, task)
             detail.state = TASK_STATES[state]
@@ -138,7 +125,7 @@ class PipelineJobs:
 
     def end(self, name: str, state: str, error: str = "") -> None:
         """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED."""
-        job = self.job(name)
+        job = self.one(name)
         with self._lock:
             job.state = STATES[f"PIPELINE_STATE_{state}"]
             job.end_time = job.update_time = now()
@@ -149,18 +136,11 @@ class PipelineJobs:
 
     def say(self, name: str, task: str, lines: Iterable[str], severity: str = "INFO") -> None:
         """Lets the container of a task write lines to the log."""
-        job = self.job(name)
+        job = self.one(name)
         main = self._task(job, task).executor_detail.container_detail.main_job
         labels = {"job_id": main.rpartition("/")[2], "task_name": "workerpool0-0"}
         for line in lines:
             self._logs.write(self._names.project(job.name), "ml_job", labels, line, severity)
-
-    def job(self, name: str) -> Any:
-        """A pipeline job by its name."""
-        job = self.jobs.get(self._names.number(name))
-        if job is None:
-            raise not_found(name)
-        return job
 
     def _add_task(self, job: Any, name: str, state: Any) -> None:
         """The first task that is added is the pipeline's own, and the parent of the others."""
@@ -181,10 +161,6 @@ class PipelineJobs:
     def _task(self, job: Any, name: str) -> Any:
         # The first is the pipeline's own, which may have the name of one of its tasks.
         return next(detail for detail in list(job.job_detail.task_details)[1:] if detail.task_name == name)
-
-    def _copy(self, job: Any) -> Any:
-        with self._lock:
-            return api.PipelineJob.deserialize(api.PipelineJob.serialize(job))
 
 
 def check_pipeline_job(job: Any) -> None:

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
-from vertex_api.api_error import ApiError, not_found
+from vertex_api.api_error import ApiError
 from vertex_api.custom_jobs import now
-from vertex_api.names import Names, page
+from vertex_api.names import Names, Resources
 from vertex_api.operations import Operations
 from vertex_api.pipeline_jobs import check_pipeline_job
 
@@ -32,19 +32,17 @@ _CHANGEABLE = (
 )
 
 
-class Schedules:
+class Schedules(Resources):
     """The schedules of all projects.
 
     Attributes:
         schedules: by name.
-        page_size: the longest page of a list.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int) -> None:
-        self.schedules: dict[str, Any] = {}
-        self.page_size = page_size
-        self._names, self._operations = names, operations
-        self._lock = threading.RLock()
+        super().__init__(names, api.ListSchedulesResponse, "schedules", page_size, threading.RLock())
+        self.schedules = self.held
+        self._operations = operations
 
     def create(self, request: Any) -> Any:
         """CreateSchedule."""
@@ -59,20 +57,9 @@ class Schedules:
             self.schedules[schedule.name] = schedule
         return self._copy(schedule)
 
-    def get(self, request: Any) -> Any:
-        """GetSchedule."""
-        return self._copy(self._schedule(request.name))
-
-    def list(self, request: Any) -> Any:
-        """ListSchedules."""
-        with self._lock:
-            held = list(self.schedules.values())
-        found, token = page(held, self._names.number(request.parent), request, self.page_size)
-        return api.ListSchedulesResponse(schedules=found, next_page_token=token)
-
     def update(self, request: Any) -> Any:
         """UpdateSchedule."""
-        held = self._schedule(request.schedule.name)
+        held = self.one(request.schedule.name)
         changed = self._copy(held)
         for path in request.update_mask.paths:
             if path not in _CHANGEABLE:
@@ -101,13 +88,13 @@ class Schedules:
 
     def delete(self, request: Any) -> Any:
         """DeleteSchedule."""
-        schedule = self._schedule(request.name)
+        schedule = self.one(request.name)
         with self._lock:
             del self.schedules[schedule.name]
         return self._operations.done(schedule.name)
 
     def _turn(self, name: str, before: Any, after: Any, time_of: str) -> Any:
-        schedule = self._schedule(name)
+        schedule = self.one(name)
         with self._lock:
             if schedule.state != before:
                 state = STATES(schedule.state).name
@@ -133,16 +120,6 @@ class Schedules:
         if request.pipeline_job_id:
             raise ApiError(400, "pipeline_job_id cannot be set: each run gets one of its own.")
         check_pipeline_job(request.pipeline_job)
-
-    def _schedule(self, name: str) -> Any:
-        schedule = self.schedules.get(self._names.number(name))
-        if schedule is None:
-            raise not_found(name)
-        return schedule
-
-    def _copy(self, schedule: Any) -> Any:
-        with self._lock:
-            return api.Schedule.deserialize(api.Schedule.serialize(schedule))
 
 
 def check_cron(text: str) -> None:

@@ -10,14 +10,12 @@ at Google's own addresses, with TLS and credentials, over REST or gRPC; see tunn
 from __future__ import annotations
 
 import json
-import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+from json_server import answering, server_of, url_of
 
 from vertex_api.api_error import ApiError
 from vertex_api.certificates import Certificates, make_certificates
@@ -26,7 +24,7 @@ from vertex_api.grpc_face import start_grpc
 from vertex_api.rest import TOKENS, Answer, HttpRequest, answer
 from vertex_api.services import PROJECT, REGION, State
 from vertex_api.storage import Storage
-from vertex_api.tunnel import carry, stands_for
+from vertex_api.tunnel import ProxyHandler
 
 _OVERRIDDEN = (
     "AIPLATFORM",
@@ -109,19 +107,8 @@ class VertexApi:
 
     def proxy_environment(self) -> dict[str, str]:
         """Variables with which Google's libraries reach this server at Google's own addresses, with credentials."""
-        trusted = str(self.certificates.authority)
-        return {
-            "GOOGLE_APPLICATION_CREDENTIALS": str(self.certificates.service_account),
-            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted,
-            "REQUESTS_CA_BUNDLE": trusted,
-            "SSL_CERT_FILE": trusted,
-            "https_proxy": self.url,
-            "no_proxy": "127.0.0.1,localhost",
-            # gcsfs asks for a bucket's type over gRPC first, which no emulator answers.
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-            # There is no metadata server to ask for credentials.
-            "NO_GCE_CHECK": "true",
-        }
+        # gcsfs asks for a bucket's type over gRPC first, which no emulator answers.
+        return {**self.certificates.environment(self.url), "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 
     def close(self) -> None:
         """Ends what it runs."""
@@ -129,22 +116,12 @@ class VertexApi:
         self.storage.close()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(ProxyHandler):
     api: VertexApi
     secure = False
 
-    def do_CONNECT(self) -> None:
-        if not stands_for(self.path):
-            self.send_error(403, f"There is no {self.path} here.")
-            return
-        self.send_response(200)
-        self.end_headers()
-        self.close_connection = True
-        carry(self.connection, self.api.grpc_port, self.api.tls_port)
-
     def _handle(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        content = self.body()
         request = HttpRequest.of(self.command, self.path, self.headers.get("Content-Type", ""), content)
         fault = self.api.fault(f"{request.verb} {request.path}")
         if fault and not fault.took_effect:
@@ -157,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault:
             self._fail(fault)
         else:
-            self._send(status, kind, content)
+            self.send(status, content, kind)
 
     do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _handle
 
@@ -182,18 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not fault.status:
             self.close_connection = True
             return
-        body = ApiError(fault.status, fault.message).body()
-        self._send(fault.status, "application/json", json.dumps(body).encode())
-
-    def _send(self, status: int, kind: str, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        self.send(fault.status, ApiError(fault.status, fault.message).body())
 
 
 @contextmanager
@@ -205,26 +171,15 @@ def serving(folder: Path, certificates: Certificates | None = None) -> Iterator[
         certificates: those to serve with; None makes some. A process that is itself a client over gRPC must take the
             same for all servers: gRPC reads whom it trusts once.
     """
-    plain = ThreadingHTTPServer(("127.0.0.1", 0), type("Plain", (_Handler,), {}))
     held = certificates or make_certificates(folder, PROJECT)
-    api = VertexApi(f"http://127.0.0.1:{plain.server_port}", folder, held)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(api.certificates.chain, api.certificates.key)
-    encrypted = ThreadingHTTPServer(("127.0.0.1", 0), type("Encrypted", (_Handler,), {"secure": True}))
-    encrypted.socket = context.wrap_socket(encrypted.socket, server_side=True, do_handshake_on_connect=False)
-    api.tls_port = encrypted.server_port
-    grpc_server, api.grpc_port = start_grpc(api, api.certificates)
-    threads = []
-    for server in (plain, encrypted):
-        server.RequestHandlerClass.api = api  # type: ignore[attr-defined]
-        threads.append(threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True))
-        threads[-1].start()
-    try:
-        yield api
-    finally:
-        api.close()
-        grpc_server.stop(None)
-        for server, thread in zip((plain, encrypted), threads, strict=True):
-            server.shutdown()
-            server.server_close()
-            thread.join()
+    plain, encrypted = (type("Handler", (_Handler,), {"secure": secure}) for secure in (False, True))
+    servers = server_of(plain), server_of(encrypted, held)
+    plain.api = encrypted.api = api = VertexApi(url_of(servers[0]), folder, held)
+    api.tls_port = servers[1].server_port
+    grpc_server, api.grpc_port = start_grpc(api, held)
+    with answering(*servers):
+        try:
+            yield api
+        finally:
+            api.close()
+            grpc_server.stop(None)

@@ -10,6 +10,9 @@ import re
 import socket
 import threading
 from contextlib import suppress
+from typing import Any
+
+from json_server import JsonHandler
 
 _GOOGLE = re.compile(r"[a-z0-9-]+\.(googleapis\.com|pkg\.dev):443")
 #: How a client offers HTTP/2 in its first message: RFC 7301.
@@ -17,9 +20,28 @@ _HTTP_2 = b"\x02h2"
 _CHUNK = 65_536
 
 
-def stands_for(address: str) -> bool:
-    """Whether a `host:port` is one that the server stands in for."""
-    return _GOOGLE.fullmatch(address) is not None
+class ProxyHandler(JsonHandler):
+    """Stands in for Google's hosts where it is asked for a connection to one.
+
+    Attributes:
+        api: has `grpc_port` and `tls_port`, where gRPC and REST with TLS are.
+    """
+
+    protocol_version = "HTTP/1.1"
+    api: Any
+
+    def do_CONNECT(self) -> None:
+        if not _GOOGLE.fullmatch(self.path):
+            self.send_error(403, f"There is no {self.path} here.")
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.close_connection = True
+        carry(self.wire(), self.api.grpc_port, self.api.tls_port)
+
+    def wire(self) -> Any:
+        """The connection to the client."""
+        return self.connection
 
 
 def carry(client: socket.socket, grpc_port: int, rest_port: int) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.data.sources.files import Source, SourceFile
+from gpu_pipelines.data.sources.files import SourceFile
+from gpu_pipelines.data.sources.source import SourceFiles
 
 #: Schemes that a row of a table may name an image in.
 _SCHEMES = ("gs", "gcs", "s3", "hf")
@@ -22,14 +23,16 @@ class NamedImages:
         base: the folder that paths are relative to; empty for that of the table.
         roots: folders of this machine, as `os.path.realpath` gives them, that images on this machine must be in.
         remote: what the URI of an image in object storage must begin with; None where none may be there.
+        title: what the rows are of, where no file is beside them.
     """
 
     base: str
     roots: tuple[str, ...]
     remote: str | None
+    title: str = ""
 
     @classmethod
-    def of(cls, source: Source, image_root: str) -> NamedImages:
+    def of(cls, source: SourceFiles, image_root: str) -> NamedImages:
         """What is allowed for a source.
 
         Args:
@@ -40,7 +43,8 @@ class NamedImages:
         if not image_root:
             roots = source.image_roots or (source.root or ".",)
             here = () if is_remote(source.root) and not source.image_roots else roots
-            return cls("", tuple(os.path.realpath(root) for root in here), "")
+            title = source.service.title if source.service else ""
+            return cls("", tuple(os.path.realpath(root) for root in here), "", title)
         if is_remote(image_root):
             root = f"{image_root.rstrip('/')}/"
             return cls(root, (), root)
@@ -57,8 +61,8 @@ class NamedImages:
             if name.partition("://")[0] not in _SCHEMES:
                 raise OSError("neither a path nor in object storage")
             return SourceFile(self._remote(name), name)
-        if not self.base and table.place.startswith("bq://"):
-            raise OSError("not in object storage, and beside a table in BigQuery there are no files; give image_root")
+        if self.title:
+            raise OSError(f"not in object storage, and beside {self.title} there are no files; give image_root")
         base = self.base or f"{os.path.dirname(table.place)}/"  # noqa: PTH120 (it may be a URI)
         if is_remote(base):
             return SourceFile(_below(base, name), name)

@@ -6,30 +6,27 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.data.images.sources import Record, image_records
-from gpu_pipelines.data.images.survey import Survey, survey
+from gpu_pipelines.data.images.survey import Survey
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import MAX_IMAGE_SIZE, PrepareSettings
 from gpu_pipelines.data.source_check import require_usable_source
-from gpu_pipelines.data.sources.files import Source
-from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.samples import open_source
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
-from gpu_pipelines.data.splits.split_assignments import SplitAssignments
 from gpu_pipelines.data.units.parallel import batches, cores, in_order
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.source_shards import SourceShard
-from gpu_pipelines.data.units.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
-from gpu_pipelines.data.usable import require_labels, require_labels_of_test
+from gpu_pipelines.data.units.units import Group, Made, Sizes, Writing, write_group
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode
 from gpu_pipelines.tasks.tasks import task_named
@@ -39,13 +36,6 @@ IMAGES_AT_ONCE = 32
 BYTES_AT_ONCE = 4 << 20
 # Requests to object storage that wait at the same time; each takes tens of milliseconds and no processor.
 REMOTE_THREADS = 32
-
-
-class Loaded(NamedTuple):
-    """A usable image: the `content_number` of its bytes, and its pixels."""
-
-    content: int
-    pixels: np.ndarray
 
 
 class ImagePreparation(Preparation[Survey]):
@@ -60,42 +50,42 @@ class ImagePreparation(Preparation[Survey]):
         UserError: the source does not exist or is empty.
     """
 
-    def __init__(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> None:
-        self.settings = settings
+    def __init__(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> None:
+        self.settings, self.task = settings, task_named(settings.task)
         self.source = source or open_source(settings, scratch / "source")
         self.test_source = open_source(settings.of_test_source(), scratch / "test") if settings.test_source else None
         require_usable_source(self.source, settings)
         self._threads = max(cores(), REMOTE_THREADS) if is_remote(self.source.root) else cores()
 
-    def survey(self, share: Source, replicas: Replicas) -> Survey:
-        return survey(self.records, share, self.settings, replicas.check, has_classes=self.has_classes)
+    def empty_survey(self) -> Survey:
+        return Survey()
 
-    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
+        return self._looked_through(share, self.settings, replicas)
+
+    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
         # Size and colours are those of the source.
         settings = replace(self.settings.of_test_source(), image_size=MAX_IMAGE_SIZE, color_mode="RGB")
-        return survey(self.records, share, settings, replicas.check, has_classes=self.has_classes)
+        return self._looked_through(share, settings, replicas)
 
-    def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
-        return found.save(folder)
-
-    def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
-        return Survey.joined([Survey.read(folder, said) for folder, said in saved])
+    def _looked_through(self, share: SourceFiles, settings: PrepareSettings, replicas: Replicas) -> Survey:
+        """Reads files once; of images in files of their own only some."""
+        meter, found = Meter(share), self.empty_survey()
+        is_open = not settings.image_size or settings.color_mode == "auto"
+        for record in found.usable(self.records(share, meter), meter, replicas.check):
+            if self.task.has_classes:
+                found.labels.add(record.label)
+            if is_open:
+                found.look_at(record)
+        return found
 
     def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
         if not found.rows:
             raise UserError(f"The source {self.settings.source} has no rows.")
         geometry = found.geometry(self.settings)
-        labels = require_labels(found.labels, self.settings, found.problems) if self.has_classes else []
-        if of_test and self.has_classes:
-            require_labels_of_test(of_test.labels, labels, self.settings)
-        return {"labels": labels, "size": geometry.size, "mode": geometry.mode}
+        return {"labels": self.labels(found, of_test), "size": geometry.size, "mode": geometry.mode}
 
-    @property
-    def has_classes(self) -> bool:
-        """Whether what is learned of an image is its class."""
-        return task_named(self.settings.task).has_classes
-
-    def records(self, source: Source, meter: Meter) -> Iterator[Record]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
         return image_records(source, self.settings, meter)
 
     def target_features(self) -> dict[str, Feature]:
@@ -131,42 +121,24 @@ class ImagePreparation(Preparation[Survey]):
         size = int(np.prod(_geometry(plan).shape))
         return Sizes(lambda record: size + record.held, IMAGES_AT_ONCE, BYTES_AT_ONCE, unit_weight)
 
-    def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+    def row_form(self, plan: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, Any]]:
         geometry = _geometry(plan)
-        features = {"image": Feature("uint8", geometry.shape), **self.target_features()}
-        return {
-            "task": self.settings.task,
-            "source": shown_path(self.settings.source),
-            "features": features,
-            "labels": plan["labels"],
-            "preprocessing": self.preprocessing(geometry),
-            "slice_by": self.settings.slice_by,
-            "rows_per_shard": self.settings.rows_per_shard(features),
-        }
+        return {"image": Feature("uint8", geometry.shape), **self.target_features()}, self.preprocessing(geometry)
 
-    def write(
-        self,
-        plan: Mapping[str, Any],
-        folder: Path,
-        units: Units[Record],
-        writers: UnitWriters,
-        assignments: SplitAssignments,
-    ) -> Iterator[None]:
+    def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
         geometry, target_of = _geometry(plan), self.target_of(plan)
 
-        def load_all(group: Group[Record]) -> tuple[Group[Record], list[Loaded | Problem]]:
-            return group, [_load(record, geometry, self.settings.split_seed) for record in group.items]
+        def load_all(group: Group[Record]) -> tuple[Group[Record], list[Made | Problem]]:
+            return group, [_made(record, geometry, target_of, self.settings.split_seed) for record in group.items]
 
-        progress = Progress("preparing", units.meter)
+        progress = Progress("preparing", writing.units.meter)
         # Enough to be decoded while this thread hashes and writes a shard.
         ahead = 2 * self._threads + 2 * cores()
         # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
         with ThreadPoolExecutor(self._threads) as pool:
-            for group, loaded in in_order(pool, load_all, units.groups(), ahead):
-                _write_group(group, loaded, target_of, writers.of(group.unit), assignments)
-                if group.ends:
-                    writers.finish(group.unit)
-                progress.advance(len(loaded))
+            for group, made in in_order(pool, load_all, writing.units.groups(), ahead):
+                write_group(group, made, writing)
+                progress.advance(len(made))
                 yield
 
 
@@ -184,7 +156,9 @@ def _content(record: Record, seed: int) -> int | None:
         return None
 
 
-def _load(record: Record, geometry: ImageGeometry, seed: int) -> Loaded | Problem:
+def _made(
+    record: Record, geometry: ImageGeometry, target_of: Callable[[Record], dict[str, Any]], seed: int
+) -> Made | Problem:
     if record.problem:
         return record.problem
     if not record.label:
@@ -196,26 +170,4 @@ def _load(record: Record, geometry: ImageGeometry, seed: int) -> Loaded | Proble
         return Problem("file cannot be read", getattr(error, "strerror", None) or str(error))
     except UnreadableImageError as error:
         return Problem("unreadable image", str(error))
-    return Loaded(content_number(encoded, seed), pixels)
-
-
-def _write_group(
-    group: Group[Record],
-    loaded: list[Loaded | Problem],
-    target_of: Callable[[Record], dict[str, Any]],
-    writer: DatasetWriter,
-    assignments: SplitAssignments,
-) -> None:
-    good: list[tuple[int, Record, Loaded]] = []
-    for place, (record, image) in enumerate(zip(group.items, loaded, strict=True)):
-        if isinstance(image, Problem):
-            writer.reject(record.source, *image)
-        else:
-            good.append((place, record, image))
-    asked = candidates(group, [(place, image.content, record.label) for place, record, image in good])
-    for (_, record, image), assignment in zip(good, assignments.of(group.unit.shard, asked), strict=True):
-        if not leave_out(assignment, record.source, writer):
-            row = {"image": image.pixels, **target_of(record)}
-            writer.add(assignment.split, record.source, row, slice_value=record.slice_value)
-            if assignment.other_label:
-                writer.note_label_conflict(record.source, record.label, assignment.other_label)
+    return Made(content_number(encoded, seed), {"image": pixels, **target_of(record)})

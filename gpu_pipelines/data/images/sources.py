@@ -10,10 +10,11 @@ from gpu_pipelines.data.class_names import class_of_row
 from gpu_pipelines.data.images.named_images import NamedImages
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import class_of
-from gpu_pipelines.data.sources.files import LARGEST_IMAGE, Source, SourceFile
+from gpu_pipelines.data.sources.files import LARGEST_IMAGE, SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -40,7 +41,7 @@ class Record:
 
 
 def image_records(
-    source: Source,
+    source: SourceFiles,
     settings: PrepareSettings,
     meter: Meter,
     label_of: Callable[[dict[str, Any], PrepareSettings], str | Problem] = class_of_row,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.data import preparation
 from gpu_pipelines.data.images.sources import Record
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
-from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.splits.content_split import content_number
-from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_features import (
     ImageGeometry,
@@ -59,13 +57,15 @@ class Examples:
 
 
 @dataclass
-class Survey:
-    """What the first pass finds: the names of the classes, some images, and the first row with each problem."""
+class Survey(preparation.Survey):
+    """What the first pass over images finds: some of them, too."""
 
-    rows: int = 0
-    labels: set[str] = field(default_factory=set)
-    problems: dict[str, str] = field(default_factory=dict)
     examples: Examples = field(default_factory=Examples)
+
+    def look_at(self, record: Record) -> None:
+        """Takes an image as an example, if it is to be one, and note of one that cannot be read."""
+        if why := self.examples.offer(record):
+            self.problems.setdefault(UNREADABLE, f"{record.source}: {why}")
 
     def geometry(self, settings: PrepareSettings) -> ImageGeometry:
         """What the images are turned into.
@@ -84,65 +84,13 @@ class Survey:
         return found
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Writes the images to files in `folder`, and returns the rest."""
         places = []
         for number, (place, encoded) in enumerate(self.examples.items()):
             (folder / f"{number}").write_bytes(encoded)
             places.append(place)
-        return {"rows": self.rows, "labels": sorted(self.labels), "problems": self.problems, "places": places}
+        return {**super().save(folder), "places": places}
 
-    @classmethod
-    def read(cls, folder: Path, said: Mapping[str, Any]) -> Survey:
-        """What `save` wrote."""
-        found = cls(said["rows"], set(said["labels"]), said["problems"])
+    def add(self, folder: Path, said: Mapping[str, Any]) -> None:
+        super().add(folder, said)
         for number, place in enumerate(said["places"]):
-            found.examples.add(place, (folder / f"{number}").read_bytes())
-        return found
-
-    @classmethod
-    def joined(cls, surveys: Sequence[Survey]) -> Survey:
-        """What all of some surveys have found."""
-        whole = cls(sum(found.rows for found in surveys), set().union(*(found.labels for found in surveys)))
-        for found in surveys:
-            whole.problems.update({**found.problems, **whole.problems})
-            for place, encoded in found.examples.items():
-                whole.examples.add(place, encoded)
-        return whole
-
-
-def survey(
-    records: Callable[[Source, Meter], Iterator[Record]],
-    source: Source,
-    settings: PrepareSettings,
-    check: Callable[[], None] = lambda: None,
-    *,
-    has_classes: bool,
-) -> Survey:
-    """Reads a source once; of images in files of their own only some.
-
-    Args:
-        records: reads files.
-        source: the files.
-        settings: the columns, and what is left open of `image_size` and `color_mode`.
-        check: is called again and again; ends it by raising.
-        has_classes: whether the labels are names of classes, each of which is to be known.
-
-    Raises:
-        UserError: the source cannot be read.
-    """
-    meter = Meter(source)
-    progress = Progress("looking through", meter)
-    found = Survey()
-    is_open = not settings.image_size or settings.color_mode == "auto"
-    for record in records(source, meter):
-        check()
-        progress.advance()
-        found.rows += 1
-        if record.problem:
-            found.problems.setdefault(record.problem.reason, f"{record.source}: {record.problem.detail}")
-            continue
-        if has_classes:
-            found.labels.add(record.label)
-        if is_open and (why := found.examples.offer(record)):
-            found.problems.setdefault(UNREADABLE, f"{record.source}: {why}")
-    return found
+            self.examples.add(place, (folder / f"{number}").read_bytes())

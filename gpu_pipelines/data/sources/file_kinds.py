@@ -12,13 +12,9 @@ from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.files import Dialect, SourceFile, format_of, has_no_suffix
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, as_damaged, text_of
+from gpu_pipelines.tasks.formats import FORMATS
 from gpu_pipelines.tasks.tasks import task_named
 
-#: What files begin with. Source: https://parquet.apache.org/docs/file-format/, Arrow's "IPC File Format" and
-#: "Encapsulated message format".
-_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
-#: Where a tar file says that it is one, POSIX.1-1988.
-_TAR, _TAR_PLACE = b"ustar", 257
 _BYTES_LOOKED_AT = 1 << 16
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -67,9 +63,9 @@ def format_by_content(file: SourceFile, columns: Sequence[Sequence[str]]) -> str
                     return told
                 with compression.decompressed(stored) as content:
                     start = content.read(_BYTES_LOOKED_AT)
-            told = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
-            if told or start[_TAR_PLACE:].startswith(_TAR):
-                return told or "tar"
+            told = next((name for name, each in FORMATS.items() if start[each.place :].startswith(each.begins)), None)
+            if told:
+                return told
             with text_of(file, Meter.of_nothing()) as content:
                 return _kind_of_text(content.read(_BYTES_LOOKED_AT), file.dialect, columns)
         except (compression.DamagedError, UnicodeDecodeError, EOFError, *compression.ERRORS):

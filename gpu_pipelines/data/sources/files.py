@@ -1,33 +1,17 @@
-"""The files of a source, and the format that the name of each tells."""
+"""One file of a source, and the format that its name tells."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from gpu_pipelines.artifacts.remote_files import NoSuchStorageError, is_remote, open_remote, read_remote
-from gpu_pipelines.data.sources.listing import shown_path
-from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.formats import FORMATS
 
-#: Formats of text, which a delimiter or an encoding may be given for.
-WITH_ENCODING = ("csv", "jsonl", "text")
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-TAB_SUFFIXES = (".tsv", ".tab")
-_SUFFIXES = {
-    **{f".{name}": name for name in TABLES},
-    **dict.fromkeys(TAB_SUFFIXES, "csv"),
-    ".ndjson": "jsonl",
-    ".ipc": "arrow",
-    ".feather": "arrow",
-    ".txt": "text",
-    **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), "tar"),
-    **dict.fromkeys(IMAGE_SUFFIXES, "images"),
-}
-#: Of these, and of no others, the content may be compressed as a whole.
-_COMPRESSED = ("csv", "jsonl", "text", "tar")
+_TAB_SUFFIXES = (".tsv", ".tab")
+_SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 #: Bytes of one image, in a file or in a shard; nothing that is an image is larger.
 LARGEST_IMAGE = 256 << 20
@@ -102,48 +86,13 @@ class SourceFile:
 _TOO_LARGE = f"it is larger than {LARGEST_IMAGE >> 20} MiB"
 
 
-@dataclass(frozen=True)
-class Source:
-    """What is read: files in one format.
-
-    Attributes:
-        format: one of `TABLES`, text, tar, images or bigquery.
-        root: what the place of each file begins with. Of images, each has its class below it.
-        names: the rest of the place of each file; of a table in BigQuery, the streams of a read session.
-        sizes: bytes of each file; empty where nobody asked.
-        columns: those that are read, where that is known before the first row.
-        given: as the user named it.
-        dialect: how text is to be read.
-        image_roots: folders that images named by a table must be in; empty for `root`.
-        passed_over: names of what lies there too and is not read, each with the reason.
-    """
-
-    format: str
-    root: str
-    names: tuple[str, ...]
-    sizes: tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
-    given: str = ""
-    dialect: Dialect = Dialect()
-    image_roots: tuple[str, ...] = ()
-    passed_over: Mapping[str, str] = field(default_factory=dict, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[SourceFile]:
-        for number, name in enumerate(self.names):
-            size = self.sizes[number] if self.sizes else 0
-            yield SourceFile(f"{self.root}{name}", shown_path(name), size, self.dialect)
-
-
 def format_of(name: str) -> str | None:
     """The format that a file's name tells, None if it tells none."""
     path = PurePosixPath(name.lower())
     if path.suffix not in _COMPRESSIONS:
         return _SUFFIXES.get(path.suffix)
     inner = _SUFFIXES.get(PurePosixPath(path.stem).suffix)
-    return inner if inner in _COMPRESSED else None
+    return inner if inner and FORMATS[inner].is_packed else None
 
 
 def has_no_suffix(name: str) -> bool:
@@ -155,4 +104,4 @@ def has_no_suffix(name: str) -> bool:
 def is_tab_separated(name: str) -> bool:
     """Whether a name says that a table's fields are separated by tabs."""
     path = PurePosixPath(name.lower())
-    return (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix in TAB_SUFFIXES
+    return (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix in _TAB_SUFFIXES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.listing import HIDDEN, shown_path
+from gpu_pipelines.data.sources.source import SourceFiles
 
 _EXAMPLES = 5
 
@@ -18,10 +18,10 @@ class FilesOfSources:
         test_source: what the test split is read from; None where it is taken from the source.
     """
 
-    def __init__(self, source: Source, test_source: Source | None) -> None:
+    def __init__(self, source: SourceFiles, test_source: SourceFiles | None) -> None:
         sources = [("", source), *([("test_source: ", test_source)] if test_source else [])]
-        # The streams of a table in BigQuery are no files.
-        self.read = sum(len(one) for _, one in sources if one.format != "bigquery")
+        # The parts in which a service gives its rows are no files.
+        self.read = sum(len(one) for _, one in sources if one.service is None)
         self._names: dict[str, list[str]] = {}
         for prefix, one in sources:
             for name, reason in one.passed_over.items():

@@ -10,8 +10,10 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.compression import DamagedError
-from gpu_pipelines.data.sources.files import Source, SourceFile
+from gpu_pipelines.data.sources.files import SourceFile
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.formats import FORMATS
 
 # Bytes of a line, a field or a document; a longer one is no row of text but a file without line ends, or worse.
 LARGEST_TEXT = 16 << 20
@@ -24,14 +26,6 @@ _BYTE_ORDER_MARKS = {
 }
 #: What to do about bytes that are not UTF-8.
 ANOTHER_ENCODING = "give the encoding of the file, such as encoding=latin-1 or encoding=cp1252"
-_NAMES = {
-    "csv": "CSV",
-    "jsonl": "JSON lines",
-    "parquet": "Parquet",
-    "arrow": "Arrow IPC",
-    "text": "text",
-    "tar": "tar",
-}
 
 
 class Problem(NamedTuple):
@@ -41,6 +35,10 @@ class Problem(NamedTuple):
     detail: str = ""
 
 
+#: Where a row is, for people (`file.csv:17`), and its values by column, or what is wrong with it.
+Row = tuple[str, dict[str, Any] | Problem]
+
+
 class Meter:
     """How much of a source has been read.
 
@@ -48,7 +46,7 @@ class Meter:
         source: what is read; files whose size is unknown count as equal.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFiles) -> None:
         self._sizes = list(source.sizes) if any(source.sizes) else [1] * len(source)
         self._total = max(1, sum(self._sizes))
         self._done = 0
@@ -59,7 +57,7 @@ class Meter:
     @classmethod
     def of_nothing(cls) -> Meter:
         """A meter whose readings nobody looks at."""
-        return cls(Source("", "", ("",)))
+        return cls(SourceFiles("", "", ("",)))
 
     def follow(self, stream: BinaryIO) -> None:
         """The position of this stream tells how much of the current file has been read."""
@@ -107,8 +105,9 @@ def as_damaged(file: SourceFile, format_name: str) -> Iterator[None]:
 
 def _damaged(file: SourceFile, format_name: str, error: Exception) -> UserError:
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    title = FORMATS[format_name].title if format_name in FORMATS else format_name
     return UserError(
-        f"The file {file.name} is not {_NAMES.get(format_name, format_name)} that can be read: {first.rstrip('.')}.",
+        f"The file {file.name} is not {title} that can be read: {first.rstrip('.')}.",
         "Mend it, take it away, or say with source_format what it is.",
     )
 

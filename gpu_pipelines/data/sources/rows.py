@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpu_pipelines.data.sources.bigquery_rows import bigquery_rows
-from gpu_pipelines.data.sources.files import Source, SourceFile
+from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
-from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
-from gpu_pipelines.data.sources.tables import READERS as TABLE_READERS
-from gpu_pipelines.data.sources.tables import columns_of
-from gpu_pipelines.data.sources.tar_shards import tar_rows
-from gpu_pipelines.data.text.documents import text_rows
-
-#: Where a row is, for people (`file.csv:17`), and its values by column, or what is wrong with it.
-Row = tuple[str, dict[str, Any] | Problem]
-_READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[Row]]] = {
-    **TABLE_READERS,
-    "text": text_rows,
-    "tar": tar_rows,
-}
+from gpu_pipelines.data.sources.reader import reader_of
+from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row, as_damaged
+from gpu_pipelines.data.sources.source import SourceFiles
 
 
-def rows_of(source: Source, columns: list[str], remedy: str, meter: Meter) -> Iterator[tuple[SourceFile, Row]]:
+def rows_of(source: SourceFiles, columns: list[str], remedy: str, meter: Meter) -> Iterator[tuple[SourceFile, Row]]:
     """Reads the rows of all files in order, and no more of them at once than it must.
 
     Args:
@@ -35,30 +24,28 @@ def rows_of(source: Source, columns: list[str], remedy: str, meter: Meter) -> It
     Raises:
         UserError: a file cannot be read, is damaged, or lacks a column.
     """
-    if source.format == "bigquery":
-        yield from bigquery_rows(source, meter)
+    if source.service:
+        yield from source.service.rows(source, columns, meter)
         return
     for file in source:
         with as_damaged(file, source.format):
-            for where, values in _READERS[source.format](file, meter, columns, remedy):
+            for where, values in reader_of(source.format).rows(file, meter, columns, remedy):
                 yield file, (f"{file.name}:{where}", values)
         meter.finish_file()
 
 
-def source_columns(source: Source, choices: Sequence[Sequence[str]]) -> list[str]:
+def source_columns(source: SourceFiles, choices: Sequence[Sequence[str]]) -> list[str]:
     """The columns of the first file; of JSON lines those of its first rows, of other formats their only one.
 
     Args:
         source: files of a format with rows.
         choices: columns that are looked for, which tell the delimiter of CSV.
     """
-    if source.format == "bigquery":
+    if source.service:
         return list(source.columns)
     first = next(iter(source))
-    if source.format not in TABLE_READERS:
-        return ["text"]
     with as_damaged(first, source.format):
-        return columns_of(first, source.format, choices)
+        return reader_of(source.format).columns(first, choices)
 
 
 def slice_value(row: dict[str, Any] | Problem, column: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
@@ -13,10 +14,12 @@ from gpu_pipelines.data.class_names import class_names, named
 from gpu_pipelines.data.sources.compression import DamagedError
 from gpu_pipelines.data.sources.file_kinds import DELIMITERS, delimiter_of, header_names
 from gpu_pipelines.data.sources.files import SourceFile, is_tab_separated
+from gpu_pipelines.data.sources.reader import Reader
 from gpu_pipelines.data.sources.row_streams import (
     LARGEST_TEXT,
     Meter,
     Problem,
+    Row,
     bounded_lines,
     text_of,
     undecodable,
@@ -29,32 +32,6 @@ _ROWS_LOOKED_AT = 1000
 # Bytes of a table that are turned into Python objects at once.
 _BATCH_BYTES = 8 << 20
 _ARROW_FILE = b"ARROW1"
-
-TableRow = tuple[str, dict[str, Any] | Problem]
-
-
-def columns_of(file: SourceFile, format_name: str, choices: Sequence[Sequence[str]]) -> list[str]:
-    """The columns of a table; of JSON lines those of its first rows.
-
-    Args:
-        file: the table.
-        format_name: csv, jsonl, parquet or arrow.
-        choices: columns that are looked for, which tell the delimiter of CSV.
-    """
-    meter = Meter.of_nothing()
-    if format_name in ("parquet", "arrow"):
-        with file.open() as stored:
-            return list(_columnar(stored, format_name).names)
-    if format_name == "csv":
-        with text_of(file, meter) as stream:
-            return [name for name in _csv_reader(stream, file, choices).fieldnames or [] if name]
-    seen: dict[str, None] = {}
-    for number, (_, row) in enumerate(_jsonl_rows(file, meter, [], "")):
-        if isinstance(row, dict):
-            seen.update(dict.fromkeys(row))
-        if number == _ROWS_LOOKED_AT:
-            break
-    return [name for name in seen if name]
 
 
 def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy: str) -> None:
@@ -71,6 +48,37 @@ def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy
             f"it has {', '.join(has) or 'none at all'}.",
             remedy,
         )
+
+
+class Csv(Reader):
+    """CSV, and tables whose fields are separated by tabs, semicolons or bars."""
+
+    def columns(self, file: SourceFile, choices: Sequence[Sequence[str]]) -> list[str]:
+        with text_of(file, Meter.of_nothing()) as stream:
+            return [name for name in _csv_reader(stream, file, choices).fieldnames or [] if name]
+
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+        with text_of(file, meter) as stream:
+            reader = _csv_reader(stream, file, [columns])
+            try:
+                names = [name for name in reader.fieldnames or [] if name]
+            except csv.Error as error:
+                raise DamagedError(str(error)) from None
+            _require_columns(file, names, columns, remedy)
+            while True:
+                try:
+                    row = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    yield f"{reader.line_num}", Problem("malformed row", str(error))
+                    continue
+                if _EXTRA in row:
+                    yield f"{reader.line_num}", Problem("malformed row", "more fields than the header has")
+                elif list(row.values()) == names:
+                    yield f"{reader.line_num}", Problem("malformed row", "the header once more")
+                else:
+                    yield f"{reader.line_num}", row
 
 
 def _csv_reader(stream: BinaryIO, file: SourceFile, choices: Sequence[Sequence[str]]) -> csv.DictReader[str]:
@@ -101,54 +109,38 @@ def _delimiter(header: str, file: SourceFile, choices: Sequence[Sequence[str]]) 
     return delimiter_of(header, DELIMITERS, choices) or most
 
 
-def _csv_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
-    with text_of(file, meter) as stream:
-        reader = _csv_reader(stream, file, [columns])
-        try:
-            names = [name for name in reader.fieldnames or [] if name]
-        except csv.Error as error:
-            raise DamagedError(str(error)) from None
-        _require_columns(file, names, columns, remedy)
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                yield f"{reader.line_num}", Problem("malformed row", str(error))
-                continue
-            if _EXTRA in row:
-                yield f"{reader.line_num}", Problem("malformed row", "more fields than the header has")
-            elif list(row.values()) == names:
-                yield f"{reader.line_num}", Problem("malformed row", "the header once more")
-            else:
-                yield f"{reader.line_num}", row
+class JsonLines(Reader):
+    """One JSON object a line; the columns are those of the first rows."""
 
+    def columns(self, file: SourceFile, choices: Sequence[Sequence[str]]) -> list[str]:
+        rows = islice(self.rows(file, Meter.of_nothing(), [], ""), _ROWS_LOOKED_AT + 1)
+        seen = dict.fromkeys(name for _, row in rows if isinstance(row, dict) for name in row)
+        return [name for name in seen if name]
 
-def _jsonl_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
-    with text_of(file, meter) as stream:
-        waiting: list[TableRow] = []
-        seen: dict[str, None] = {}
-        missing = set(columns)
-        for number, line in enumerate(bounded_lines(stream), start=1):
-            if line is not None and not line.strip():
-                continue
-            row = _json_object(line)
-            if not missing:
-                yield f"{number}", row
-                continue
-            if isinstance(row, dict):
-                seen.update(dict.fromkeys(row))
-                missing -= seen.keys()
-            waiting.append((f"{number}", row))
-            if not missing:
-                yield from waiting
-                waiting = []
-            elif len(waiting) >= _ROWS_LOOKED_AT:
-                break
-        if missing and seen:
-            _require_columns(file, list(seen), columns, remedy)
-        yield from waiting
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+        with text_of(file, meter) as stream:
+            waiting: list[Row] = []
+            seen: dict[str, None] = {}
+            missing = set(columns)
+            for number, line in enumerate(bounded_lines(stream), start=1):
+                if line is not None and not line.strip():
+                    continue
+                row = _json_object(line)
+                if not missing:
+                    yield f"{number}", row
+                    continue
+                if isinstance(row, dict):
+                    seen.update(dict.fromkeys(row))
+                    missing -= seen.keys()
+                waiting.append((f"{number}", row))
+                if not missing:
+                    yield from waiting
+                    waiting = []
+                elif len(waiting) >= _ROWS_LOOKED_AT:
+                    break
+            if missing and seen:
+                _require_columns(file, list(seen), columns, remedy)
+            yield from waiting
 
 
 def _json_object(line: bytes | None) -> dict[str, Any] | Problem:
@@ -163,46 +155,59 @@ def _json_object(line: bytes | None) -> dict[str, Any] | Problem:
     return row if isinstance(row, dict) else Problem("malformed row", "not a JSON object")
 
 
-def _columnar(stored: BinaryIO, format_name: str) -> Any:
-    """The schema of a Parquet or Arrow file."""
-    if format_name == "parquet":
+class _Columnar(Reader):
+    """Files that begin or end with a schema of Arrow."""
+
+    @abstractmethod
+    def schema(self, stored: BinaryIO) -> Any:
+        """The schema of a file that has been opened."""
+
+    def columns(self, file: SourceFile, choices: Sequence[Sequence[str]]) -> list[str]:
+        with file.open() as stored:
+            return list(self.schema(stored).names)
+
+    def nested(self, file: SourceFile) -> dict[str, str]:
+        import pyarrow as pa
+
+        with file.open() as stored:
+            schema = self.schema(stored)
+        return {field.name: str(field.type) for field in schema if pa.types.is_nested(field.type)}
+
+
+class Parquet(_Columnar):
+    """Parquet, of which a page of each column is in memory."""
+
+    def schema(self, stored: BinaryIO) -> Any:
         import pyarrow.parquet as pq
 
         return pq.read_schema(stored)
-    return _arrow_batches(stored)[0]
+
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+        import pyarrow.parquet as pq
+
+        # With a buffer a row group is read page by page; without one it would have to fit into memory.
+        with file.open() as stored, pq.ParquetFile(stored, buffer_size=1 << 20, pre_buffer=False) as table:
+            _require_columns(file, table.schema_arrow.names, columns, remedy)
+            groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
+            size = sum(group.total_byte_size for group in groups)
+            rows = max(1, min(10_000, _BATCH_BYTES * table.metadata.num_rows // max(1, size)))
+            batches = table.iter_batches(batch_size=rows, columns=columns or None)
+            yield from _numbered(batches, table.metadata.num_rows, meter, class_names(table.schema_arrow))
 
 
-def nested_columns(file: SourceFile, format_name: str) -> dict[str, str]:
-    """The columns of a Parquet or Arrow file that hold no plain values, and the type of each; of others none."""
-    import pyarrow as pa
+class Arrow(_Columnar):
+    """Arrow IPC, as a file or as a stream."""
 
-    if format_name not in ("parquet", "arrow"):
-        return {}
-    with file.open() as stored:
-        schema = _columnar(stored, format_name)
-    return {field.name: str(field.type) for field in schema if pa.types.is_nested(field.type)}
+    def schema(self, stored: BinaryIO) -> Any:
+        return _arrow_batches(stored)[0]
 
-
-def _parquet_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
-    import pyarrow.parquet as pq
-
-    # With a buffer a row group is read page by page; without one it would have to fit into memory.
-    with file.open() as stored, pq.ParquetFile(stored, buffer_size=1 << 20, pre_buffer=False) as table:
-        _require_columns(file, table.schema_arrow.names, columns, remedy)
-        groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
-        size = sum(group.total_byte_size for group in groups)
-        rows = max(1, min(10_000, _BATCH_BYTES * table.metadata.num_rows // max(1, size)))
-        batches = table.iter_batches(batch_size=rows, columns=columns or None)
-        yield from _numbered(batches, table.metadata.num_rows, meter, class_names(table.schema_arrow))
-
-
-def _arrow_rows(file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[TableRow]:
-    with file.open() as stored:
-        schema, batches = _arrow_batches(stored)
-        _require_columns(file, list(schema.names), columns, remedy)
-        meter.follow(stored)
-        chosen = (batch.select(columns) if columns else batch for batch in batches)
-        yield from _numbered((part for batch in chosen for part in parts(batch)), 0, meter, class_names(schema))
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+        with file.open() as stored:
+            schema, batches = _arrow_batches(stored)
+            _require_columns(file, list(schema.names), columns, remedy)
+            meter.follow(stored)
+            chosen = (batch.select(columns) if columns else batch for batch in batches)
+            yield from _numbered((part for batch in chosen for part in parts(batch)), 0, meter, class_names(schema))
 
 
 def _arrow_batches(stored: BinaryIO) -> tuple[Any, Iterator[Any]]:
@@ -231,7 +236,7 @@ def parts(batch: Any) -> Iterator[Any]:
         yield batch.slice(start, rows)
 
 
-def _numbered(batches: Iterator[Any], total: int, meter: Meter, names: dict[str, list[str]]) -> Iterator[TableRow]:
+def _numbered(batches: Iterator[Any], total: int, meter: Meter, names: dict[str, list[str]]) -> Iterator[Row]:
     number = 0
     for batch in batches:
         for row in python_rows(batch):
@@ -251,11 +256,3 @@ def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
                 yield batch.slice(number, 1).to_pylist()[0]
             except UnicodeDecodeError as error:
                 yield Problem("not UTF-8", undecodable(error))
-
-
-READERS: dict[str, Callable[[SourceFile, Meter, list[str], str], Iterator[TableRow]]] = {
-    "csv": _csv_rows,
-    "jsonl": _jsonl_rows,
-    "parquet": _parquet_rows,
-    "arrow": _arrow_rows,
-}

@@ -12,32 +12,34 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from gpu_pipelines.data.sources.compression import DamagedError
-from gpu_pipelines.data.sources.files import IMAGE_SUFFIXES, LARGEST_IMAGE, SourceFile
-from gpu_pipelines.data.sources.row_streams import Meter, Problem, decompressed
+from gpu_pipelines.data.sources.files import LARGEST_IMAGE, SourceFile
+from gpu_pipelines.data.sources.reader import Reader
+from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row, decompressed
+from gpu_pipelines.tasks.formats import FORMATS
 
 _LABELS = (".cls", ".json")
 _END = bytes(512)
 
 
-def tar_rows(
-    file: SourceFile, meter: Meter, columns: list[str], remedy: str
-) -> Iterator[tuple[str, dict[str, Any] | Problem]]:
+class TarShards(Reader):
     """Each sample's image and label as the two columns asked for; the label is its .cls file or a key of its .json."""
-    image, label = columns
-    with decompressed(file, meter) as stored:
-        stream = _Tail(stored)
-        key = ""
-        parts: dict[str, bytes | Problem] = {}
-        for name, content in _members(stream):
-            stem, suffix = _key_and_suffix(name)
-            if parts and (stem != key or suffix in parts):
+
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+        image, label = columns
+        with decompressed(file, meter) as stored:
+            stream = _Tail(stored)
+            key = ""
+            parts: dict[str, bytes | Problem] = {}
+            for name, content in _members(stream):
+                stem, suffix = _key_and_suffix(name)
+                if parts and (stem != key or suffix in parts):
+                    yield key, _sample(parts, image, label)
+                    parts = {}
+                key = stem
+                parts[suffix] = content
+            if parts:
                 yield key, _sample(parts, image, label)
-                parts = {}
-            key = stem
-            parts[suffix] = content
-        if parts:
-            yield key, _sample(parts, image, label)
-        stream.require_end()
+            stream.require_end()
 
 
 class _Tail:
@@ -85,7 +87,7 @@ def _key_and_suffix(name: str) -> tuple[str, str]:
 
 
 def _sample(parts: dict[str, bytes | Problem], image: str, label: str) -> dict[str, Any] | Problem:
-    images = [suffix for suffix in parts if f".{suffix.rpartition('.')[2]}" in IMAGE_SUFFIXES]
+    images = [suffix for suffix in parts if f".{suffix.rpartition('.')[2]}" in FORMATS["images"].suffixes]
     if not images:
         return Problem("malformed row", f"no image, but {', '.join(sorted(parts))[:200]}")
     encoded = parts[images[0]]

@@ -14,27 +14,23 @@ from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.source_check import require_usable_source
-from gpu_pipelines.data.sources.files import Source
-from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.sources.samples import open_source
-from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.splits.content_split import content_number, split_at
 from gpu_pipelines.data.splits.near_duplicates import Signer
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.splits.split_assignments import SplitAssignment, SplitAssignments
 from gpu_pipelines.data.text.packing import PackedRows, Packer, packed_rows
 from gpu_pipelines.data.text.sources import Text, TextRecord
-from gpu_pipelines.data.text.survey import Survey, survey
+from gpu_pipelines.data.text.survey import Survey
 from gpu_pipelines.data.text.work import RowForm, SingleTexts, TextRows, UsableText
 from gpu_pipelines.data.units.parallel import batches, in_processes
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.source_shards import SourceShard
-from gpu_pipelines.data.units.units import Group, Sizes, Units, UnitWriters, candidates, leave_out
-from gpu_pipelines.data.usable import require_labels, require_labels_of_test, require_rows
+from gpu_pipelines.data.units.units import Group, Sizes, UnitWriters, Writing, candidates, leave_out
+from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_encoding import TextEncoder, texts_of
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
@@ -54,18 +50,17 @@ class TextPreparation(Preparation[Survey]):
             trained here, or classes.
         chosen_length: tokens of a row where `sequence_length` is left open.
         ends: whether a tokenizer that is trained here ends each text with the end token.
-        packs: whether a row may hold several records.
         work: makes rows of a batch of texts, in a process of its own; as `SingleTexts`.
     """
 
     reads_all = False
     chosen_length = 128
     ends = True
-    packs = False
+    content = "the texts"
     work: type[Any] = SingleTexts
 
     @abstractmethod
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         """The records of some files, the unusable ones too."""
 
     @abstractmethod
@@ -78,67 +73,55 @@ class TextPreparation(Preparation[Survey]):
 
     def names_in(self, record: TextRecord) -> Iterable[str]:
         """The names in a record that are all to be known before the first row is made, such as that of its class."""
-        return (record.label,) if self._has_classes else ()
+        return (record.label,) if self.task.has_classes else ()
 
     def target_of(self, plan: Mapping[str, Any]) -> Callable[[TextRecord], Any]:
         """What tells what is learned of a record."""
         return lambda record: 0
 
-    def columns_of(self, source: Source) -> tuple[str, ...]:
+    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
         """The columns that are read, where the first file tells them."""
         return ()
 
-    def __init__(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> None:
-        self.settings = settings
-        self._has_classes = task_named(settings.task).has_classes
-        self.source = self._found(settings, scratch / "source", source)
-        self.test_source = self._found(settings.of_test_source(), scratch / "test") if settings.test_source else None
-        if self.test_source and self.test_source.columns != self.source.columns:
-            raise UserError(
-                f"test_source has the texts in {', '.join(self.test_source.columns)}, and source in "
-                f"{', '.join(self.source.columns)}.",
-                "Give both in the same form.",
-            )
+    def _columns(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+        return self.columns_of(source)
 
-    def _found(self, settings: PrepareSettings, scratch: Path, source: Source | None = None) -> Source:
-        found = source or open_source(settings, scratch)
-        require_usable_source(found, settings)
-        return replace(found, columns=columns) if (columns := self.columns_of(found)) else found
+    def empty_survey(self) -> Survey:
+        return Survey()
 
-    def survey(self, share: Source, replicas: Replicas) -> Survey:
+    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
         if self._reads_all(self.settings):
             return self._looked_through(share, self.settings, replicas)
         # Only the beginning of the source matters, whoever has it.
         return self._looked_through(self.source, self.settings, replicas) if replicas.is_rank_0 else Survey()
 
-    def survey_of_test(self, share: Source, replicas: Replicas) -> Survey:
+    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
         # No tokenizer is trained on its texts.
         return self._looked_through(share, replace(self.settings, tokenizer="none is trained"), replicas)
 
     def _reads_all(self, settings: PrepareSettings) -> bool:
-        return self.reads_all or self._has_classes or settings.tokenizer == "train"
+        return self.reads_all or self.task.has_classes or settings.tokenizer == "train"
 
-    def _looked_through(self, source: Source, settings: PrepareSettings, replicas: Replicas) -> Survey:
+    def _looked_through(self, source: SourceFiles, settings: PrepareSettings, replicas: Replicas) -> Survey:
         meter = Meter(source)
         records = self.records(source, meter)
         if not self._reads_all(settings):
             records = islice(records, FIRST_RECORDS)
-        progress = Progress("looking through", meter)
-        return survey(records, settings, progress, self.names_in, replicas.check)
-
-    def save_survey(self, found: Survey, folder: Path) -> dict[str, Any]:
-        return found.save(folder)
-
-    def join_surveys(self, saved: list[tuple[Path, Mapping[str, Any]]]) -> Survey:
-        return Survey.joined([Survey.read(folder, said) for folder, said in saved])
+        found, trains = self.empty_survey(), settings.tokenizer == "train"
+        for record in found.usable(records, meter, replicas.check):
+            found.labels.update(self.names_in(record))
+            found.has_chats = found.has_chats or isinstance(record.text, list)
+            if trains:
+                number = content_number(record.content, settings.split_seed)
+                if split_at(number, settings.val_fraction, settings.test_fraction) == "train":
+                    found.training.add(number, texts_of(record.text))
+        return found
 
     def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
         settings = self.settings
         if not found.rows:
             raise UserError(f"The source {settings.source} holds no texts.")
-        labels = require_labels(found.labels, settings, found.problems) if self._has_classes else []
-        if of_test and self._has_classes:
-            require_labels_of_test(of_test.labels, labels, settings)
+        labels = self.labels(found, of_test)
         length = settings.sequence_length or self.chosen_length
         encoder = _encoder(settings, found, self.ends)
         if (found.has_chats or (of_test and of_test.has_chats)) and encoder.add_plain_chat_template():
@@ -147,27 +130,16 @@ class TextPreparation(Preparation[Survey]):
         return {"labels": labels, "length": length}
 
     def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
-        meter = Meter(shard.source)
-        progress = Progress("looking for duplicates", meter)
-        seed, waiting = self.settings.split_seed, deque[Entry]()
-
-        def usable() -> Iterator[tuple[Entry, str]]:
-            for position, record in enumerate(self.records(shard.source, meter)):
-                progress.advance()
-                replicas.check()
-                if not record.problem:
-                    content = content_number(record.content, seed)
-                    text = "\n".join(texts_of(record.text)) if self.settings.near_duplicates else ""
-                    yield Entry(position, content, record.label, record.source), text
-
         if not self.settings.near_duplicates:
-            yield from (entry for entry, _ in usable())
+            yield from super().entries(shard, replicas)
             return
+        waiting = deque[Entry]()
 
         def texts() -> Iterator[list[str]]:
-            for batch in batches(usable(), RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, lambda item: len(item[1])):
-                waiting.extend(entry for entry, _ in batch)
-                yield [text for _, text in batch]
+            usable = (("\n".join(texts_of(record.text)), entry) for record, entry in self.indexed(shard, replicas))
+            for batch in batches(usable, RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, lambda item: len(item[0])):
+                waiting.extend(entry for _, entry in batch)
+                yield [text for text, _ in batch]
 
         for signatures in in_processes(Signer, (), texts()):
             for signature in signatures:
@@ -176,40 +148,22 @@ class TextPreparation(Preparation[Survey]):
     def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[TextRecord]:
         return Sizes(lambda record: _size(record.text), RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, unit_weight)
 
-    def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        length = plan["length"]
-        features = self.features(length)
-        return {
-            "task": self.settings.task,
-            "source": shown_path(self.settings.source),
-            "features": features,
-            "labels": plan["labels"],
-            "preprocessing": self.preprocessing(plan),
-            "packed": self.packs,
-            "slice_by": self.settings.slice_by,
-            "rows_per_shard": self.settings.rows_per_shard(features),
-        }
+    def row_form(self, plan: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, Any]]:
+        return self.features(plan["length"]), self.preprocessing(plan)
 
     def tokenizer(self, folder: Path) -> Path:
         return folder / TOKENIZER
 
-    def write(
-        self,
-        plan: Mapping[str, Any],
-        folder: Path,
-        units: Units[TextRecord],
-        writers: UnitWriters,
-        assignments: SplitAssignments,
-    ) -> Iterator[None]:
+    def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
         tokenizer = folder / TOKENIZER
         form = RowForm(plan["length"], TextTokenizer.read(tokenizer).padding, several=self.settings.packing)
-        sorter = _Sorter(self.target_of(plan), self.settings.split_seed, assignments)
-        progress = Progress("preparing", units.meter)
-        done = in_processes(self.work, (tokenizer, form), sorter.texts(units.groups()))
+        sorter = _Sorter(self.target_of(plan), self.settings.split_seed, writing.assignments)
+        progress = Progress("preparing", writing.units.meter)
+        done = in_processes(self.work, (tokenizer, form), sorter.texts(writing.units.groups()))
         rows, cut = _UnitRows(form), 0
         for made in done:
             sorted_group = sorter.waiting.popleft()
-            rows.write(sorted_group, made, writers)
+            rows.write(sorted_group, made, writing.writers)
             cut += made.cut
             progress.advance(len(sorted_group.group.items))
             yield

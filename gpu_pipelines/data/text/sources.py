@@ -9,9 +9,9 @@ from typing import Any
 
 from gpu_pipelines.data.class_names import class_of_row, encoding_problem
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.tasks.tasks import task_named
 
 #: A text, a (prompt, completion), or the messages of a chat, each with `role` and `content`.
@@ -44,7 +44,7 @@ class TextRecord:
 
 
 def labelled_texts(
-    source: Source,
+    source: SourceFiles,
     settings: PrepareSettings,
     meter: Meter,
     label_of: Callable[[dict[str, Any], PrepareSettings], str | Problem] = class_of_row,
@@ -68,7 +68,7 @@ def labelled_texts(
 
 
 def plain_texts(
-    source: Source, settings: PrepareSettings, meter: Meter, columns: tuple[str, ...]
+    source: SourceFiles, settings: PrepareSettings, meter: Meter, columns: tuple[str, ...]
 ) -> Iterator[TextRecord]:
     """The records of a source without classes, in order, each with what is wrong with it.
 
@@ -85,7 +85,7 @@ def plain_texts(
         yield text_record(where, row, columns)
 
 
-def text_columns(source: Source, settings: PrepareSettings) -> tuple[str, ...]:
+def text_columns(source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
     """The columns with the text of a language model: the one that was named, or those of prompts or chats.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,8 +60,8 @@ class RowForm:
     several: bool
 
 
-class SingleTexts:
-    """Texts one to a row, each with what is to be learned of it; by itself, with the index of its class.
+class TextWork:
+    """What the work on texts is made of.
 
     Args:
         tokenizer: directory of the tokenizer.
@@ -72,27 +72,45 @@ class SingleTexts:
         self._encoder = BatchEncoder(tokenizer)
         self._form = form
 
+
+class SingleTexts(TextWork):
+    """Texts one to a row, each with what is to be learned of it; by itself, with the index of its class."""
+
     def __call__(self, batch: Sequence[UsableText]) -> TextRows:
         length = self._form.length
         encoded = self._encoder.classified([str(record.text) for record in batch], length)
-        made = TextRows(read=len(batch), cut=sum(len(tokens) == length for tokens in encoded))
-        for split in SPLITS:
-            chosen = [number for number, record in enumerate(batch) if record.split == split]
-            if not chosen:
-                continue
+
+        def columns_of(chosen: Sequence[int]) -> dict[str, Any]:
             tokens = np.full((len(chosen), length), self._form.padding, dtype=np.int32)
             for row, number in enumerate(chosen):
                 tokens[row, : len(encoded[number])] = encoded[number]
-            columns = {
-                "input_ids": tokens,
-                "length": np.array([len(encoded[number]) for number in chosen], dtype=np.int32),
-                **self.targets([batch[number].target for number in chosen]),
-            }
-            slices = [batch[number].slice_value for number in chosen]
-            made.rows[split] = PackedRows([batch[n].source for n in chosen], columns, [1] * len(chosen), slices)
-        return made
+            lengths = np.array([len(encoded[number]) for number in chosen], dtype=np.int32)
+            targets = self.targets([batch[number].target for number in chosen])
+            return {"input_ids": tokens, "length": lengths, **targets}
+
+        return one_to_a_row(batch, [len(tokens) == length for tokens in encoded], columns_of)
 
     @staticmethod
     def targets(targets: Sequence[Any]) -> dict[str, np.ndarray]:
         """The features of some rows besides their tokens, from what the preparation gave as `target`."""
         return {"label": np.array(targets, dtype=np.int32)}
+
+
+def one_to_a_row(
+    batch: Sequence[UsableText], is_full: Sequence[bool], columns_of: Callable[[Sequence[int]], dict[str, Any]]
+) -> TextRows:
+    """Rows of one record each.
+
+    Args:
+        batch: the records.
+        is_full: of each whether it fills a row.
+        columns_of: gives the features of some records, by their numbers in the batch.
+    """
+    made = TextRows(read=len(batch), cut=sum(is_full))
+    for split in SPLITS:
+        chosen = [number for number, record in enumerate(batch) if record.split == split]
+        if chosen:
+            slices = [batch[number].slice_value for number in chosen]
+            sources = [batch[number].source for number in chosen]
+            made.rows[split] = PackedRows(sources, columns_of(chosen), [1] * len(chosen), slices)
+    return made

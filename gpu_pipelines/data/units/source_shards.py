@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
+from gpu_pipelines.data.sources.source import SourceFiles
 
 #: Bytes after which a unit of work ends at the earliest, and the same in shards: its last ones are smaller than others.
 _LEAST_BYTES, _LEAST_SHARDS = 256 << 20, 4
@@ -25,7 +25,7 @@ class SourceShard:
     """
 
     number: int
-    source: Source
+    source: SourceFiles
     is_test: bool = False
 
 
@@ -34,7 +34,7 @@ def unit_bytes(settings: PrepareSettings) -> int:
     return max(_LEAST_BYTES, _LEAST_SHARDS * (settings.shard_megabytes << 20))
 
 
-def source_shards_of(source: Source, most: int, test_source: Source | None = None) -> list[SourceShard]:
+def source_shards_of(source: SourceFiles, most: int, test_source: SourceFiles | None = None) -> list[SourceShard]:
     """Cuts a source between files.
 
     Args:
@@ -52,7 +52,7 @@ def source_shards_of(source: Source, most: int, test_source: Source | None = Non
     return [SourceShard(number, part, is_test) for number, (part, is_test) in enumerate(cut)]
 
 
-def _cuts(source: Source, most: int) -> Iterator[tuple[int, int]]:
+def _cuts(source: SourceFiles, most: int) -> Iterator[tuple[int, int]]:
     start = size = 0
     for number in range(len(source)):
         size += source.sizes[number] if source.sizes else 0
@@ -68,7 +68,7 @@ def share_of(shards: Sequence[SourceShard], rank: int, nodes: int) -> list[Sourc
     return list(shards[rank::nodes])
 
 
-def joined(source: Source, shards: Sequence[SourceShard]) -> Source:
+def joined(source: SourceFiles, shards: Sequence[SourceShard]) -> SourceFiles:
     """The files of some shards as one source."""
     parts = [shard.source for shard in shards]
     return replace(

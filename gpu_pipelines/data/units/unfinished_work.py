@@ -21,7 +21,7 @@ from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, sha
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
-from gpu_pipelines.data.sources.names import is_bigquery
+from gpu_pipelines.data.sources.sources import source_of
 from gpu_pipelines.errors import UserError
 
 MARKER = "done.json"
@@ -154,9 +154,8 @@ def unfinished_work(settings: PrepareSettings, base: str, nodes: int = 1) -> Ite
     """
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-") as scratch, ExitStack() as held:
         alone = f"{scratch}/alone"
-        # Which rows a stream of a read session gets is told by no one before, and differs between sessions.
-        streams = is_bigquery(settings.source) or is_bigquery(settings.test_source)
-        place = alone if streams else f"{base.rstrip('/')}/{_key(settings)}"
+        is_repeatable = all(source_of(source).is_repeatable for source in settings.sources.values())
+        place = f"{base.rstrip('/')}/{_key(settings)}" if is_repeatable else alone
         # Machines that work together share the place; two runs of one machine that know nothing of each other must not.
         if nodes == 1 and not is_remote(place) and not _is_ours(Path(place), held):
             print("another run prepares the same data at this moment; this one shares nothing with it", flush=True)
@@ -177,7 +176,8 @@ def _is_ours(place: Path, held: ExitStack) -> bool:
 def _key(settings: PrepareSettings) -> str:
     # How many rows may be rejected is looked at when all is done.
     said = {name: value for name, value in asdict(settings).items() if name != "max_rejected"}
-    sources = [source for source in (settings.source, settings.test_source) if source]
+    # A source is asked for its state by a right name only.
+    sources = () if settings.problems() else settings.sources.values()
     try:
         state = "".join(source_fingerprint(source, settings.billing_project) for source in sources)
     except (OSError, RuntimeError, ValueError):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import MANIFEST, DatasetWriter, Manifest
 from gpu_pipelines.artifacts.documents import read_as
-from gpu_pipelines.data.sources.files import Source
-from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.duplicates import label_number, record_number
 from gpu_pipelines.data.splits.split_assignments import NUMBERS, Candidate, SplitAssignment, SplitAssignments
 from gpu_pipelines.data.units.source_shards import SourceShard
@@ -82,7 +82,7 @@ class Units(Generic[Item]):
     def __init__(
         self,
         shards: Sequence[SourceShard],
-        records_of: Callable[[Source, Meter], Iterator[Item]],
+        records_of: Callable[[SourceFiles, Meter], Iterator[Item]],
         sizes: Sizes[Item],
         work: UnfinishedWork,
         assignments: SplitAssignments,
@@ -166,6 +166,26 @@ def candidates(group: Group[Any], usable: Sequence[tuple[int, int, str]]) -> lis
     return found
 
 
+class Made(NamedTuple):
+    """What became of a record: the `content_number` that its split follows from, and its row of the dataset."""
+
+    content: int
+    row: Mapping[str, Any]
+
+
+class Labelled(Protocol):
+    """What is said in the dataset of the record that a row was made of."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def slice_value(self) -> str: ...
+
+
 def leave_out(assignment: SplitAssignment, source: str, writer: DatasetWriter) -> bool:
     """Keeps note of a record that does not go into the dataset, and returns whether it is one."""
     if assignment.split:
@@ -225,6 +245,42 @@ class UnitWriters:
         np.save(self._work.path(unit.name) / NUMBERS, np.array(unit.numbers, dtype=np.uint64).reshape(-1, 3).T)
         hashes = {file.path: file.sha256 for files in manifest.splits.values() for file in files}
         self._work.commit(unit.name, {"read": unit.read, "is_last": unit.is_last}, hashes)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What is written: the units that are to be done, the writers of each, and the splits of their records."""
+
+    units: Units[Any]
+    writers: UnitWriters
+    assignments: SplitAssignments
+
+
+def write_group(group: Group[Any], made: Sequence[Made | Problem], writing: Writing) -> None:
+    """Writes records that became a row each, or cannot be used.
+
+    Args:
+        group: the records, each `Labelled`.
+        made: what became of each, or why it cannot be used.
+        writing: where the rows go.
+    """
+    writer = writing.writers.of(group.unit)
+    good: list[tuple[Labelled, Made]] = []
+    usable = []
+    for place, (record, row) in enumerate(zip(group.items, made, strict=True)):
+        if isinstance(row, Problem):
+            writer.reject(record.source, *row)
+        else:
+            good.append((record, row))
+            usable.append((place, row.content, record.label))
+    asked = candidates(group, usable)
+    for (record, row), assignment in zip(good, writing.assignments.of(group.unit.shard, asked), strict=True):
+        if not leave_out(assignment, record.source, writer):
+            writer.add(assignment.split, record.source, row.row, slice_value=record.slice_value)
+            if assignment.other_label:
+                writer.note_label_conflict(record.source, record.label, assignment.other_label)
+    if group.ends:
+        writing.writers.finish(group.unit)
 
 
 def manifest_of(work: UnfinishedWork, name: str) -> Manifest:

@@ -23,6 +23,7 @@ from gpu_pipelines.targets.options import (
     STARTED,
     CloudOptions,
     accelerators,
+    command_of_container,
     fixed,
     option,
     setting,
@@ -106,13 +107,7 @@ class VmFlags(MachineOptions):
         None, "With flex-start: wait for a machine so long, 2 at most.", _VM, group=MACHINES, metavar="HOURS"
     )
     image: str | None = setting("Container image to run.", _VM, "image", group=CONTAINER)
-    command: str | None = option(
-        None,
-        'Runs in place of the image\'s entrypoint, in quotes: "python -m trainer".',
-        _VM,
-        group=CONTAINER,
-        metavar="WORDS",
-    )
+    command: str | None = command_of_container(_VM)
     output_dir: str | None = option(
         None,
         "gs://…, from which AIP_CHECKPOINT_DIR and its like are made.",
@@ -199,26 +194,29 @@ class ComputeEngine(LocalTarget, Target):
         module = load_pipeline(request.pipeline)
         request.require(self, "project", "pipeline_root")
         vm, plan = self._machine("gs://bucket/run")
-        cautions = [caution.message for caution in plan.warnings if not caution.of_vertex]
-        warned = [f"warning: {message}" for message in dict.fromkeys([*cautions, *vm.warnings])]
         built = module.build(self, None)
         return Compiled(
             request.pipeline,
             spec=documents_of(compiled(built))[0],
             built=built,
             known={"processes": plan.count},
-            told=[told_plan(plan), told_cost(plan), *warned],
+            told=[told_plan(plan), told_cost(plan), *(f"warning: {message}" for message in vm.warnings)],
         )
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The VM with a name of its own, and what it is to run."""
         from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text
-        from gpu_pipelines.targets.compute_engine.runs import REQUEST, VmRun, new_run_name, request_of, settings_there
+        from gpu_pipelines.targets.compute_engine.runs import REQUEST, SETTINGS, VmRun, new_run_name
 
         run = VmRun.of(new_run_name(compiled.name), self.settings)
         vm, plan = self._machine(run.uri)
-        content = request_of(compiled.name, values.arguments, values.taken, bool(request.cache))
-        content["settings"] = settings_there(self.settings)
+        content = {
+            "pipeline": compiled.name,
+            "arguments": dict(values.arguments),
+            "taken": dict(values.taken),
+            "cache": bool(request.cache),
+            "settings": {name: value for name in SETTINGS if (value := getattr(self.settings, name))},
+        }
         sent = (run, vm, plan.strategy, content)
         return Submission(
             sent, lambda: [shell_text(create_command(vm, "startup.sh")), *_shown(run.uri, REQUEST, content)]

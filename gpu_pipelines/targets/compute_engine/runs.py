@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ _SCRIPT_ERROR = re.compile(r"gpu-pipelines: error: (.*)")
 #: What Google's guest agent puts before a line of the start-up script on the serial port.
 _OF_SCRIPT = "startup-script: "
 #: Settings that the steps look for in the file of the project.
-_SETTINGS = ("project", "region", "pipeline_root", "image", "serving_image", "service_account", "encryption_key")
+SETTINGS = ("project", "region", "pipeline_root", "image", "serving_image", "service_account", "encryption_key")
 
 
 def new_run_name(pipeline: str) -> str:
@@ -373,17 +373,6 @@ def _as_text(lines: Sequence[str | Table]) -> list[str]:
         else:
             line.print(console)
     return text.getvalue().splitlines()
-
-
-def request_of(pipeline: str, arguments: Mapping[str, Any], taken: Mapping[str, Any], cache: bool) -> dict[str, Any]:
-    """What a VM is to run; the settings come with the run."""
-    return {"pipeline": pipeline, "arguments": dict(arguments), "taken": dict(taken), "cache": cache}
-
-
-def settings_there(settings: ProjectSettings) -> dict[str, str]:
-    """The settings of the project that the steps may ask for."""
-    known = replace(settings, origins={})
-    return {name: value for name in _SETTINGS if (value := getattr(known, name))}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.project_settings import ProjectSettings, how_to_give
+from gpu_pipelines.project_settings import ProjectSettings, has_form, how_to_give
 from gpu_pipelines.step_environment import problems_of_variables
 from gpu_pipelines.targets.compute_engine.startup import AT_END, StartupSettings, startup_script
 from gpu_pipelines.targets.vertex.job_spec import Container
@@ -49,7 +49,6 @@ _ZONE = re.compile(r"([a-z]+-[a-z]+[0-9]+)-[a-z]")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NETWORK = re.compile(r"([a-z0-9.:-]+|projects/[^/\s,]+/global/networks/[a-z0-9-]+)")
 _SUBNET = re.compile(r"([a-z0-9-]+|projects/[^/\s,]+/regions/[a-z0-9-]+/subnetworks/[a-z0-9-]+)")
-_BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/\S*)?")
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class VirtualMachine:
         scopes: what it may use of Google's APIs, as far as its service account may.
         labels: its labels.
         startup: what its start-up script is told.
-        warnings: what the user should know besides the warnings of the plan.
+        warnings: what the user should know, the warnings of the plan with it.
     """
 
     name: str
@@ -257,7 +256,7 @@ def _problems(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
 def _problems_of_places(options: VmOptions) -> list[str]:
     problems = []
     output, sync = options.output_directory, options.sync_directory
-    if output is not None and not _BUCKET.fullmatch(output):
+    if output is not None and not has_form("pipeline_root", output):
         problems.append(f"--output-dir {output[:80]!r} is no place in Cloud Storage, gs://BUCKET/FOLDER.")
     if sync is not None and output is None:
         problems.append(f"--sync-dir {sync[:80]} is copied to the output directory. Give --output-dir.")
@@ -294,7 +293,9 @@ def _max_wait_seconds(plan: AcceleratorPlan, options: VmOptions) -> int | None:
 
 
 def _warnings(plan: AcceleratorPlan, image: BootImage, container: Container, options: VmOptions) -> tuple[str, ...]:
-    warnings = list(filter(None, [image.warning, shut_down(container.image)]))
+    # Quotas, regions and offers of Vertex AI do not apply to Compute Engine.
+    warnings = [caution.message for caution in plan.warnings if not caution.of_vertex]
+    warnings += filter(None, [image.warning, shut_down(container.image)])
     if plan.machine is not None and plan.machine.rdma:
         warnings.append(
             f"Google's pages show {plan.machine_type} with {plan.machine.interfaces or 'further'} network interfaces. "
@@ -310,7 +311,7 @@ def _warnings(plan: AcceleratorPlan, image: BootImage, container: Container, opt
             "Without --output-dir checkpoints stay where the training writes them, and the log on the VM and its "
             "serial port."
         )
-    return tuple(warnings)
+    return tuple(dict.fromkeys(warnings))
 
 
 def boot_image(plan: AcceleratorPlan, family: str | None = None, project: str | None = None) -> BootImage:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from http import HTTPStatus
 from io import StringIO
@@ -25,6 +25,8 @@ _NO_NAMESPACE = "kubeflow"
 #: Seconds within which a connection is made, and within which an answer comes. (KFP's client passes over a single
 #: number that is not whole.)
 _TIMEOUT = (15, 60)
+#: Things on one page of a list.
+_PAGE = 100
 #: What KFP's gateway in Google Cloud is called; its client finds credentials for it itself.
 _GOOGLE_PROXY = ".googleusercontent.com"
 _SIGN_IN = f"Give a token in {TOKEN}, or use a port-forward of svc/ml-pipeline-ui: docs/kubeflow.md."
@@ -50,7 +52,7 @@ def connect(settings: ProjectSettings) -> Any:
         UserError: the address is not known, or nobody answers there, or it is not the API that does.
     """
     settings.require("kubeflow_host")
-    host = str(settings.kubeflow_host).rstrip("/")
+    host = host_of(settings)
     with warnings.catch_warnings(), service_errors("Connecting to Kubeflow Pipelines"):
         warnings.simplefilter("ignore", FutureWarning)
         import kfp
@@ -115,9 +117,31 @@ def _require_json(answer: Any, url: str) -> None:
     raise ForeignAnswerError(f"{what} answered at {url.partition('?')[0]}, and not the API")
 
 
-def namespace_of(settings: ProjectSettings) -> str | None:
-    """The namespace that requests name; None for a deployment without profiles."""
-    return settings.kubeflow_namespace
+def host_of(settings: ProjectSettings) -> str:
+    """The address of Kubeflow Pipelines, without a slash at the end."""
+    return str(settings.kubeflow_host).rstrip("/")
+
+
+def page_of(path: str, settings: ProjectSettings) -> str:
+    """A page of the user interface of Kubeflow Pipelines, at the addresses that KFP's client prints itself."""
+    return f"{host_of(settings)}/#/{path}"
+
+
+def all_of(list_page: Callable[..., Any], items: str, **options: Any) -> Iterator[Any]:
+    """What a method of the client lists, page by page.
+
+    Args:
+        list_page: the method.
+        items: what its answers call the things that are listed.
+        options: its further arguments.
+    """
+    token = ""
+    while True:
+        page = list_page(page_token=token, page_size=_PAGE, **options)
+        yield from getattr(page, items) or []
+        token = page.next_page_token or ""
+        if not token:
+            return
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,16 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import text_of_file, with_image
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
-from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Published, Request, Submission, Values
+from gpu_pipelines.targets.messages import (
+    Compiled,
+    Done,
+    Outcome,
+    Published,
+    Request,
+    Submission,
+    Values,
+    shown_request,
+)
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, setting
 from gpu_pipelines.targets.target import Target, require_no_flags
 
@@ -71,7 +79,7 @@ class Kubeflow(KubeflowTarget, Target):
 
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
-        from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+        from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
 
         planned = self.options.planned(self.options.region, self.title)
         evaluation = self.options.evaluation(planned)
@@ -97,7 +105,7 @@ class Kubeflow(KubeflowTarget, Target):
 
     def _compiled(self, name: str) -> Compiled:
         from gpu_pipelines.accelerators.one_gpu import one_gpu
-        from gpu_pipelines.targets.kubeflow.compiled import compiled_for_kubeflow
+        from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
 
         planned = self.options.planned(self.settings.region, self.title)
         evaluation = self.options.evaluation(planned) or one_gpu(planned)
@@ -178,5 +186,6 @@ class Kubeflow(KubeflowTarget, Target):
 
     def _as_sent(self, path: str, body: object) -> str:
         """What a request is, for a dry run."""
-        url = f"{str(self.settings.kubeflow_host).rstrip('/')}/apis/v2beta1/{path}"
-        return json.dumps({"method": "POST", "url": url, "body": body}, indent=2, ensure_ascii=False)
+        from gpu_pipelines.targets.kubeflow.connection import host_of
+
+        return shown_request("POST", f"{host_of(self.settings)}/apis/v2beta1/{path}", body)

@@ -10,14 +10,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import documents_of
+from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
 from gpu_pipelines.targets.kubeflow.connection import (
     connect,
-    namespace_of,
+    page_of,
     quietly,
     service_errors,
 )
@@ -72,13 +70,8 @@ def parsed_pipeline(text: str, origin: str) -> KubeflowPipeline:
     Raises:
         UserError: it is no compiled pipeline, or one for Vertex AI.
     """
-    try:
-        documents = documents_of(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{origin} is not YAML: {' '.join(str(error).split())[:300]}.") from None
-    spec = documents[0] if documents else None
-    if not (isinstance(spec, dict) and isinstance(spec.get("root"), dict) and "deploymentSpec" in spec):
-        raise UserError(f"{origin} is no compiled pipeline.", "Make one with gpu-pipelines compile --target kubeflow.")
+    documents = parsed_documents(text, origin)
+    spec = required_pipeline(documents[0] if documents else None, origin, "kubeflow")
     if "custom_job.launcher" in text:
         raise UserError(
             f"{origin} was compiled for Vertex AI: its GPU steps are CustomJobs.",
@@ -145,7 +138,7 @@ def submit(request: RunRequest, settings: ProjectSettings) -> str:
         UserError: the service refuses it, or cannot be reached.
     """
     client = connect(settings)
-    lost = f"Look whether it has begun: {runs_page(settings)}."
+    lost = f"Look whether it has begun: {page_of('runs', settings)}."
     with tempfile.TemporaryDirectory() as folder, quietly():
         path = Path(folder) / "pipeline.yaml"
         path.write_text(request.pipeline.text, encoding="utf-8")
@@ -170,7 +163,7 @@ def experiment_id(client: Any, name: str, settings: ProjectSettings) -> str:
         UserError: the service cannot be reached, or does not allow it.
     """
     with quietly(), service_errors(f"Looking for the experiment {name!r}"):
-        return str(client.create_experiment(name, namespace=namespace_of(settings)).experiment_id)
+        return str(client.create_experiment(name, namespace=settings.kubeflow_namespace).experiment_id)
 
 
 @dataclass(frozen=True)
@@ -311,14 +304,9 @@ def terminate(run_id: str, settings: ProjectSettings) -> None:
         client.terminate_run(run_id)
 
 
-def runs_page(settings: ProjectSettings) -> str:
-    """The page of all runs in the user interface of Kubeflow Pipelines."""
-    return f"{str(settings.kubeflow_host).rstrip('/')}/#/runs"
-
-
 def run_page(run_id: str, settings: ProjectSettings) -> str:
-    """The page of a run, at the address that KFP's client prints itself."""
-    return f"{runs_page(settings)}/details/{run_id}"
+    """The page of a run in the user interface of Kubeflow Pipelines."""
+    return page_of(f"runs/details/{run_id}", settings)
 
 
 def _step(name: str, nodes: Sequence[Any]) -> StepState:

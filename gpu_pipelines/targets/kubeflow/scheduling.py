@@ -1,21 +1,79 @@
-"""Recurring runs of Kubeflow Pipelines as the commands make and show them."""
+"""Recurring runs of Kubeflow Pipelines as the commands make, find, show, pause and delete them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow import schedules
-from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT
-from gpu_pipelines.targets.kubeflow.uploads import find_version
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.targets.cron import Cron
+from gpu_pipelines.targets.kubeflow.connection import all_of, connect, page_of, quietly, service_errors
+from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, experiment_id, given
+from gpu_pipelines.targets.kubeflow.uploads import UploadedVersion, find_version
 from gpu_pipelines.targets.messages import Compiled, Done, Submission
 from gpu_pipelines.targets.scheduling import Schedules, Wanted
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
+
+_NONE = "There are no schedules here; gpu-pipelines schedule create makes one."
+#: Most runs at the same time that the service takes.
+MOST_AT_A_TIME = 10
+
+
+@dataclass(frozen=True)
+class RecurringRequest:
+    """A recurring run to be created.
+
+    Attributes:
+        name: its name.
+        when: when it falls due.
+        start: no run before; None for now.
+        end: no run after; None for no end.
+        max_concurrent: runs at the same time.
+        version: what it runs.
+        arguments: values of the pipeline's parameters.
+        experiment: the experiment that runs are filed under.
+        pipeline_root: where artifacts go; None for the cluster's default.
+        service_account: Kubernetes service account of the pods; None for the default.
+    """
+
+    name: str
+    when: Cron
+    start: datetime | None
+    end: datetime | None
+    max_concurrent: int
+    version: UploadedVersion
+    arguments: Mapping[str, Any]
+    experiment: str
+    pipeline_root: str | None = None
+    service_account: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the request, as the REST API has it; the experiment by its name."""
+        trigger = {
+            "cron": cron_with_seconds(self.when),
+            "start_time": _rfc3339(self.start),
+            "end_time": _rfc3339(self.end),
+        }
+        body: dict[str, Any] = {
+            "display_name": self.name,
+            "experiment": self.experiment,
+            "mode": "ENABLE",
+            "max_concurrency": self.max_concurrent,
+            "no_catchup": True,
+            "trigger": {"cron_schedule": given(trigger)},
+            "pipeline_version_reference": {
+                "pipeline_id": self.version.pipeline_id,
+                "pipeline_version_id": self.version.version_id,
+            },
+            "runtime_config": {"parameters": given(self.arguments), "pipeline_root": self.pipeline_root or ""},
+        }
+        return {**body, "service_account": self.service_account} if self.service_account else body
 
 
 class KubeflowSchedules(Schedules):
@@ -47,7 +105,7 @@ class KubeflowSchedules(Schedules):
         assert timing.when
         assert wanted.compiled
         assert wanted.values
-        request = schedules.RecurringRequest(
+        request = RecurringRequest(
             name=wanted.name,
             when=timing.when,
             start=timing.start,
@@ -59,24 +117,69 @@ class KubeflowSchedules(Schedules):
             pipeline_root=self._settings.pipeline_root,
             service_account=self._settings.kubeflow_service_account,
         )
-        schedules.cron_with_seconds(request.when)
+        cron_with_seconds(request.when)
         return Submission(request, lambda: [self._as_sent("recurringruns", request.to_json())])
 
     def send(self, submission: Submission) -> Any:
-        """Creates a recurring run."""
-        return schedules.create(submission.content, self._settings)
+        """Creates a recurring run.
+
+        Raises:
+            UserError: there is one of that name, or the service refuses it.
+        """
+        request: RecurringRequest = submission.content
+        if request.max_concurrent > MOST_AT_A_TIME:
+            raise UserError(f"Kubeflow Pipelines starts at most {MOST_AT_A_TIME} runs of a schedule at the same time.")
+        client = connect(self._settings)
+        if any(each.display_name == request.name for each in self._listed(client)):
+            raise UserError(f"There is a schedule {request.name!r} already.", "Give another --name, or delete it.")
+        experiment = experiment_id(client, request.experiment, self._settings)
+        with quietly(), service_errors(f"Creating the schedule {request.name}"):
+            return client.create_recurring_run(
+                experiment_id=experiment,
+                job_name=request.name,
+                cron_expression=cron_with_seconds(request.when),
+                start_time=_rfc3339(request.start),
+                end_time=_rfc3339(request.end),
+                max_concurrency=request.max_concurrent,
+                no_catchup=True,
+                params=given(request.arguments),
+                pipeline_id=request.version.pipeline_id,
+                version_id=request.version.version_id,
+                pipeline_root=request.pipeline_root,
+                service_account=request.service_account,
+            )
 
     def find(self, schedule: str) -> Any:
-        """The recurring run of a name or id."""
-        return schedules.find(schedule, self._settings)
+        """The recurring run of a name or id.
+
+        Raises:
+            UserError: there is none, or several have the name.
+        """
+        there = self.all()
+        found = [each for each in there if schedule in (each.recurring_run_id, each.display_name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(str(each.recurring_run_id) for each in found)
+            raise UserError(f"{len(found)} schedules have the name {schedule!r}.", f"Give the id: {ids}.")
+        names = [str(each.display_name) for each in there]
+        raise UserError(f"There is no schedule {schedule[:80]!r}.", nearest(schedule, names) if names else _NONE)
 
     def all(self) -> Sequence[Any]:
         """All of them, by name."""
-        return schedules.all_schedules(self._settings)
+        return sorted(self._listed(connect(self._settings)), key=lambda each: str(each.display_name))
+
+    def _listed(self, client: Any) -> list[Any]:
+        with service_errors("Listing the schedules"):
+            namespace = self._settings.kubeflow_namespace
+            return list(all_of(client.list_recurring_runs, "recurring_runs", namespace=namespace))
 
     def document(self, found: Any) -> Mapping[str, Any]:
         """A recurring run as the REST API has it."""
-        return schedules.as_json(found)
+        import kfp_server_api
+
+        document: dict[str, Any] = kfp_server_api.ApiClient().sanitize_for_serialization(found)
+        return document
 
     def table(self, found: Sequence[Any]) -> Table | str:
         """Recurring runs with their state."""
@@ -99,25 +202,57 @@ class KubeflowSchedules(Schedules):
         if not done and found.runtime_config:
             for number, (name, value) in enumerate(sorted((found.runtime_config.parameters or {}).items())):
                 lines.append(f"{'' if number else 'with':<9} {name} = {json.dumps(value, ensure_ascii=False)}")
-        return [*lines, f"{'console':<9} {schedules.schedule_page(found.recurring_run_id, self._settings)}"]
+        page = page_of(f"recurringrun/details/{found.recurring_run_id}", self._settings)
+        return [*lines, f"{'console':<9} {page}"]
 
     def pause(self, schedule: str) -> Done:
         """Lets it start no more runs."""
-        return self._done("paused", schedules.pause, schedule)
+        return self._done("Pausing", "paused", "disable_recurring_run", schedule)
 
     def resume(self, schedule: str) -> Done:
         """Lets it start runs again."""
-        return self._done("resumed", schedules.resume, schedule)
+        return self._done("Resuming", "resumed", "enable_recurring_run", schedule)
 
     def delete(self, schedule: str) -> Done:
         """Deletes it."""
-        return self._done("deleted", schedules.delete, schedule)
+        return self._done("Deleting", "deleted", "delete_recurring_run", schedule)
 
-    def _done(self, what: str, do: Any, schedule: str) -> Done:
+    def _done(self, doing: str, done: str, method: str, schedule: str) -> Done:
         found = self.find(schedule)
-        do(found, self._settings)
         name = str(found.recurring_run_id)
-        return Done(name, self.document(found), [f"{what} {found.display_name} ({name})"])
+        with service_errors(f"{doing} {found.display_name}"):
+            getattr(connect(self._settings), method)(name)
+        return Done(name, self.document(found), [f"{done} {found.display_name} ({name})"])
+
+
+def cron_with_seconds(when: Cron) -> str:
+    """A cron expression as Kubeflow Pipelines takes it: six fields, seconds first, Sunday as 0 alone.
+
+    Format: https://pkg.go.dev/github.com/robfig/cron#hdr-CRON_Expression_Format
+
+    Raises:
+        UserError: it is meant in another time zone than UTC, in which the service reads it.
+    """
+    if when.zone not in ("UTC", "Etc/UTC"):
+        raise UserError(
+            f"Kubeflow Pipelines reads cron expressions in the time zone of its server, not in {when.zone}.",
+            "Give the times in UTC, without --time-zone.",
+        )
+    *others, weekday = when.fields.split()
+    return " ".join(["0", *others, ",".join(_weekday(part) for part in weekday.split(","))])
+
+
+def _weekday(part: str) -> str:
+    """A part of the last field in which Sunday is 0, where Unix also knows 7."""
+    days, slash, step = part.partition("/")
+    if days == "*":
+        return part
+    first, dash, last = days.partition("-")
+    # A single day with a step goes on to the end of the week.
+    end = int(last) if dash else (6 if slash else int(first))
+    if max(int(first), end) < 7:
+        return part
+    return ",".join(dict.fromkeys(str(day % 7) for day in range(int(first), end + 1, int(step or 1))))
 
 
 def _status(found: Any) -> str:
@@ -128,3 +263,7 @@ def _status(found: Any) -> str:
 def _cron(found: Any) -> str:
     schedule = found.trigger.cron_schedule if found.trigger else None
     return str(schedule.cron) if schedule else "every so many seconds"
+
+
+def _rfc3339(time: datetime | None) -> str | None:
+    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if time else None

@@ -1,5 +1,7 @@
 """The Kubeflow target: steps become pods of GKE; those on several nodes, or on Spot nodes, become TrainJobs.
 
+A pipeline becomes a file of two YAML documents: the pipeline, and what is for Kubernetes.
+
 Spot nodes are taken away, and Kubeflow Pipelines cannot start such a step again: the manifests of its version 2.17 set
 Argo's `retryPolicy: OnError`, which leaves out pods that failed, and the longest pause of `set_retry` becomes Argo's
 `maxDuration`, which counts from the first attempt. Whoever waits for a TrainJob can.
@@ -18,13 +20,14 @@ from gpu_pipelines.dag.placement import CACHED_STEPS, PREPARES
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
-from gpu_pipelines.targets.kubeflow.gpu_networks import runtime_for
+from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
-from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.process_1 import as_process_1
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
+
 
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
@@ -72,7 +75,8 @@ class KubeflowTarget:
         self.note = note_of_image(self._settings)
         self.encryption_key = self._settings.encryption_key or ""
         self._claim = claim_of(self._settings)
-        self._storage = storage_of_runs(self._settings)
+        # Where steps write while they run.
+        self._storage = (self._settings.checkpoints or MOUNT_PATH).rstrip("/")
         self.checkpoint_uri: str | None = f"{self._storage}/checkpoints/{THIS_RUN}"
         self.registry = f"{MOUNT_PATH}/registry" if self._claim else VERTEX
 
@@ -191,6 +195,29 @@ def claim_of(settings: ProjectSettings) -> str:
     return settings.volume_claim or ("" if settings.checkpoints else DEFAULT_CLAIM)
 
 
-def storage_of_runs(settings: ProjectSettings) -> str:
-    """Where steps write while they run: the bucket for checkpoints, else the claim's mount."""
-    return (settings.checkpoints or MOUNT_PATH).rstrip("/")
+def compiled_for_kubeflow(
+    name: str,
+    plan: AcceleratorPlan,
+    settings: ProjectSettings | None = None,
+    environment: Mapping[str, str] | None = None,
+    evaluation: AcceleratorPlan | None = None,
+    *,
+    task: str = "",
+) -> str:
+    """The text of the file of a pipeline: two YAML documents.
+
+    Args:
+        name: name of the pipeline, as on the command line.
+        plan: what it trains on.
+        settings: image, claim or bucket, node pool, pull secret, queue, service account.
+        environment: variables of the steps.
+        evaluation: what it evaluates on; left out, one GPU of the training's kind, or one of its machines.
+        task: the one that the file is for; empty where that is a parameter.
+
+    Raises:
+        UserError: there is no such pipeline, or GKE has no such nodes.
+    """
+    from gpu_pipelines.dag import load_pipeline
+
+    target = KubeflowTarget(settings, environment)
+    return compiled(load_pipeline(name).build(target, plan, evaluation, task=task))

@@ -102,7 +102,8 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stoppe
     """
     document = executor_input_of(command)
     run = os.environ.get(RUN) or secrets.token_hex(8)
-    attempts = Attempts(_with_run(spec, run), run, document, jobs)
+    of_run = replace(spec, environment={**spec.environment, RUN: run})
+    attempts = Attempts(of_run, run, document, jobs)
     exchange = Exchange(f"{spec.storage}/train-jobs/{run}/{attempts.name}")
     silence = float(os.environ.get(SILENCE) or _SILENCE)
     existing = attempts.existing()
@@ -116,10 +117,6 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stoppe
             exchange.collect_outputs(document)
     finally:
         exchange.delete()
-
-
-def _with_run(spec: TrainJobSpec, run: str) -> TrainJobSpec:
-    return replace(spec, environment={**spec.environment, RUN: run})
 
 
 def _run_until_complete(

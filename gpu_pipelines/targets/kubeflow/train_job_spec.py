@@ -1,4 +1,11 @@
-"""How a compiled file describes a step that runs as a TrainJob; the step's pod makes the TrainJob from it."""
+"""How a compiled file describes a step that runs as a TrainJob; the step's pod makes the TrainJob from it.
+
+The training runtime that a TrainJob starts from sets up the network by which GPUs of several nodes reach each other.
+Machines with networks of their own for GPUs need more than labels: further interfaces in the pod, a helper beside the
+training, libraries of the node, settings of NCCL. Manifests of the runtimes: docs/kubeflow-runtimes/, after those of
+https://github.com/GoogleCloudPlatform/container-engine-accelerators (gpudirect-tcpx, gpudirect-tcpxo, gpudirect-rdma).
+Without them NCCL would take the ordinary network, and say so nowhere.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +14,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.pods import PodNeeds, Toleration
 
 #: The runtime that Kubeflow Trainer comes with for torchrun's variables.
 DEFAULT_RUNTIME = "torch-distributed"
+#: The training runtime of docs/kubeflow-runtimes/ that sets up a network, by the network's name in the catalog. There
+#: is none for machines whose nodes share NVLink as well, by ComputeDomains of NVIDIA's DRA driver.
+RUNTIMES = {
+    "GPUDirect-TCPX": "gpu-pipelines-tcpx",
+    "GPUDirect-TCPXO": "gpu-pipelines-tcpxo",
+    "GPUDirect-RDMA": "gpu-pipelines-rdma",
+}
 #: The longest that a TrainJob runs where nobody said how long: as long as a custom job of Vertex AI.
 DEFAULT_HOURS = 168.0
 
@@ -64,3 +80,32 @@ class TrainJobSpec:
         needs = content.pop("needs")
         tolerations = tuple(Toleration(**each) for each in needs.pop("tolerations"))
         return cls(needs=PodNeeds(**needs, tolerations=tolerations), **content)
+
+
+def runtime_for(plan: AcceleratorPlan, chosen: str | None) -> str:
+    """The training runtime that the nodes of a plan start from.
+
+    Args:
+        plan: machine and number of nodes.
+        chosen: the one of the settings (`kubeflow_runtime`); None if there is none.
+
+    Raises:
+        UserError: the GPUs of the machine have a network that the runtime does not set up.
+    """
+    network = plan.machine.gpudirect if plan.machine and plan.nodes > 1 else ""
+    if not network:
+        return chosen or DEFAULT_RUNTIME
+    runtime = RUNTIMES.get(network, "")
+    if not (chosen or runtime):
+        raise UserError(
+            f"{plan.nodes} nodes of {plan.machine_type} talk by {network}, for which there is no runtime here.",
+            "Make one after GKE's guide and give it as kubeflow_runtime, or take other GPUs: docs/kubeflow.md.",
+        )
+    if chosen == DEFAULT_RUNTIME:
+        instead = f"take {runtime} by leaving kubeflow_runtime out, or " if runtime else ""
+        raise UserError(
+            f"The runtime {chosen} has no {network}: {plan.nodes} nodes of {plan.machine_type} would talk over "
+            "the ordinary network.",
+            f"Instead {instead}give a runtime of your own that has it: docs/kubeflow.md.",
+        )
+    return chosen or runtime

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ from gpu_pipelines import __version__
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.kubeflow.connection import connect, namespace_of, quietly, service_errors
+from gpu_pipelines.targets.kubeflow.connection import all_of, connect, page_of, quietly, service_errors
 from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
-
-_PAGE = 100
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def upload(pipeline: KubeflowPipeline, version: str, settings: ProjectSettings) 
     client = connect(settings)
     with service_errors(f"Looking for the pipeline {pipeline.name}"):
         found = _pipeline_named(client, pipeline.name, settings)
-        versions = list(_versions(client, found.pipeline_id)) if found else []
+        versions = _versions(client, found.pipeline_id) if found else []
     there = next((each for each in versions if each.display_name == version), None)
     if there is not None:
         if version != default_version(pipeline.text):
@@ -76,7 +73,7 @@ def upload(pipeline: KubeflowPipeline, version: str, settings: ProjectSettings) 
         if found is None:
             import kfp_server_api
 
-            body = kfp_server_api.V2beta1Pipeline(display_name=pipeline.name, namespace=namespace_of(settings))
+            body = kfp_server_api.V2beta1Pipeline(display_name=pipeline.name, namespace=settings.kubeflow_namespace)
             found = client.pipelines.pipeline_service_create_pipeline(body)
         made = client.upload_pipeline_version(str(path), version, pipeline_id=found.pipeline_id)
     return _uploaded(pipeline.name, made, pipeline.spec), True
@@ -94,7 +91,7 @@ def find_version(address: str, settings: ProjectSettings) -> UploadedVersion:
         found = _pipeline_named(client, name, settings)
         if found is None:
             raise UserError(f"Kubeflow Pipelines has no pipeline {name[:80]!r}.", "Upload it first.")
-        versions = list(_versions(client, found.pipeline_id))
+        versions = _versions(client, found.pipeline_id)
     if not versions:
         raise UserError(f"The pipeline {name} has no version.", "Upload one: gpu-pipelines upload --target kubeflow.")
     if not wanted:
@@ -108,30 +105,16 @@ def find_version(address: str, settings: ProjectSettings) -> UploadedVersion:
 
 def pipeline_page(version: UploadedVersion, settings: ProjectSettings) -> str:
     """The page of a version in the user interface of Kubeflow Pipelines."""
-    host = str(settings.kubeflow_host).rstrip("/")
-    return f"{host}/#/pipelines/details/{version.pipeline_id}/version/{version.version_id}"
+    return page_of(f"pipelines/details/{version.pipeline_id}/version/{version.version_id}", settings)
 
 
 def _pipeline_named(client: Any, name: str, settings: ProjectSettings) -> Any | None:
-    token = ""
-    while True:
-        page = client.list_pipelines(page_token=token, page_size=_PAGE, namespace=namespace_of(settings))
-        for pipeline in page.pipelines or []:
-            if name in (pipeline.display_name, pipeline.name):
-                return pipeline
-        token = page.next_page_token or ""
-        if not token:
-            return None
+    pipelines = all_of(client.list_pipelines, "pipelines", namespace=settings.kubeflow_namespace)
+    return next((each for each in pipelines if name in (each.display_name, each.name)), None)
 
 
-def _versions(client: Any, pipeline_id: str) -> Iterator[Any]:
-    token = ""
-    while True:
-        page = client.list_pipeline_versions(pipeline_id, page_token=token, page_size=_PAGE)
-        yield from page.pipeline_versions or []
-        token = page.next_page_token or ""
-        if not token:
-            return
+def _versions(client: Any, pipeline_id: str) -> list[Any]:
+    return list(all_of(client.list_pipeline_versions, "pipeline_versions", pipeline_id=pipeline_id))
 
 
 def _uploaded(pipeline: str, version: Any, spec: dict[str, Any] | None = None) -> UploadedVersion:
@@ -140,17 +123,13 @@ def _uploaded(pipeline: str, version: Any, spec: dict[str, Any] | None = None) -
         str(version.display_name),
         str(version.pipeline_id),
         str(version.pipeline_version_id),
-        spec if spec is not None else _content(version)[0],
+        spec if spec is not None else _spec_of(version),
     )
 
 
-def _content(version: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The pipeline and the part for Kubernetes of a version as the service has it."""
+def _spec_of(version: Any) -> dict[str, Any]:
+    """The pipeline of a version, which the service may have beside a part for Kubernetes."""
     content = version.pipeline_spec
-    if isinstance(content, str):
-        documents = documents_of(content)
-        return documents[0], documents[1] if len(documents) > 1 else {}
-    content = content or {}
-    if "pipeline_spec" in content:
-        return content["pipeline_spec"], content.get("platform_spec", {})
-    return content, {}
+    content = documents_of(content)[0] if isinstance(content, str) else content or {}
+    spec: dict[str, Any] = content.get("pipeline_spec", content)
+    return spec

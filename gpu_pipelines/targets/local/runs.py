@@ -92,8 +92,7 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
     )
     record.status, record.steps = outcome.status, outcome.steps
     record.seconds = time.monotonic() - started
-    left = outcome.outputs
-    record.artifacts, record.model, record.reason = left.artifacts, left.model, left.reason
+    record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
     record.save()
     from gpu_pipelines.reports.run_report import write_run_report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -20,15 +21,26 @@ from gpu_pipelines.errors import ERROR_FILE, UserError
 from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
-from gpu_pipelines.targets.local.outputs import LocalOutputs, outputs_of_run
 from gpu_pipelines.targets.local.processes import no_process_left_behind
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
 
+
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # The effect of one, a new version, is what it is run for, and the others look at what may have changed.
 NEVER_REUSED = ("upload-model", *LOOKING_STEPS)
+#: What the executor of each step writes last.
+_WRITTEN = "executor_output.json"
+#: The outputs of a run by the name that pipelines give them, each with the step and the step's own name of it.
+_ARTIFACTS = {
+    "data_report": ("prepare-data", "report"),
+    "training_report": ("train-model", "training_report"),
+    "evaluation_report": ("evaluate-checkpoints", "report"),
+    "best_checkpoint": ("evaluate-checkpoints", "best_checkpoint"),
+    "model": ("upload-model", "model"),
+}
+_REASON = ("check-for-new-data", "reason")
 
 
 class LocalTarget:
@@ -130,12 +142,16 @@ class LocalRun:
     Attributes:
         status: succeeded, failed or interrupted.
         steps: the steps that began, in order.
-        outputs: what the steps left; empty unless the run succeeded.
+        artifacts: place of each output that there is, by name; none unless the run succeeded.
+        model: metadata of the registered version; empty if none was.
+        reason: why there was, or was not, anything to train; empty if nobody asked.
     """
 
     status: str
     steps: list[StepRecord]
-    outputs: LocalOutputs = field(default_factory=LocalOutputs)
+    artifacts: dict[str, str] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
 
 
 def require_step_packages() -> None:
@@ -193,7 +209,7 @@ def run_locally(
             # The image's name is no matter here: no container is started.
             warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
             outputs = pipeline(**arguments).outputs
-        return LocalRun("succeeded", log.steps, outputs_of_run(directory, outputs))
+        return _succeeded(log.steps, directory, outputs)
     except KeyboardInterrupt:
         log.end_running("interrupted")
         return LocalRun("interrupted", log.steps)
@@ -207,6 +223,41 @@ def run_locally(
         error.unlink(missing_ok=True)
         if not reuse:
             _merge(own_cache, cache)
+
+
+def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, Any]) -> LocalRun:
+    """A run with what its steps have left, read from where KFP's executor wrote it.
+
+    The local runner hands over a pipeline's own outputs, and one with a branch that may not be taken has none.
+
+    Args:
+        steps: those that have run.
+        directory: the run's.
+        outputs: the pipeline's own, by name; they win, because a step whose results are reused wrote them elsewhere.
+    """
+    written = {step: _read(directory, step) for step, _ in (*_ARTIFACTS.values(), _REASON)}
+    found = {
+        name: artifacts[output]["artifacts"][0]
+        for name, (step, output) in _ARTIFACTS.items()
+        if output in (artifacts := written[step].get("artifacts", {}))
+    }
+    step, output = _REASON
+    for name, artifact in outputs.items():
+        found[name] = {"uri": artifact.uri, "metadata": dict(artifact.metadata)}
+    return LocalRun(
+        "succeeded",
+        steps,
+        artifacts={name: str(artifact["uri"]) for name, artifact in found.items()},
+        model=found["model"]["metadata"] if "model" in found else {},
+        reason=str(written[step].get("parameterValues", {}).get(output, "")),
+    )
+
+
+def _read(directory: Path, step: str) -> dict[str, Any]:
+    for file in directory.glob(f"artifacts/*/{step}/{_WRITTEN}"):
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return content
+    return {}
 
 
 def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None]) -> AbstractContextManager[None]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.live.clients import Clients
+from gpu_pipelines.accelerators.live.quota import read_quota
 from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
 from gpu_pipelines.accelerators.plan import PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.rest import Rest, UnreachableError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.compiled import evaluation_for
 from gpu_pipelines.targets.vertex.doctor_access import (
     AccessCheck,
     find_credentials,
@@ -29,8 +31,40 @@ from gpu_pipelines.targets.vertex.doctor_access import (
 from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
 from gpu_pipelines.targets.vertex.doctor_local import look_at_gcloud, look_at_settings, look_at_versions
 from gpu_pipelines.targets.vertex.doctor_places import look_at_bucket, look_at_image, look_at_repository
-from gpu_pipelines.targets.vertex.doctor_quota import look_at_quota
+from gpu_pipelines.targets.vertex.target import evaluation_for
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
+
+_QUOTA = "quota"
+#: Regions that the check of the quota names.
+_REGIONS_SHOWN = 3
+
+
+def _look_at_quota(access: AccessCheck) -> list[Check]:
+    """Whether the project may use as many GPUs as the plan has, in its region or in any; the same for the evaluation.
+
+    The evaluation has a quota of its own where it runs on another GPU than the training.
+    """
+    if access.plan is None:
+        return [Check(_QUOTA, NOT_KNOWN, "not looked at: there is no accelerator")]
+    found, evaluation = [_quota_of(_QUOTA, access.plan, access)], access.evaluation
+    if evaluation is not None and evaluation.quota_metric != access.plan.quota_metric:
+        found.append(_quota_of("quota of evaluation", evaluation, access))
+    return found
+
+
+def _quota_of(subject: str, plan: AcceleratorPlan, access: AccessCheck) -> Check:
+    try:
+        report = read_quota(plan, Clients(access.settings.project))
+    except UserError as error:
+        return Check(subject, NOT_KNOWN, error.problem, error.remedy)
+    metric = report.metric.rpartition("/")[2]
+    listed = ", ".join(
+        f"{region.region} {'no limit' if region.limit < 0 else region.limit}"
+        for region in report.regions[:_REGIONS_SHOWN]
+    )
+    told = f"{metric}: {report.needed} needed; {listed or 'no region'}"
+    return Check(subject, OK if report.enough else MISSING, told, report.command)
+
 
 #: Checks that ask a service, by their subject, in the order in which they are shown.
 _REMOTE: Sequence[tuple[str, Callable[[AccessCheck], list[Check]]]] = (
@@ -40,7 +74,7 @@ _REMOTE: Sequence[tuple[str, Callable[[AccessCheck], list[Check]]]] = (
     ("pipeline root", look_at_bucket),
     ("image", look_at_image),
     ("pipeline repository", look_at_repository),
-    ("quota", look_at_quota),
+    (_QUOTA, _look_at_quota),
 )
 
 
@@ -87,7 +121,7 @@ def _remote(access: AccessCheck) -> Iterator[Check]:
         yield from _not_made(access.settings, "no network", begin=1)
         return
     yield project.check
-    access = access.of_number(project.number)
+    access = replace(access, number=project.number)
     with ThreadPoolExecutor(len(_REMOTE)) as threads:
         for found in [threads.submit(_made, subject, look, access) for subject, look in _REMOTE]:
             yield from found.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
@@ -81,10 +81,6 @@ class AccessCheck:
     member: str
     evaluation: AcceleratorPlan | None = None
     number: str = ""
-
-    def of_number(self, number: str) -> AccessCheck:
-        """The same, with the project's number."""
-        return replace(self, number=number)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
-from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
+from gpu_pipelines.google_cloud.connection import (
+    REQUEST_SECONDS,
+    job_service,
+    location_of,
+    pipeline_service,
+    service_errors,
+    tried_again,
+)
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import step_components
 from gpu_pipelines.targets.local.log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
-from gpu_pipelines.targets.vertex.launched_jobs import LaunchedJobs
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
 from gpu_pipelines.targets.vertex.run_state import RunState, state_of
 
@@ -24,6 +31,9 @@ LINES_KEPT = 12
 _READINGS_AFTER_THE_END, _UNTIL_READ_AGAIN = 2, 5.0
 
 _UNFINISHED = ("waiting", "running")
+#: Vertex AI Pipelines puts it on a run and on every custom job that comes of it:
+#: https://cloud.google.com/vertex-ai/docs/pipelines/gcpc-label-propagation.
+_LABEL = "vertex-ai-pipelines-run-billing-id"
 
 
 @dataclass
@@ -82,8 +92,9 @@ def follow(
     Raises:
         UserError: there is no such run, or the service cannot be reached.
     """
-    client, launched = pipeline_service(settings), LaunchedJobs(settings)
-    steps = _Steps(observer, _LogReader(str(settings.project), warn))
+    client, launched = pipeline_service(settings), _LaunchedJobs(settings)
+    logs = JobLogs(str(settings.project), lambda why: warn(f"{why} The steps are shown without their lines."))
+    steps = _Steps(observer, logs)
     while True:
         job = _read(client, name)
         run = launched.added_to(state_of(job), job)
@@ -97,31 +108,10 @@ def follow(
     return Followed(run, steps.last_lines(), steps.messages())
 
 
-class _LogReader:
-    """The log, until it cannot be read."""
-
-    def __init__(self, project: str, warn: Callable[[str], None]) -> None:
-        self._logs: JobLogs | None = JobLogs(project)
-        self._warn = warn
-
-    def new_lines(self, step_by_job: Mapping[str, str]) -> Iterator[tuple[str, LogLine]]:
-        """Steps and their new lines."""
-        if self._logs is None:
-            return
-        try:
-            with service_errors("Reading the log"):
-                found = self._logs.new_lines(step_by_job)
-        except UserError as error:
-            self._logs = None
-            self._warn(f"{error.problem} The steps are shown without their lines.")
-            return
-        yield from ((step_by_job[line.job], line) for line in found)
-
-
 class _Steps:
     """Tells an observer what is new since the last look."""
 
-    def __init__(self, observer: Observer, logs: _LogReader) -> None:
+    def __init__(self, observer: Observer, logs: JobLogs) -> None:
         self._observer, self._logs = observer, logs
         self._records: dict[str, StepRecord] = {}
         self._ended: set[str] = set()
@@ -153,8 +143,8 @@ class _Steps:
     def _new_lines(self, run: RunState) -> dict[str, list[LogLine]]:
         step_by_job = {job.rpartition("/")[2]: step.name for step in run.steps for job in step.jobs}
         found: dict[str, list[LogLine]] = {}
-        for step, line in self._logs.new_lines(step_by_job):
-            found.setdefault(step, []).append(line)
+        for line in self._logs.new_lines(step_by_job):
+            found.setdefault(step_by_job[line.job], []).append(line)
         return found
 
     def _say(self, step: str, lines: Sequence[LogLine]) -> None:
@@ -180,3 +170,60 @@ class _Steps:
 def _read(client: Any, name: str) -> Any:
     with service_errors(f"Looking at {name.rpartition('/')[2]}", "The run goes on; try again later."):
         return client.get_pipeline_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+
+
+class _LaunchedJobs:
+    """Looks for the custom jobs that the steps of a run have launched, until it has found each.
+
+    A step that is a CustomJob runs as a small container that creates the job and waits for it. What the container knows
+    of the job is told with its outputs, after its end. Until then the job is found by its label.
+
+    Args:
+        settings: project and region.
+    """
+
+    def __init__(self, settings: ProjectSettings) -> None:
+        self._settings = settings
+        self._jobs: dict[str, str] = {}
+        self._may_look = True
+
+    def added_to(self, run: RunState, job: Any) -> RunState:
+        """A run with the jobs that its steps have launched.
+
+        Args:
+            run: how far it is.
+            job: the same as the service's `PipelineJob`.
+        """
+        running = {step.name for step in run.steps if step.state == "running"} - self._jobs.keys()
+        step_by_name = {name: step for name, step in _launchers(job.pipeline_spec).items() if step in running}
+        if step_by_name and self._may_look and (label := job.labels.get(_LABEL)):
+            self._look(label, step_by_name)
+        return replace(run, steps=tuple(self._with_job(step) for step in run.steps))
+
+    def _with_job(self, step: Any) -> Any:
+        launched = self._jobs.get(step.name)
+        return replace(step, jobs=(*step.jobs, launched)) if launched and launched not in step.jobs else step
+
+    def _look(self, label: str, step_by_name: Mapping[str, str]) -> None:
+        request = {"parent": location_of(self._settings), "filter": f'labels.{_LABEL}="{label}"'}
+        try:
+            with service_errors("Looking for the jobs of the run"):
+                listed = job_service(self._settings).list_custom_jobs(
+                    request=request, timeout=REQUEST_SECONDS, retry=tried_again()
+                )
+                for custom_job in listed:
+                    if custom_job.display_name in step_by_name:
+                        self._jobs.setdefault(step_by_name[custom_job.display_name], custom_job.name)
+        except UserError:
+            # The lines of these steps come at their end then.
+            self._may_look = False
+
+
+def _launchers(spec: Any) -> dict[str, str]:
+    """The tasks that launch a custom job, by the display name that they give it."""
+    found = {}
+    for name, component in step_components(spec).items():
+        parameters = component.get("inputDefinitions", {}).get("parameters", {})
+        if "worker_pool_specs" in parameters and "defaultValue" in parameters["display_name"]:
+            found[str(parameters["display_name"]["defaultValue"])] = name
+    return found

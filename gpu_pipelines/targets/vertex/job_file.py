@@ -14,16 +14,17 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import plan_request
 from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.accelerators.together import share_zone
-from gpu_pipelines.data.sources.names import problems_of_place
+from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
 from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name, image_of
 from gpu_pipelines.targets.vertex.job_spec import (
     Container,
-    add_places,
     custom_job,
     environment_variables,
+    fill_spec,
+    job_of,
     max_wait,
     no_reduction_server,
     reduction_pool,
@@ -31,6 +32,7 @@ from gpu_pipelines.targets.vertex.job_spec import (
     timeout,
 )
 from gpu_pipelines.targets.vertex.job_spec_file import read_job_file
+from gpu_pipelines.yaml_output import is_utf8
 
 #: ON_DEMAND and LOW_COST are the deprecated names of STANDARD and SPOT.
 _STRATEGIES = {"SPOT": "spot", "LOW_COST": "spot", "FLEX_START": "flex-start"}
@@ -105,10 +107,10 @@ def _prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings)
         problems += _for_gpus_alone(flags)
     if problems:
         raise UserError.of_all(problems)
-    _set_rest(spec, effective, flags)
+    fill_spec(spec, effective, flags.output_directory, web_access=flags.web_access)
     name = checked_name(flags.name or default_name(plans[0] if plans else None, image_of(pools[0])))
     region = plans[0].region if plans else effective.region
-    return PreparedJob(_job(name, spec, settings), plans, settings.project, region, tuple(hints))
+    return PreparedJob(job_of(name, spec, settings), plans, settings.project, region, tuple(hints))
 
 
 def _set_for_gpus(
@@ -231,9 +233,8 @@ def _hours(duration: str | None) -> float | None:
 def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], flags: JobRequest) -> list[str]:
     problems = []
     for index, pool in enumerate(pools):
-        plan = planned.get(index) or (
-            planned[0] if index == 1 and pool.get("machine_spec") and _has_gpu(pool) else None
-        )
+        has_gpu = bool(pool.get("machine_spec", {}).get("accelerator_type"))
+        plan = planned.get(index) or (planned[0] if index == 1 and has_gpu else None)
         if plan is None:
             continue
         pool["machine_spec"] = {**pool.get("machine_spec", {}), **machine_spec(plan)}
@@ -242,10 +243,6 @@ def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], fla
         pool.setdefault("replica_count", 1)
         problems += _set_disk(pool, plan, flags)
     return problems
-
-
-def _has_gpu(pool: Pool) -> bool:
-    return bool(pool["machine_spec"].get("accelerator_type"))
 
 
 def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
@@ -337,34 +334,11 @@ def _mixed_flex_start(pools: list[Pool], plan: AcceleratorPlan) -> list[str]:
     return [f"flex-start takes the same machine in every pool; beside {plan.machine_type}, there is {listed}."]
 
 
-def _set_rest(spec: dict[str, Any], settings: ProjectSettings, flags: JobRequest) -> None:
-    for name in ("service_account", "network", "tensorboard"):
-        if value := getattr(settings, name):
-            spec[name] = value
-    add_places(spec, settings)
-    if flags.output_directory:
-        spec["base_output_directory"] = {"output_uri_prefix": flags.output_directory}
-    if flags.web_access:
-        spec["enable_web_access"] = True
-
-
-def _job(name: str, spec: dict[str, Any], settings: ProjectSettings) -> dict[str, Any]:
-    job: dict[str, Any] = {"display_name": name, "job_spec": spec}
-    if settings.labels:
-        job["labels"] = dict(settings.labels)
-    if settings.encryption_key:
-        job["encryption_spec"] = {"kms_key_name": settings.encryption_key}
-    return job
-
-
 def _require_text(flags: JobRequest) -> None:
-    """Bytes of a command line that are not UTF-8 come as lone surrogates, which no file and no request can have."""
     variables = [part for pair in flags.environment.items() for part in pair]
     for text in (*flags.command, *flags.arguments, *variables):
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise UserError(f"{text[:80]!a} is not UTF-8, which the request has to be.") from None
+        if not is_utf8(text):
+            raise UserError(f"{text[:80]!a} is not UTF-8, which the request has to be.")
 
 
 def _require_output(directory: str | None) -> None:

@@ -181,31 +181,35 @@ def job_around(
 ) -> dict[str, Any]:
     """As `custom_job`, for worker pools of any kind."""
     spec: dict[str, Any] = {"worker_pool_specs": pools, "scheduling": scheduling}
-    if settings.service_account:
-        spec["service_account"] = settings.service_account
-    if settings.network:
-        spec["network"] = settings.network
-    if settings.tensorboard:
-        spec["tensorboard"] = settings.tensorboard
-    add_places(spec, settings)
+    fill_spec(spec, settings, output_directory, web_access=options.web_access)
+    return job_of(name, spec, settings)
+
+
+def fill_spec(
+    spec: dict[str, Any], settings: ProjectSettings, output_directory: str | None, *, web_access: bool
+) -> None:
+    """Sets in a `CustomJobSpec` what is given besides pools and scheduling; what is not given stays."""
+    for name in ("service_account", "network", "tensorboard"):
+        if value := getattr(settings, name):
+            spec[name] = value
+    if settings.network_attachment:
+        spec["psc_interface_config"] = {"network_attachment": settings.network_attachment}
+    if settings.persistent_resource:
+        spec["persistent_resource_id"] = settings.persistent_resource
     if output_directory:
         spec["base_output_directory"] = {"output_uri_prefix": output_directory}
-    if options.web_access:
+    if web_access:
         spec["enable_web_access"] = True
+
+
+def job_of(name: str, spec: dict[str, Any], settings: ProjectSettings) -> dict[str, Any]:
+    """The `CustomJob` of a `CustomJobSpec`, with the labels and the key of the settings."""
     job: dict[str, Any] = {"display_name": name, "job_spec": spec}
     if settings.labels:
         job["labels"] = dict(settings.labels)
     if settings.encryption_key:
         job["encryption_spec"] = {"kms_key_name": settings.encryption_key}
     return job
-
-
-def add_places(spec: dict[str, Any], settings: ProjectSettings) -> None:
-    """Adds to a `CustomJobSpec` the network attachment and the persistent resource of the settings, if there are."""
-    if settings.network_attachment:
-        spec["psc_interface_config"] = {"network_attachment": settings.network_attachment}
-    if settings.persistent_resource:
-        spec["persistent_resource_id"] = settings.persistent_resource
 
 
 def worker_pool_specs(plan: AcceleratorPlan, container: Container, options: JobOptions) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ of none, and the request was surely refused, is it sent again.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     answer_was_lost,
-    connect,
     job_service,
     location_of,
     message_of,
@@ -74,7 +72,7 @@ class JobState:
 
 
 def submit_job(prepared: PreparedJob, settings: ProjectSettings) -> str:
-    """Submits a job once, by `aiplatform.CustomJob`.
+    """Submits a job once.
 
     Args:
         prepared: the job.
@@ -88,10 +86,6 @@ def submit_job(prepared: PreparedJob, settings: ProjectSettings) -> str:
     """
     settings = replace(settings, project=prepared.project, region=prepared.region)
     settings.require("project", "region")
-    if "experiment" in prepared.spec or "experiment_run" in prepared.spec:
-        raise UserError(
-            "aiplatform.CustomJob does not send the experiment of a file.", "Submit it with gcloud: job config."
-        )
     label = secrets.token_hex(16)
     create = _creation(prepared, settings, label)
     lost = (
@@ -149,40 +143,19 @@ def _was_never_sent(error: Exception) -> bool:
 
 def _creation(prepared: PreparedJob, settings: ProjectSettings, label: str) -> Callable[[], str]:
     """What creates the job and returns its full name."""
-    aiplatform = connect(settings)
-    # The SDK prints to stdout, which belongs to what is asked for with --json.
-    logging.getLogger("google.cloud.aiplatform").setLevel(logging.WARNING)
-    logging.getLogger("google.cloud.aiplatform.jobs").setLevel(logging.WARNING)
-    spec = dict(prepared.spec)
-
-    def create() -> str:
-        job = aiplatform.CustomJob(
-            display_name=prepared.name,
-            worker_pool_specs=spec["worker_pool_specs"],
-            labels={**prepared.labels, REQUEST_LABEL: label},
-            encryption_spec_key_name=prepared.encryption_key,
-            # The SDK demands a bucket even where nothing is to be kept; the whole spec is set below.
-            staging_bucket=settings.pipeline_root or f"gs://{settings.project}",
-        )
-        _fill(job.job_spec, spec)
-        # Those not given here would be taken from the project's defaults.
-        job.submit(
-            service_account=spec.get("service_account"),
-            network=spec.get("network"),
-            create_request_timeout=REQUEST_SECONDS,
-        )
-        return str(job.resource_name)
-
-    return create
-
-
-def _fill(message: Any, spec: dict[str, Any]) -> None:
-    """Makes a `CustomJobSpec` exactly what was prepared, which the SDK's own arguments cannot say in full."""
+    from google.cloud.aiplatform_v1.types import CustomJob
     from google.protobuf import json_format
 
-    inner = type(message).pb(message)
-    inner.Clear()
-    json_format.ParseDict(spec, inner)
+    client, job = job_service(settings), CustomJob()
+    json_format.ParseDict({**prepared.job, "labels": {**prepared.labels, REQUEST_LABEL: label}}, CustomJob.pb(job))
+
+    def create() -> str:
+        created = client.create_custom_job(
+            parent=location_of(settings), custom_job=job, timeout=REQUEST_SECONDS, retry=None
+        )
+        return str(created.name)
+
+    return create
 
 
 def _look(settings: ProjectSettings, label: str) -> str | None:
@@ -244,21 +217,21 @@ def follow_job(
         UserError: there is no such job, or the service cannot be reached.
     """
     client = job_service(settings)
-    lines = _Lines(name, settings, tell)
+    logs = JobLogs(str(settings.project), lambda why: tell(f"{why} The job is followed without its lines."))
     before = ""
     while True:
         found = _read(client, name)
         if found.state != before and not found.ended:
             tell(found.state)
             before = found.state
-        lines.read(say)
+        _say_new(logs, name, say)
         if found.ended:
             break
         time.sleep(every)
     # Lines arrive late.
     for _ in range(_READINGS_AFTER_THE_END):
         time.sleep(min(every, 5.0))
-        if not lines.read(say):
+        if not _say_new(logs, name, say):
             break
     tell(found.state)
     return found
@@ -282,28 +255,12 @@ def outcome_of(name: str, settings: ProjectSettings, watch: Watch, every: float)
     return Outcome(ended.state, lines, {**ended.to_json(), "console": page})
 
 
-class _Lines:
-    """The log of a job, until it cannot be read."""
-
-    def __init__(self, name: str, settings: ProjectSettings, tell: Callable[[str], None]) -> None:
-        self._job = name.rpartition("/")[2]
-        self._logs: JobLogs | None = JobLogs(str(settings.project))
-        self._tell = tell
-
-    def read(self, say: Callable[[str], None]) -> bool:
-        """Says the new lines, and returns whether there were any."""
-        if self._logs is None:
-            return False
-        try:
-            with service_errors("Reading the log"):
-                found = self._logs.new_lines([self._job])
-        except UserError as error:
-            self._logs = None
-            self._tell(f"{error.problem} The job is followed without its lines.")
-            return False
-        for line in found:
-            say(line.shown)
-        return bool(found)
+def _say_new(logs: JobLogs, name: str, say: Callable[[str], None]) -> bool:
+    """Says the new lines of a job, and returns whether there were any."""
+    found = logs.new_lines([name.rpartition("/")[2]])
+    for line in found:
+        say(line.shown)
+    return bool(found)
 
 
 def _read(client: Any, name: str) -> JobState:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, logging_session, tried_again
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, logging_session, service_errors, tried_again
 
 #: Entries arrive up to some seconds late and out of order; so far back each reading looks again.
 _LATE = timedelta(seconds=30)
@@ -37,17 +38,18 @@ class LogLine:
 
 
 class JobLogs:
-    """The log of custom jobs, read from where the last reading ended.
+    """The log of custom jobs, read from where the last reading ended, until it cannot be read.
 
     The log of a custom job has the resource type `ml_job`, and the job's id and its machine (`task_name`) as labels, as
     `gcloud ai custom-jobs stream-logs` reads it.
 
     Args:
         project: id of the project.
+        warn: is told, once, why the log cannot be read; it is not read any more then.
     """
 
-    def __init__(self, project: str) -> None:
-        self._project = project
+    def __init__(self, project: str, warn: Callable[[str], None]) -> None:
+        self._project, self._warn, self._is_lost = project, warn, False
         self._session, self._endpoint = logging_session()
         self._seen: dict[str, set[str]] = {}
         self._newest: dict[str, str] = {}
@@ -57,10 +59,18 @@ class JobLogs:
 
         Args:
             jobs: ids of custom jobs.
-
-        Raises:
-            UserError: the log cannot be read.
         """
+        if self._is_lost:
+            return []
+        try:
+            with service_errors("Reading the log"):
+                return self._new_lines(jobs)
+        except UserError as error:
+            self._is_lost = True
+            self._warn(error.problem)
+            return []
+
+    def _new_lines(self, jobs: Iterable[str]) -> list[LogLine]:
         found: list[tuple[str, LogLine]] = []
         for job in jobs:
             for entry in self._entries(job):

@@ -6,11 +6,9 @@ import copy
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
-
-import yaml
 
 from gpu_pipelines.dag.placement import LOOKING_STEPS
 from gpu_pipelines.errors import UserError
@@ -22,7 +20,7 @@ from gpu_pipelines.google_cloud.connection import (
     tried_again,
 )
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import documents_of
+from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
 
 #: What the service takes as the id of a job (`CreatePipelineJobRequest.pipeline_job_id`).
 _JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,126}")
@@ -51,10 +49,7 @@ def parsed_spec(text: str, origin: str) -> dict[str, Any]:
     Raises:
         UserError: it is no compiled pipeline, or none that Vertex AI takes.
     """
-    try:
-        documents = documents_of(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{origin} is not YAML: {' '.join(str(error).split())[:300]}.") from None
+    documents = parsed_documents(text, origin)
     if len(documents) > 1:
         raise UserError(
             f"{origin} has {len(documents)} YAML documents; Vertex AI takes one.",
@@ -63,9 +58,7 @@ def parsed_spec(text: str, origin: str) -> dict[str, Any]:
     spec = documents[0] if documents else None
     if isinstance(spec, dict) and isinstance(spec.get("pipelineSpec"), dict):
         spec = spec["pipelineSpec"]
-    if not (isinstance(spec, dict) and isinstance(spec.get("root"), dict) and "deploymentSpec" in spec):
-        raise UserError(f"{origin} is no compiled pipeline.", "Make one with gpu-pipelines compile --target vertex.")
-    return spec
+    return required_pipeline(spec, origin, "vertex")
 
 
 def name_of(spec: Mapping[str, Any]) -> str:
@@ -191,8 +184,6 @@ def full_name(job: str, settings: ProjectSettings) -> str:
 
 def settings_of(job: str, settings: ProjectSettings) -> ProjectSettings:
     """Settings with the project and region of a job's full name, where it is one."""
-    from dataclasses import replace
-
     parts = job.split("/")
     return replace(settings, project=parts[1], region=parts[3]) if len(parts) == 6 else settings
 

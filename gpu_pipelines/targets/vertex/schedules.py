@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -181,14 +181,7 @@ def pause(name: str, settings: ProjectSettings) -> None:
     Raises:
         UserError: the service refuses it.
     """
-    client = schedule_service(settings)
-    _turn(
-        "Pausing",
-        "PAUSED",
-        name,
-        settings,
-        lambda: client.pause_schedule(name=name, timeout=REQUEST_SECONDS, retry=None),
-    )
+    _turn("Pausing", "PAUSED", settings, "pause_schedule", {"name": name})
 
 
 def resume(name: str, settings: ProjectSettings, *, catch_up: bool) -> None:
@@ -202,15 +195,7 @@ def resume(name: str, settings: ProjectSettings, *, catch_up: bool) -> None:
     Raises:
         UserError: the service refuses it.
     """
-    client = schedule_service(settings)
-    request = {"name": name, "catch_up": catch_up}
-    _turn(
-        "Resuming",
-        "ACTIVE",
-        name,
-        settings,
-        lambda: client.resume_schedule(request=request, timeout=REQUEST_SECONDS, retry=None),
-    )
+    _turn("Resuming", "ACTIVE", settings, "resume_schedule", {"name": name, "catch_up": catch_up})
 
 
 def delete(name: str, settings: ProjectSettings) -> None:
@@ -298,13 +283,16 @@ def _as_asked(name: str, request: ScheduleRequest, settings: ProjectSettings, do
     return found
 
 
-def _turn(what: str, state: str, name: str, settings: ProjectSettings, change: Callable[[], Any]) -> None:
+def _turn(what: str, state: str, settings: ProjectSettings, method: str, request: Mapping[str, Any]) -> None:
     """Brings a schedule into a state; one that is in it already, by an earlier try perhaps, is left alone."""
     from google.api_core.exceptions import BadRequest
 
+    name = str(request["name"])
+    change = getattr(schedule_service(settings), method)
+
     def send() -> None:
         try:
-            change()
+            change(request=request, timeout=REQUEST_SECONDS, retry=None)
         except BadRequest:
             if get(name, settings).get("state") != state:
                 raise

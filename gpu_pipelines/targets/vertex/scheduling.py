@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
 from gpu_pipelines.targets.cron import Cron, next_times, parse_cron, shown_time
-from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
+from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values, shown_request
 from gpu_pipelines.targets.scheduling import Schedules, Wanted
 from gpu_pipelines.targets.vertex import schedules
 from gpu_pipelines.targets.vertex.console import schedule_page
@@ -74,8 +74,8 @@ class VertexSchedules(Schedules):
             method, place = "PATCH", f"{found['name']}?updateMask={','.join(body)}"
         else:
             method, place = "POST", f"{location_of(self._settings)}/schedules"
-        sent = {"method": method, "url": f"{endpoint_of(self._settings)}/v1/{place}", "body": body}
-        return Submission((request, found), lambda: [json.dumps(sent, indent=2, ensure_ascii=False)])
+        url = f"{endpoint_of(self._settings)}/v1/{place}"
+        return Submission((request, found), lambda: [shown_request(method, url, body)])
 
     def _new(self, wanted: Wanted) -> dict[str, Any]:
         assert wanted.compiled

@@ -1,4 +1,7 @@
-"""The Vertex AI target: steps that use GPUs become CustomJobs on the plan's machines, the others are plain tasks."""
+"""The Vertex AI target: steps that use GPUs become CustomJobs on the plan's machines, the others are plain tasks.
+
+A pipeline becomes a file of one YAML document, which is all that Vertex AI Pipelines takes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from functools import cache
 from typing import Any, cast
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.dag.placement import CACHED_STEPS, LOOKING_STEPS, PREPARES, UPLOADS
@@ -16,9 +20,11 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR
+from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
 from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, Container, JobOptions, custom_job, require_job
+from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
 _STEP_SIZES = {PREPARES: ("16", "64G"), **dict.fromkeys(LOOKING_STEPS, ("1", "4G"))}
@@ -33,6 +39,8 @@ _RETRIES = {"check-for-new-data": 2, PREPARES: 2, "train-model": 1, "evaluate-ch
 _FIRST_PAUSE, _LONGEST_PAUSE = 60, 600
 #: The service fills in the key of the run, or nothing: `ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER` of GCPC.
 ENCRYPTION_KEY = "{{$.pipeline_encryption_key_name}}"
+#: What a CustomJob's task runs: it creates the job, waits for it, and does no work of its own.
+_LAUNCHER = "google_cloud_pipeline_components.container.v1.custom_job.launcher"
 _TENSORBOARD_OUTPUT = "{root}/tensorboard/{job}"
 
 
@@ -255,3 +263,74 @@ def require_no_field_of_a_job(component: Any) -> None:
             f"The component {component.name} cannot become a CustomJob: {', '.join(taken)} are fields of one.",
             "Rename these inputs.",
         )
+
+
+def compiled_for_vertex(
+    name: str,
+    plan: AcceleratorPlan,
+    settings: ProjectSettings | None = None,
+    options: JobOptions | None = None,
+    data: DataNodes | None = None,
+    evaluation: AcceleratorPlan | None = None,
+    *,
+    task: str = "",
+) -> str:
+    """The text of the file of a pipeline.
+
+    Args:
+        name: name of the pipeline, as on the command line.
+        plan: what it trains on.
+        settings: image, service account, network, key, TensorBoard and labels of the steps.
+        options: disk, waiting, reduction servers and variables of the jobs.
+        data: the machines of data preparation; left out, one of the service's choice.
+        evaluation: what it evaluates on; left out, what `evaluation_plan` chooses for the models that the project
+            builds by their names.
+        task: the one that the file is for; empty where that is a parameter.
+
+    Raises:
+        UserError: there is no such pipeline, or it cannot run on Vertex AI so.
+    """
+    from gpu_pipelines.dag import load_pipeline
+
+    settings, options = settings or ProjectSettings(), options or JobOptions()
+    module = load_pipeline(name)
+    require_job(plan, settings, options)
+    if evaluation is None:
+        # The default of the parameter `model` is such a one.
+        evaluation = evaluation_for(plan, settings, LARGEST_BUILT_IN)
+    text = compiled(module.build(VertexTarget(settings, options, data), plan, evaluation, task=task))
+    require_runnable(text)
+    return text
+
+
+def evaluation_for(plan: AcceleratorPlan, settings: ProjectSettings, parameters: float | None) -> AcceleratorPlan:
+    """What a pipeline evaluates on by default: `evaluation_plan`, or one node of the plan on a persistent resource.
+
+    Args:
+        plan: what it trains on.
+        settings: the persistent resource, whose machines are paid for.
+        parameters: of the model; None where its size is not known.
+    """
+    return replace(plan, nodes=1) if settings.persistent_resource else evaluation_plan(plan, parameters)
+
+
+def require_runnable(text: str) -> None:
+    """Checks what Vertex AI refuses, or takes and does something else with.
+
+    Raises:
+        UserError: the file has several documents, or a CustomJob's task has CPUs, memory or GPUs of its own.
+    """
+    documents: list[dict[str, Any]] = documents_of(text)
+    if len(documents) != 1:
+        raise UserError(
+            f"The compiled pipeline has {len(documents)} YAML documents; Vertex AI takes one.",
+            "Leave out what is for Kubernetes, such as secrets, volumes and node selectors.",
+        )
+    for label, executor in documents[0]["deploymentSpec"]["executors"].items():
+        container = executor.get("container", {})
+        if _LAUNCHER in container.get("command", []) and container.get("resources"):
+            raise UserError(
+                f"The step {label.removeprefix('exec-')} sets CPUs, memory or GPUs, but is a CustomJob: they would be "
+                "those of the small container that starts the job.",
+                "Leave it out; the machine is chosen by the accelerator and --machine-type.",
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +11,16 @@ from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import text_of_file, with_image
-from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Published, Request, Submission, Values
+from gpu_pipelines.targets.messages import (
+    Compiled,
+    Done,
+    Outcome,
+    Published,
+    Request,
+    Submission,
+    Values,
+    shown_request,
+)
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
@@ -71,7 +79,7 @@ class Vertex(VertexTarget, Target):
 
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
-        from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex
+        from gpu_pipelines.targets.vertex.target import compiled_for_vertex
 
         planned = self.options.planned(self.options.region, self.title)
         text = compiled_for_vertex(
@@ -219,7 +227,7 @@ class Vertex(VertexTarget, Target):
         return self.version(request.pipeline)
 
     def _compiled(self, request: Request, training_hours: float | None) -> str:
-        from gpu_pipelines.targets.vertex.compiled import compiled_for_vertex, evaluation_for
+        from gpu_pipelines.targets.vertex.target import compiled_for_vertex, evaluation_for
         from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 
         planned = self.options.planned(self.settings.region, self.title)
@@ -234,4 +242,4 @@ class Vertex(VertexTarget, Target):
         from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
 
         url = f"{endpoint_of(self.settings)}/v1/{location_of(self.settings)}/{path}"
-        return json.dumps({"method": "POST", "url": url, "body": body}, indent=2, ensure_ascii=False)
+        return shown_request("POST", url, body)

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Feature
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.packing import PackedRow, Packer, packed_features, packed_rows
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, plain_texts, text_columns
-from gpu_pipelines.data.text.work import RowForm, TextRows, UsableText
-from gpu_pipelines.tasks.batch_encoding import BatchEncoder
+from gpu_pipelines.data.text.work import TextRows, TextWork, UsableText
 from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Encoded
 
 
-class PackedWork:
-    """Texts of a language model, packed.
-
-    Args:
-        tokenizer: directory of the tokenizer.
-        form: of the rows.
-    """
-
-    def __init__(self, tokenizer: Path, form: RowForm) -> None:
-        self._encoder = BatchEncoder(tokenizer)
-        self._form = form
+class PackedWork(TextWork):
+    """Texts of a language model, packed."""
 
     def __call__(self, batch: Sequence[UsableText]) -> TextRows:
         form = self._form
@@ -74,12 +63,12 @@ class PackedTexts(TextPreparation):
     packs = True
     work = PackedWork
 
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         return plain_texts(source, self.settings, meter, source.columns)
 
     def features(self, length: int) -> dict[str, Feature]:
         return packed_features(length)
 
-    def columns_of(self, source: Source) -> tuple[str, ...]:
+    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
         # Told by the first file, and the same for all.
         return text_columns(source, self.settings)

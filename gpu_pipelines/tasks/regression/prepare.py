@@ -15,10 +15,10 @@ from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.row_preparation import RowPreparation
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import source_columns
-from gpu_pipelines.data.sources.samples import open_source
+from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.data.text.work import SingleTexts
@@ -52,7 +52,7 @@ def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]
 class MeasuredImages(ImagePreparation):
     """Images, each with the numbers to learn."""
 
-    def records(self, source: Source, meter: Meter) -> Iterator[Record]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
         return image_records(source, self.settings, meter, numbers_of)
 
     def target_features(self) -> dict[str, Feature]:
@@ -78,11 +78,11 @@ class MeasuredTexts(TextPreparation):
 
     work = MeasuredWork
 
-    def columns_of(self, source: Source) -> tuple[str, ...]:
+    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
         task = RegressionTask(self.settings.task)
         return task.columns_of(self.settings, source_columns(source, task.columns(self.settings)))
 
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         return labelled_texts(source, self.settings, meter, numbers_of)
 
     def features(self, length: int) -> dict[str, Feature]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Feature
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 
@@ -15,7 +15,7 @@ from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 class LabelledTexts(TextPreparation):
     """Texts of one class each, one to a row."""
 
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         return labelled_texts(source, self.settings, meter)
 
     def features(self, length: int) -> dict[str, Feature]:

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.dataset import SPLITS, Feature
+from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.data.class_names import encoding_problem
-from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value
-from gpu_pipelines.data.text.packing import PackedRows
+from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
 from gpu_pipelines.data.text.survey import Survey
-from gpu_pipelines.data.text.work import RowForm, TextRows, UsableText
+from gpu_pipelines.data.text.work import RowForm, TextRows, UsableText, one_to_a_row
 from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.tasks import task_named
@@ -39,16 +38,12 @@ class TaggedWork:
 
     def __call__(self, batch: Sequence[UsableText]) -> TextRows:
         encoded = self._encoder.encode([str(record.text).split(" ") for record in batch])
-        made = TextRows(read=len(batch), cut=sum(len(tokens) == self._longest for tokens, _ in encoded))
-        for split in SPLITS:
-            chosen = [number for number, record in enumerate(batch) if record.split == split]
-            if not chosen:
-                continue
+
+        def columns_of(chosen: Sequence[int]) -> dict[str, Any]:
             tags = [[batch[n].target[word] if word >= 0 else 0 for word in encoded[n][1]] for n in chosen]
-            columns: dict[str, Any] = {"tokens": [encoded[number][0] for number in chosen], "tags": tags}
-            slices = [batch[number].slice_value for number in chosen]
-            made.rows[split] = PackedRows([batch[n].source for n in chosen], columns, [1] * len(chosen), slices)
-        return made
+            return {"tokens": [encoded[number][0] for number in chosen], "tags": tags}
+
+        return one_to_a_row(batch, [len(tokens) == self._longest for tokens, _ in encoded], columns_of)
 
 
 class TaggedTexts(TextPreparation):
@@ -60,7 +55,7 @@ class TaggedTexts(TextPreparation):
     reads_all = True
     work = TaggedWork
 
-    def records(self, source: Source, meter: Meter) -> Iterator[TextRecord]:
+    def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         task, settings = task_named(self.settings.task), self.settings
         for _, (where, row) in rows_of(source, list(task.columns(settings)[0]), task.remedy_for_columns, meter):
             if isinstance(row, Problem):

@@ -1,32 +1,118 @@
-"""Which files a source is: a path or a pattern, on this machine or in object storage, and the format they are in."""
+"""Files of a source: a path or a pattern, on this machine or in object storage, in one of the formats that are read."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.artifacts.remote_files import folders_in, is_remote, listed, problems_of_place
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
-from gpu_pipelines.data.sources.files import (
-    WITH_ENCODING,
-    Dialect,
-    Source,
-    has_no_suffix,
+from gpu_pipelines.data.sources.files import Dialect, has_no_suffix
+from gpu_pipelines.data.sources.listing import (
+    Listing,
+    class_folders,
+    has_files,
+    is_pattern,
+    list_source,
+    shown_path,
 )
-from gpu_pipelines.data.sources.listing import Listing, class_folders, list_source, shown_path
-from gpu_pipelines.data.sources.names import is_bigquery, is_hub_id
+from gpu_pipelines.data.sources.source import Source, SourceFiles
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.formats import FORMATS
 from gpu_pipelines.tasks.tasks import task_named
 
+#: What names of files begin with that mean the same on every machine.
+READ_ANYWHERE = ("gs://", "hf://")
 #: Why a file of a folder is not read.
 BESIDE_CLASSES = "beside the class folders"
 UNKNOWN = "neither its name nor its content tells a format that is read"
 
 
-def find_source(settings: PrepareSettings) -> Source:
+class Files(Source):
+    """Files, folders and patterns; also every name that no other source knows."""
+
+    title, example = "files", "data/*.jsonl"
+    parameters = ("source_format",)
+    instead_of_filter = "filter the files before"
+
+    def matches(self, uri: str) -> bool:
+        return True
+
+    def problems(self, settings: PrepareSettings) -> list[str]:
+        return problems_of_place("source", settings.source)
+
+    def is_read_anywhere(self, uri: str) -> bool:
+        return uri.startswith(READ_ANYWHERE)
+
+    def is_seen_from_afar(self, uri: str) -> bool:
+        return is_remote(uri)
+
+    def require_readable(self, settings: PrepareSettings) -> None:
+        """Looks at the names of the files, the columns of the first, and the classes of what is small."""
+        from gpu_pipelines.data.source_check import require_usable_source
+
+        if not _has_class_folders(settings):
+            require_usable_source(find_files(settings), settings)
+
+    def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
+        return find_files(settings)
+
+    def state(self, uri: str, billing_project: str) -> list[Any]:
+        """Names, sizes, and the checksum that the object storage keeps, or on this machine the time of the last change.
+
+        Images that a table names by their paths are not looked at.
+        """
+        if is_remote(uri):
+            found = listed(uri, is_pattern(uri)).items()
+            return [(place, f"{info.get('size')} {_version_of(info)}") for place, info in found]
+        return [(repr(name), state) for name, state in states_of_files(uri)]
+
+
+def states_of_files(path: str) -> Iterator[tuple[str, str]]:
+    """The size and the time of the last change of each file on this machine that a path or a pattern names.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    try:
+        listing = list_source(path)
+        for name in listing.files:
+            status = Path(f"{listing.root}{name}").stat()
+            yield name, f"{status.st_size} {status.st_mtime_ns}"
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _version_of(info: Mapping[str, Any]) -> str:
+    """What tells one content of an object from another; Cloud Storage has no MD5 of objects that were composed."""
+    return str(next((info[key] for key in ("md5Hash", "crc32c", "ETag", "etag", "mtime") if info.get(key)), ""))
+
+
+def _unreadable(path: str, error: Exception) -> UserError:
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"The source {shown_path(path)[:200]} cannot be read: {reason}.")
+
+
+def _has_class_folders(settings: PrepareSettings) -> bool:
+    """Whether a source is images in two folders at least: listing all their files can take minutes."""
+    if "images" not in task_named(settings.task).formats or settings.source_format != "auto":
+        return False
+    try:
+        if is_pattern(settings.source):
+            return False
+        if is_remote(settings.source):
+            return len(folders_in(settings.source)) > 1
+        path = Path(settings.source).expanduser()
+        return path.is_dir() and len(list(islice(filter(has_files, class_folders(path)), 2))) == 2
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def find_files(settings: PrepareSettings) -> SourceFiles:
     """Finds the files of a source.
 
     Args:
@@ -35,20 +121,11 @@ def find_source(settings: PrepareSettings) -> Source:
     Raises:
         UserError: there are none, they are in several formats, or in one that the task does not read.
     """
-    if is_bigquery(settings.source):
-        from gpu_pipelines.data.sources.bigquery_source import find_table
-
-        return find_table(settings)
-    if is_hub_id(settings.source):
-        from gpu_pipelines.data.sources.hub_source import find_data_set
-
-        return find_data_set(settings)
     source = shown_path(settings.source)[:200]
     try:
         listing = list_source(settings.source)
     except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"The source {source} cannot be read: {reason}.") from None
+        raise _unreadable(settings.source, error) from None
     if listing.kind == "nothing":
         raise UserError(f"The source {source} does not exist.", _remedy(settings.task))
     if listing.kind == "folder":
@@ -63,7 +140,7 @@ def _kinds(settings: PrepareSettings, listing: Listing, names: Iterable[str]) ->
     return kinds_of(listing.root, list(names), settings, settings.dialect)
 
 
-def _folder(settings: PrepareSettings, listing: Listing) -> Source:
+def _folder(settings: PrepareSettings, listing: Listing) -> SourceFiles:
     files, wanted = listing.files, settings.source_format
     read = task_named(settings.task).formats
     if wanted == "auto" and "images" in read and _has_sub_folders(listing):
@@ -103,7 +180,7 @@ def _has_sub_folders(listing: Listing) -> bool:
     return bool(class_folders(Path(listing.root)))
 
 
-def _images_by_class(settings: PrepareSettings, listing: Listing) -> Source:
+def _images_by_class(settings: PrepareSettings, listing: Listing) -> SourceFiles:
     source = settings.source
     files = {name: size for name, size in listing.files.items() if "/" in name}
     if files:
@@ -122,7 +199,7 @@ def _of_one_format(
     kinds: Mapping[str, str | None],
     wanted: str,
     left: Mapping[str, str] | None = None,
-) -> Source:
+) -> SourceFiles:
     if wanted == "auto":
         found = Counter(kinds[name] or "unknown" for name in files)
         if len(found) > 1:
@@ -148,18 +225,18 @@ def _of_one_format(
 
 def _source(
     settings: PrepareSettings, listing: Listing, kind: str, files: Mapping[str, int], left: Mapping[str, str]
-) -> Source:
+) -> SourceFiles:
     dialect: Dialect = settings.dialect
     if dialect.delimiter and kind != "csv":
         raise UserError(f"delimiter is given, but the source {settings.source} is {kind}, not CSV.", "Leave it out.")
-    if dialect.encoding and kind not in WITH_ENCODING:
+    if dialect.encoding and not FORMATS[kind].is_text:
         raise UserError(f"encoding is given, but the source {settings.source} is {kind}, not text.", "Leave it out.")
-    if settings.image_root and kind not in TABLES:
+    if settings.image_root and not FORMATS[kind].is_table:
         raise UserError(
             f"image_root is given, but the source {settings.source} is {kind}, and no table that names images.",
             "Leave it out.",
         )
-    return Source(
+    return SourceFiles(
         kind,
         listing.root,
         tuple(files),

@@ -1,16 +1,19 @@
-"""Machines of old jobs: AI Platform Training's own types, and which of Compute Engine's Vertex AI training takes.
+"""Machines of old jobs: AI Platform Training's own types, its scale tiers, and how many GPUs it put on which machine.
 
-Of the own types some brought GPUs; Vertex AI has none of them.
+Of the own types some brought GPUs. Vertex AI has neither them nor scale tiers.
 
 Source: GPUs are those of Google's page on GPUs for AI Platform Training; machines are those of the old documentation's
-table of machine types, from general knowledge for those with V100.
+table of machine types, from general knowledge for those with V100 and for the scale tiers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 
-from gpu_pipelines.accelerators.catalog import Catalog
+from gpu_pipelines.accelerators.catalog import Catalog, Gpu, MachineType
+from gpu_pipelines.accelerators.request import PlanRequest
+from gpu_pipelines.accelerators.rules import check, listed
 from gpu_pipelines.errors import UserError, nearest
 
 
@@ -50,8 +53,10 @@ LEGACY_MACHINES = {
 
 #: The machine type that stood for a TPU.
 CLOUD_TPU = "cloud_tpu"
-
-
+#: Families of machine types that it had with GPUs.
+FAMILIES = ("n1", "a2-highgpu", "a2-megagpu")
+#: A day before every GPU's end: the table is asked whether a combination was valid, not whether it still is.
+_BEFORE_ANY_END = date.min
 #: vCPUs and GB of N1 machines that Compute Engine has and Vertex AI training does not take.
 _TOO_SMALL = {
     "n1-standard-1": (1, 3.75),
@@ -92,3 +97,63 @@ def _smallest_with(name: str, catalog: Catalog) -> tuple[str, str]:
         f"Vertex AI training does not take {name} ({vcpus} vCPUs, {memory_gb:g} GB); {chosen.name} is the smallest N1 "
         f"machine with as much ({chosen.vcpus} vCPUs, {chosen.memory_gb:g} GB)."
     )
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Machines of one role.
+
+    Attributes:
+        machine_type: machine type of Compute Engine.
+        count: how many.
+        accelerator: type and number of GPUs of each.
+    """
+
+    machine_type: str
+    count: int = 1
+    accelerator: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class ScaleTier:
+    """What a tier stood for.
+
+    Attributes:
+        master, worker, parameter_server: its machines; None for none.
+    """
+
+    master: Replicas
+    worker: Replicas | None = None
+    parameter_server: Replicas | None = None
+
+
+#: The machines that the scale tiers stood for. That BASIC_GPU has one K80 is on Google's page.
+SCALE_TIERS = {
+    "BASIC": ScaleTier(Replicas("n1-standard-4")),
+    "BASIC_GPU": ScaleTier(Replicas("n1-standard-8", accelerator=("NVIDIA_TESLA_K80", 1))),
+    "STANDARD_1": ScaleTier(Replicas("n1-highcpu-8"), Replicas("n1-highcpu-8", 4), Replicas("n1-standard-4", 3)),
+    "PREMIUM_1": ScaleTier(Replicas("n1-highcpu-16"), Replicas("n1-highcpu-16", 19), Replicas("n1-highmem-8", 11)),
+}
+
+
+def wrong_combination(machine: MachineType, gpu: Gpu, count: int, catalog: Catalog) -> str:
+    """Why the service refused that many of a GPU on a machine, with the nearest that it took; empty if it took them."""
+    request = PlanRequest(f"{gpu.name}:{count}", machine_type=machine.name)
+    findings = check(request, catalog, _BEFORE_ANY_END).findings
+    if not findings:
+        return ""
+    text = " ".join(finding.message for finding in findings)
+    limit = catalog.host_limits.get((gpu.name, count))
+    over = limit is not None and (machine.vcpus > limit.max_vcpus or machine.memory_gb > limit.max_memory_gb)
+    if limit is not None and over and gpu.name not in machine.gpu_counts:
+        text += f" {count} × {gpu.name} carry at most {limit.max_vcpus} vCPUs and {limit.max_memory_gb:g} GB."
+    near = _nearest(machine, gpu, count, catalog)
+    return f"{text} Nearest: {listed(near)}." if near else text
+
+
+def _nearest(machine: MachineType, gpu: Gpu, count: int, catalog: Catalog) -> list[str]:
+    counts = sorted(machine.gpu_counts.get(gpu.name, ()), key=lambda each: (abs(each - count), -each))
+    near = [f"{machine.name} with {each}" for each in counts[:1]]
+    carriers = [other for other in catalog.machines_with(gpu.name, count) if other.family in FAMILIES]
+    carriers.sort(key=lambda other: (abs(other.vcpus - machine.vcpus), abs(other.memory_gb - machine.memory_gb)))
+    return [*near, *(f"{other.name} with {count}" for other in carriers[:1])]

@@ -1,4 +1,4 @@
-"""The rows of a table in BigQuery, from several streams at once, in Arrow's format."""
+"""What tables and queries in BigQuery share: their rows come by several streams at once, in Arrow's format."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpu_pipelines.data.sources.bigquery_clients import BigQuery, as_bigquery_errors
-from gpu_pipelines.data.sources.files import Source, SourceFile
-from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.tables import TableRow, parts, python_rows
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.bigquery.clients import BigQuery, as_bigquery_errors
+from gpu_pipelines.data.sources.files import SourceFile
+from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row
+from gpu_pipelines.data.sources.source import Service, SourceFiles
+from gpu_pipelines.data.sources.tables import parts, python_rows
+from gpu_pipelines.data.units.parallel import cores
+from gpu_pipelines.tasks.tasks import task_named
 
 if TYPE_CHECKING:
+    from google.cloud.bigquery import Table
     from google.cloud.bigquery_storage_v1 import BigQueryReadClient
 
+#: Of each stream a page of at most 10 MiB is in memory and another one on its way.
+MOST_STREAMS = 16
 # Rows of a stream before the next one has its turn: the order of the rows depends on nothing but the streams.
 _ROWS_IN_TURN = 1000
 # Seconds for which a stream that is unavailable is asked for again.
@@ -24,23 +31,69 @@ _PATIENCE = 600.0
 _EXTENSION, _JSON = b"ARROW:extension:name", b"google:sqlType:json"
 
 
-def bigquery_rows(source: Source, meter: Meter) -> Iterator[tuple[SourceFile, TableRow]]:
-    """Reads the streams of a session by turns, while the next page of each is on its way.
+class BigQueryRows(Service):
+    """Rows of a table or of a query's result: what is read are those that it has when it is opened."""
 
-    A stream that breaks off is continued by the client at the offset that it had come to.
+    title, example = "a table in BigQuery", "bq://…"
+    #: Which rows a stream of a read session gets is told by no one before, and differs between sessions.
+    is_repeatable = False
 
-    Args:
-        source: as `find_table` returned it.
-        meter: is told how much has been read.
+    def opened(self, bigquery: BigQuery, table: Table, shown: str, settings: PrepareSettings) -> SourceFiles:
+        """Begins to read a table.
 
-    Returns:
-        Each row with its place: the table, the number of the stream, and the row's offset in it.
+        Args:
+            bigquery: the clients.
+            table: as BigQuery describes it.
+            shown: what it is called in the places of its rows.
+            settings: `task`, the columns and `row_filter` are read.
 
-    Raises:
-        UserError: a stream cannot be read any more.
-    """
-    if not source.names:
-        return
+        Returns:
+            One part for each stream of a read session, which ends after 6 hours:
+            https://cloud.google.com/bigquery/docs/reference/storage/rpc/google.cloud.bigquery.storage.v1#bigqueryread.
+
+        Raises:
+            UserError: a column is not there; errors of the API as they come.
+        """
+        columns = task_named(settings.task).columns_of(settings, names_of(table))
+        streams = _streams(bigquery, table, columns, settings.row_filter)
+        return SourceFiles("bigquery", f"bq://{shown}/", streams, columns=columns, given=settings.source, service=self)
+
+    def rows(self, files: SourceFiles, columns: list[str], meter: Meter) -> Iterator[tuple[SourceFile, Row]]:
+        """Reads the streams of a session by turns, while the next page of each is on its way.
+
+        A stream that breaks off is continued by the client at the offset that it had come to. The place of a row is
+        the table, the number of the stream, and the row's offset in it.
+        """
+        if files.names:
+            yield from _rows(files, meter)
+
+
+def names_of(table: Table) -> list[str]:
+    """The names of a table's columns."""
+    return [field.name for field in table.schema]
+
+
+def _streams(bigquery: BigQuery, table: Table, columns: tuple[str, ...], row_filter: str) -> tuple[str, ...]:
+    reading, project = bigquery.reading, bigquery.project
+    from google.cloud.bigquery_storage_v1.types import ArrowSerializationOptions, DataFormat, ReadSession
+
+    options = ReadSession.TableReadOptions(
+        selected_fields=columns,
+        row_restriction=row_filter,
+        arrow_serialization_options=ArrowSerializationOptions(
+            buffer_compression=ArrowSerializationOptions.CompressionCodec.LZ4_FRAME
+        ),
+    )
+    path = f"projects/{table.project}/datasets/{table.dataset_id}/tables/{table.table_id}"
+    wanted = ReadSession(table=path, data_format=DataFormat.ARROW, read_options=options)
+    session: Any = reading.create_read_session(
+        parent=f"projects/{project}", read_session=wanted, max_stream_count=min(MOST_STREAMS, max(4, cores()))
+    )
+    print(f"{session.name}: {len(session.streams)} streams, billed to {project}", flush=True)
+    return tuple(stream.name for stream in session.streams)
+
+
+def _rows(source: SourceFiles, meter: Meter) -> Iterator[tuple[SourceFile, Row]]:
     client = BigQuery().reading
     name = source.root.removeprefix("bq://").rstrip("/")
     wrong = (f"The rows of {name} cannot be read any more", "A read session ends after 6 hours. Run the step again.")
@@ -88,7 +141,7 @@ class _Stream:
         self._in_batch = self._offset = 0
         self._json: list[str] = []
 
-    def take(self, most: int) -> Iterator[TableRow]:
+    def take(self, most: int) -> Iterator[Row]:
         """The next rows, at most so many; fewer at the end."""
         while most and not self.has_ended:
             if self._batch is None or self._in_batch == self._batch.num_rows:

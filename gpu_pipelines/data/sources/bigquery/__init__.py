@@ -1,0 +1,1 @@
+"""BigQuery as a source: tables, and what queries give."""

@@ -1,0 +1,71 @@
+"""The kinds of sources: those of this program, those of installed packages, and files for every other name."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.data.sources.source import Source, SourceFiles
+from gpu_pipelines.tasks.own_class import own_class
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
+
+#: A source of this program is one file and one line here. The first that a name matches is asked.
+_BUILT_IN = (
+    "gpu_pipelines.data.sources.sample_source:Samples",
+    "gpu_pipelines.data.sources.bigquery.table:BigQueryTables",
+    "gpu_pipelines.data.sources.bigquery.query:BigQueryQueries",
+    "gpu_pipelines.data.sources.hub_source:HubDataSets",
+)
+_FILES = "gpu_pipelines.data.sources.file_source:Files"
+#: A source of an installed package is one line in its metadata: `name = package.module:Class`.
+ENTRY_POINTS = "gpu_pipelines.sources"
+
+
+def source_of(uri: str) -> Source:
+    """The kind of source that a name is of; one that no other knows is of files."""
+    return next(source for source in sources() if source.matches(uri))
+
+
+def open_source(settings: PrepareSettings, scratch: Path) -> SourceFiles:
+    """Finds what is to be read of `source`; arguments and errors as those of `Source.open`."""
+    return source_of(settings.source).open(settings, scratch)
+
+
+def problems_of_source(settings: PrepareSettings) -> list[str]:
+    """What is wrong with the name of the source, and with parameters that it does not take, each with what to do."""
+    source = source_of(settings.source)
+    found = source.problems(settings)
+    if settings.row_filter and "row_filter" not in source.parameters:
+        takers = [f"{each.title} ({each.example})" for each in sources() if "row_filter" in each.parameters]
+        found.append(f"row_filter is for {' or '.join(takers)}, not for {settings.source}; {source.instead_of_filter}.")
+    if settings.source_format != "auto" and "source_format" not in source.parameters:
+        found.append(
+            f"source_format is {settings.source_format!r}, but {settings.source} is no file; leave it at auto."
+        )
+    return found
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """All kinds of sources, in the order in which they are asked whether a name is theirs.
+
+    One of a package that cannot be loaded is left out, which is said on stderr: files are read without it.
+    """
+    found = [_made(place) for place in _BUILT_IN]
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        try:
+            found.append(_made(point.value))
+        except Exception as error:
+            package = point.dist.name if point.dist else "a package"
+            print(f"warning: the source {point.name} of {package} is left out: {error}", file=sys.stderr)
+    return (*found, _made(_FILES))
+
+
+def _made(place: str) -> Source:
+    source: Source = own_class(place, Source, f"The source {place}", "See docs/extending.md.")()
+    return source
