@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpu_pipelines.component_interface.accelerate import accelerate
     from gpu_pipelines.components.check_request.component import check_request
     from gpu_pipelines.components.data_prep.component import prepare_data
     from gpu_pipelines.components.data_watch.component import check_for_new_data
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from gpu_pipelines.components.model_upload.component import upload_model
     from gpu_pipelines.components.training.component import train_model
     from gpu_pipelines.components.training_script.component import run_training_script
-    from gpu_pipelines.component_interface.accelerate import accelerate
 
 __all__ = [
     "accelerate",

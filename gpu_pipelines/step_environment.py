@@ -8,7 +8,7 @@ from collections.abc import Iterable
 # Which accelerators the step is placed on, such as cpu:2. Unset: all GPUs of the machine, else two CPU processes.
 ACCELERATOR = "GPU_PIPELINES_ACCELERATOR"
 
-# Which accelerators the author of a pipeline wants for the step, as JSON: see gpu_pipelines/component_interface/accelerate.py. A target
+# Which accelerators the author of a pipeline wants for the step, as JSON: component_interface/accelerate.py. A target
 # takes it out where it places the step.
 WISH = "GPU_PIPELINES_WISH"
 

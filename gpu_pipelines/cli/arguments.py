@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,14 +106,26 @@ def checked_values(
     if before is None:
         said = {**known, **fields}
         before = {name: value for name, value in target.defaults().items() if value and name in said}
-    arguments = all_arguments(known, assignments, file, before, fields)
     name = compiled.name.replace("-", "_")
+    arguments = all_arguments(known, assignments, file, before, fields, of_anybody=name not in PIPELINES)
     if name in PIPELINES:
         request, checked = load_request(name), {**compiled_in(compiled.spec), **compiled.known, **arguments}
         problems = request.problems(checked) or target.unreachable(request.places(checked))
-        if problems := problems or target.problems(compiled, checked):
-            raise UserError.of_all(problems)
+        problems = problems or target.problems(compiled, checked)
+    else:
+        problems = _problems_of_own(compiled, target, arguments)
+    if problems:
+        raise UserError.of_all(problems)
     return Values(arguments, as_taken(arguments, known, fields))
+
+
+def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the parameters of this project's components in a pipeline of anybody's."""
+    from gpu_pipelines.targets.own.placed import steps_in
+    from gpu_pipelines.targets.own.values import places_of, problems_of
+
+    steps = steps_in(compiled.spec) if compiled.spec else []
+    return problems_of(steps, arguments) + target.unreachable(places_of(steps, arguments))
 
 
 def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parameter]:
@@ -186,6 +199,8 @@ def all_arguments(
     file: Path | None,
     before: Mapping[str, Any] | None = None,
     fields: Mapping[str, Parameter] | None = None,
+    *,
+    of_anybody: bool = False,
 ) -> dict[str, Any]:
     """The values of all parameters of a run: those given, and defaults for the rest, which follow the task.
 
@@ -197,6 +212,8 @@ def all_arguments(
         file: a YAML mapping of parameters.
         before: values that stand where no other is given, in place of the defaults.
         fields: the parameters that are fields of `advanced`; see `fields_of`.
+        of_anybody: whether it is a pipeline of anybody's, whose lists may hold anything, and whose parameter `task`, if
+            it has one, is its own.
 
     Raises:
         UserError: lists every unknown parameter and every value of a wrong type.
@@ -220,17 +237,17 @@ def all_arguments(
             problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, sorted(known))}")
             continue
         try:
-            given[name] = _converted(known[name].type, value)
+            given[name] = _converted(known[name].type, value, of_anybody)
         except (ValueError, RecursionError):
             given[name] = None
-            wanted = _TYPES.get(known[name].type, known[name].type)
+            wanted = "a list" if of_anybody and known[name].type == "List" else _TYPES.get(known[name].type)
             problems.append(f"{name} takes {wanted}; got {str(value)[:80]!r}.")
     problems += [
         f"The parameter {name} must be given." for name, p in known.items() if not (p.optional or name in given)
     ]
     if problems:
         raise UserError.of_all(problems)
-    if isinstance(given.get("task"), str):
+    if isinstance(given.get("task"), str) and not of_anybody:
         known = with_defaults_of_task(known, given["task"])
     return {name: given.get(name, copy.deepcopy(parameter.default)) for name, parameter in known.items()}
 
@@ -289,7 +306,7 @@ def _plain(node: yaml.Node, what: str) -> Any:
     return data_of(node, what) if isinstance(node, yaml.MappingNode) else text_of(node)
 
 
-def _converted(wanted: str, value: Any) -> Any:
+def _converted(wanted: str, value: Any, any_items: bool = False) -> Any:
     """A value of the type, from a text or from what a file held.
 
     Raises:
@@ -300,8 +317,8 @@ def _converted(wanted: str, value: Any) -> Any:
             raise ValueError
         return _SCALARS[wanted](value)
     if isinstance(value, str):
-        value = _list_or_json(wanted, value)
-    if wanted == "List" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = _list_or_json(wanted, value, any_items)
+    if wanted == "List" and isinstance(value, list) and (any_items or all(isinstance(item, str) for item in value)):
         return value
     if wanted == "Dict" and isinstance(value, dict):
         try:
@@ -311,8 +328,11 @@ def _converted(wanted: str, value: Any) -> Any:
     raise ValueError
 
 
-def _list_or_json(wanted: str, text: str) -> Any:
+def _list_or_json(wanted: str, text: str, any_items: bool) -> Any:
     if wanted == "List" and not text.lstrip().startswith("["):
+        with suppress(ValueError):
+            if any_items:
+                return json.loads(f"[{text}]")
         return [part.strip() for part in text.split(",") if part.strip()]
     return json.loads(text)
 

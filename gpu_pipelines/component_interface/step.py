@@ -21,7 +21,7 @@ Settings = TypeVar("Settings")
 
 #: Stands in a URI for the run that a step belongs to, where the platform would not fill it in.
 THIS_RUN = f"${{{RUN}}}"
-#: Stands in a URI for the training, where one step of a pipeline trains several times: by what it is told, and its data.
+#: Stands in a URI for the training, by what it is told and its data: in a loop one step of a pipeline trains often.
 THIS_TRAINING = "%TRAINING%"
 #: Metadata of an artifact that is elsewhere than its URI says: where it is.
 PLACE = "place"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ _KINDS = {"succeeded": "good", "reused": "", "failed": "bad", "interrupted": "wa
 
 def write_run_report(record: RunRecord) -> None:
     """Writes the report of a run that has ended, however it ended."""
-    body = Markup("").join(sections_of(path) for path in _step_reports(record))
+    reports = list(_step_reports(record))
+    body = Markup("").join(sections_of(path) for path in reports)
+    others = [page for page in record.pages if Path(page["path"]) not in reports]
+    named = ((page["step"], sections_of(Path(page["path"]))) for page in reversed(others) if is_page(page))
+    body += Markup("").join(_titled(step, sections) for step, sections in named)
     sections = render(
         Path(__file__).with_name("run_report.html"),
         r=record,
@@ -32,6 +37,7 @@ def write_run_report(record: RunRecord) -> None:
         ),
         steps=_steps(record),
         body=body,
+        others=[{**page, "path": _relative(page["path"], record)} for page in others if not is_page(page)],
         parameters={
             name: ", ".join(value) if isinstance(value, list) else value for name, value in record.parameters.items()
         },
@@ -52,6 +58,20 @@ def _step_reports(record: RunRecord) -> Iterator[Path]:
         yield from (record.directory / "artifacts").glob(f"*/{step}/{name}")
 
 
+def is_page(page: Mapping[str, str]) -> bool:
+    """Whether a page is one that a step of this project has written."""
+    return page["path"].endswith("report") and bool(sections_of(Path(page["path"])))
+
+
+def _titled(step: str, sections: Markup) -> Markup:
+    """Sections of another step of a kind, which its name tells apart."""
+    return Markup("<section><h2>{}</h2></section>").format(step) + sections
+
+
+def _relative(path: str, record: RunRecord) -> str:
+    return os.path.relpath(path, record.directory)
+
+
 def _headline(record: RunRecord) -> dict[str, Any]:
     if record.status == "succeeded":
         return _success(record)
@@ -70,8 +90,8 @@ def _success(record: RunRecord) -> dict[str, Any]:
     took = f"The run took {format_seconds(record.seconds)}."
     if not record.model:
         outcome, _, why = record.reason.partition(": ")
-        text = f"{outcome.capitalize()}: no model was trained"
-        return {"kind": "good", "text": text, "lines": [f"{_sentence(why)} {took}"], "message": ""}
+        text = f"{outcome.capitalize()}: no model was trained" if outcome else f"{record.pipeline} has finished"
+        return {"kind": "good", "text": text, "lines": [f"{_sentence(why)} {took}" if why else took], "message": ""}
     name = f"{record.model['model_name']} version {int(record.model['version'])}"
     instead = f"{name} was added; {record.instead}" if record.added else f"{name} is the same model; nothing was added"
     text = f"{name} is the champion" if record.is_champion else instead

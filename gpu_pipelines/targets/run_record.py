@@ -53,6 +53,8 @@ class RunRecord:
         artifacts: paths of the pipeline's outputs.
         model: metadata of the registered version: `model_name`, `version`, `aliases`, and whether it was `added`.
         reason: why there was, or was not, anything to train; empty if the pipeline does not ask.
+        outputs: outputs of the pipeline that are no artifacts.
+        pages: what the steps have left for people to look at: `step`, `name` and `path` of each, in their order.
         versions: of Python and the packages that matter.
     """
 
@@ -70,6 +72,8 @@ class RunRecord:
     artifacts: dict[str, str] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
+    outputs: dict[str, Any] = field(default_factory=dict)
+    pages: list[dict[str, str]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=installed_versions)
 
     @property
@@ -85,27 +89,32 @@ class RunRecord:
     @property
     def _was_champion(self) -> bool:
         """Whether the run's model is the version that was the champion before."""
-        return not self.added and self._evaluation.champion_version == int(self.model["version"])
+        evaluation = self._evaluation
+        before = evaluation.champion_version if evaluation else None
+        return not self.added and before == int(self.model["version"])
 
     @property
-    def _evaluation(self) -> Evaluation:
-        return Evaluation.load(Path(self.artifacts["best_checkpoint"]))
+    def _evaluation(self) -> Evaluation | None:
+        """The evaluation of the model; None where it was not evaluated in this run."""
+        return Evaluation.load(Path(self.artifacts["best_checkpoint"])) if "best_checkpoint" in self.artifacts else None
 
     @property
     def instead(self) -> str:
         """Who is the champion after a run whose model did not become it, in words."""
+        if self._evaluation is None:
+            return "it was not evaluated"
         return "the champion stays" if self._evaluation.champion else "there is still no champion"
 
     @property
     def outcome(self) -> str:
-        """What came of the run: promoted, not promoted, unchanged, nothing new, too soon; else its status."""
+        """What came of the run: promoted, not promoted, unchanged, nothing new, too soon; finished, of a pipeline that uploads nothing; else its status."""
         if self.status != "succeeded":
             return self.status
         if self.model and not self.is_champion:
             return "not promoted" if self.added else "unchanged"
         if self.model:
             return "promoted"
-        return self.reason.partition(":")[0]
+        return self.reason.partition(":")[0] or "finished"
 
     @property
     def report(self) -> Path:

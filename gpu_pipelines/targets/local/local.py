@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.step_environment import INPUT_STATE
+from gpu_pipelines.targets.local.packages import for_this_machine
 from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
 from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request, Submission, Values
 from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
+from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline, is_own, own_pipeline, require_no_task
+from gpu_pipelines.targets.own.plans import plans_here
 from gpu_pipelines.targets.target import Target
 from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.terminal import Column, Table
@@ -39,6 +45,9 @@ class LocalOptions(AcceleratorOptions):
     #: Nothing here runs in a container, but compile --all writes files for the other targets as well.
     image: str | None = setting("Image that the steps run in; docs/images.md.", {"compile"}, "image", group=CONTAINER)
     reuse: bool = option(False, "The former name of --cache.", {"run"}, hidden=True)
+    containers: bool = option(
+        True, "Run container components in containers; else as processes of this machine.", {"run"}, group=HERE
+    )
 
 
 class Local(LocalTarget, Target):
@@ -65,6 +74,8 @@ class Local(LocalTarget, Target):
         """What the steps could not open."""
         from gpu_pipelines.dag import load_request
 
+        if isinstance(compiled.origin, OwnPipeline):
+            return []
         found: list[str] = load_request(compiled.name).problems_of_access(arguments)
         return found
 
@@ -72,6 +83,11 @@ class Local(LocalTarget, Target):
         """The pipeline as a file."""
         from gpu_pipelines.accelerators import plan
 
+        if is_own(pipeline):
+            require_no_task(task)
+            own = own_pipeline(pipeline)
+            own = own.placed(self, plans_here(own.steps, self.options.accelerator), CHECKPOINT_URI)
+            return Compiled(own.name, own.text)
         text = compiled_for_here(pipeline, plan(self.options.accelerator or _DEFAULT), task)
         return Compiled(pipeline, text)
 
@@ -86,6 +102,8 @@ class Local(LocalTarget, Target):
         """The pipeline of a name, as KFP's local runner takes it."""
         from gpu_pipelines.dag import load_pipeline
 
+        if is_own(request.pipeline):
+            return self._own(request.pipeline)
         plan = plan_here(self.options.accelerator)
         module = load_pipeline(request.pipeline)
         require_step_packages()
@@ -102,14 +120,47 @@ class Local(LocalTarget, Target):
         resumed = None
         if self.options.resume:
             resumed = checkpoints_to_resume(runs.resolve(), compiled.name, values.arguments)
+        if isinstance(compiled.origin, OwnPipeline):
+            return self._placed(compiled, values, resumed)
         # Not resolved: it is a part of what results are found again by.
         target = LocalTarget(state_of_steps(values.arguments), resumed, runs / _UNFINISHED)
         built = load_pipeline(compiled.name).build(target, plan_here(self.options.accelerator))
         return Compiled(compiled.name, built=built)
 
+    def _own(self, place: str) -> Compiled:
+        """A pipeline of one's own, as it will be run but for what its parameters change."""
+        own = own_pipeline(place)
+        if self.options.trial:
+            raise UserError("--trial is for train_evaluate_upload.", "Leave it out, or give max_steps to the training.")
+        if any(step.is_ours for step in own.steps):
+            require_step_packages()
+        plans = plans_here(own.steps, self.options.accelerator)
+        # What cannot run here is said before anything else is asked.
+        for_this_machine(own.documents, containers=self.options.containers)
+        return Compiled(own.name, spec=own.spec, origin=own, known={"plans": plans})
+
+    def _placed(self, compiled: Compiled, values: Values, resumed: str | None) -> Compiled:
+        """A pipeline of one's own with what its steps read, which runs them again, and where to continue."""
+        from kfp.components import load_component_from_text
+
+        from gpu_pipelines.targets.local.state import state_of_own
+
+        target = LocalTarget(None, None, self.options.runs / _UNFINISHED)
+        own = compiled.origin.placed(target, compiled.known["plans"], resumed or CHECKPOINT_URI)
+        reread = state_of_own(own.steps, values.arguments)
+        for step in own.steps:
+            if step.name in reread:
+                step.set_variable(INPUT_STATE, reread[step.name])
+            elif step.is_ours:
+                step.task["cachingOptions"] = {}
+        here = OwnPipeline(for_this_machine(own.documents, containers=self.options.containers))
+        # JSON is YAML, and read faster.
+        built = load_component_from_text(json.dumps(here.spec))
+        return replace(compiled, spec=here.spec, built=built)
+
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The run, with a table of its parameters for a dry run."""
-        checked = LocalRequest(compiled.name, compiled.built, values, self.options.accelerator)
+        checked = LocalRequest(compiled.name, compiled.built, values, self.options.accelerator, compiled.spec)
         reuse = bool(request.cache or self.options.reuse or self.options.resume)
 
         def shown() -> list[str | Table]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
+CHARACTERS_SHOWN = 200
 CACHE = ".cache"
 #: What a step does before it ends when it is interrupted.
 _WHEN_STOPPED = {PREPARES: "keeps what is done and ends", TRAINS: "writes a checkpoint and ends"}
@@ -36,19 +38,21 @@ class LocalRequest:
         pipeline: the KFP pipeline, built for this machine.
         values: its parameters.
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
+        spec: the pipeline as KFP compiles it; left out, it is compiled where that is asked for.
     """
 
     name: str
     pipeline: Any
     values: Values
     accelerator: str
+    spec: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dependencies(self) -> dict[str, list[str]]:
         """For each task the tasks it needs, in an order in which they can run; see `without_early_checks`."""
         from gpu_pipelines.targets.compiled import compiled, documents_of, steps_of
 
-        return without_early_checks(steps_of(documents_of(compiled(self.pipeline))[0]))
+        return without_early_checks(steps_of(self.spec or documents_of(compiled(self.pipeline))[0]))
 
 
 def without_early_checks(steps: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -93,6 +97,7 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
     record.status, record.steps = outcome.status, outcome.steps
     record.seconds = time.monotonic() - started
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
+    record.outputs, record.pages = outcome.values, [asdict(page) for page in outcome.pages]
     record.save()
     from gpu_pipelines.reports.run_report import write_run_report
 
@@ -117,13 +122,24 @@ def shown_result(record: RunRecord) -> list[str | Table]:
     if record.status != "succeeded":
         return list(_failure(record))
     end = [f"finished in {format_seconds(record.seconds)}", f"report: {record.report}"]
-    return [*_model(record), *end] if record.model else [record.reason, *end]
+    outputs = [f"{name}: {_short(value)}" for name, value in record.outputs.items()]
+    came = [*_evaluation(record), *_version(record)] if record.model else [record.reason] if record.reason else []
+    return [*came, *outputs, *end]
 
 
-def _model(record: RunRecord) -> list[str | Table]:
+def _short(value: Any) -> str:
+    """A value on one line."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = " ".join(text.split())
+    return text if len(text) <= CHARACTERS_SHOWN else f"{text[:CHARACTERS_SHOWN]}…"
+
+
+def _evaluation(record: RunRecord) -> list[str | Table]:
     from gpu_pipelines.artifacts.evaluation import Evaluation
     from gpu_pipelines.numbers import figure
 
+    if "best_checkpoint" not in record.artifacts:
+        return []
     evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
     # The report has them all.
     metrics = sorted(evaluation.test["metrics"], key=lambda name: name != evaluation.select_by)[:METRICS_SHOWN]
@@ -133,13 +149,15 @@ def _model(record: RunRecord) -> list[str | Table]:
         table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
     test = [figure(evaluation.test["metrics"][name]["value"]) for name in metrics]
     table.add_row(evaluation.best, "test", *test, style="bold")
-    gates = [f"{'✓' if gate['passed'] else '✗'} {gate['gate']}: {gate['why']}" for gate in evaluation.gates]
+    return [table, *(f"{'✓' if gate['passed'] else '✗'} {gate['gate']}: {gate['why']}" for gate in evaluation.gates)]
+
+
+def _version(record: RunRecord) -> list[str]:
     done = "registered" if record.added else "nothing was registered: the same model is"
-    version = (
-        f"{done} {record.model['model_name']} version {int(record.model['version'])} "
-        f"as {' and '.join(record.model['aliases'])} in {record.parameters['registry']}"
-    )
-    return [table, *gates, version, *([] if record.is_champion else [f"{record.instead}; the gates say why"])]
+    aliases = " and ".join(record.model["aliases"])
+    place = f" in {record.parameters['registry']}" if "registry" in record.parameters else ""
+    version = f"{done} {record.model['model_name']} version {int(record.model['version'])} as {aliases}{place}"
+    return [version, *([] if record.is_champion else [f"{record.instead}; the gates say why"])]
 
 
 def _failure(record: RunRecord) -> Iterator[str]:

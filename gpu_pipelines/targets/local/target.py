@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import logging
 import os
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES
 from gpu_pipelines.errors import ERROR_FILE, UserError
-from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, UNFINISHED_WORK
+from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, RUN_DIRECTORY, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local.processes import no_process_left_behind
+from gpu_pipelines.targets.own.plans import require_here
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
@@ -41,6 +43,8 @@ _ARTIFACTS = {
     "model": ("upload-model", "model"),
 }
 _REASON = ("check-for-new-data", "reason")
+#: What KFP calls artifacts that people look at.
+_PAGES = ("system.HTML", "system.Markdown")
 
 
 class LocalTarget:
@@ -110,19 +114,6 @@ def plan_here(spec: str) -> AcceleratorPlan | None:
     return planned
 
 
-def require_here(planned: AcceleratorPlan) -> None:
-    """Checks that a plan is for this machine.
-
-    Raises:
-        UserError: it is not.
-    """
-    if not planned.is_local:
-        raise UserError(
-            f"The target local has no {planned.spec}.",
-            "Give --target vertex; or cpu:N; or, to run on all GPUs that are here, leave it out.",
-        )
-
-
 def compiled_for_here(name: str, planned: AcceleratorPlan, task: str = "") -> str:
     """The text of the file of a pipeline for this machine.
 
@@ -136,6 +127,21 @@ def compiled_for_here(name: str, planned: AcceleratorPlan, task: str = "") -> st
 
 
 @dataclass(frozen=True)
+class Page:
+    """A page that a step has left.
+
+    Attributes:
+        step: name of the task.
+        name: of the output.
+        path: where it is.
+    """
+
+    step: str
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
 class LocalRun:
     """How a run on this machine went.
 
@@ -145,6 +151,8 @@ class LocalRun:
         artifacts: place of each output that there is, by name; none unless the run succeeded.
         model: metadata of the registered version; empty if none was.
         reason: why there was, or was not, anything to train; empty if nobody asked.
+        values: outputs of the pipeline that are no artifacts, by name.
+        pages: what the steps have left for people to look at, in the order in which they ended.
     """
 
     status: str
@@ -152,6 +160,8 @@ class LocalRun:
     artifacts: dict[str, str] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    pages: list[Page] = field(default_factory=list)
 
 
 def require_step_packages() -> None:
@@ -204,10 +214,9 @@ def run_locally(
     log = LocalLog(directory, error, observer)
     # Not a variable of the tasks: it would be part of the key under which their results are kept.
     os.environ[ERROR_FILE] = str(error.absolute())
+    os.environ[RUN_DIRECTORY] = str(directory.absolute())
     try:
-        with redirect_stdout(log), _logging_to(log), warnings.catch_warnings(), _no_process_left(log, stopping):
-            # The image's name is no matter here: no container is started.
-            warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
+        with redirect_stdout(log), _logging_to(log), _own_print(), _no_process_left(log, stopping):
             outputs = pipeline(**arguments).outputs
         return _succeeded(log.steps, directory, outputs)
     except KeyboardInterrupt:
@@ -219,7 +228,7 @@ def run_locally(
             raise
         return LocalRun("failed", log.steps)
     finally:
-        del os.environ[ERROR_FILE]
+        del os.environ[ERROR_FILE], os.environ[RUN_DIRECTORY]
         error.unlink(missing_ok=True)
         if not reuse:
             _merge(own_cache, cache)
@@ -235,33 +244,72 @@ def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, A
         directory: the run's.
         outputs: the pipeline's own, by name; they win, because a step whose results are reused wrote them elsewhere.
     """
-    written = {step: _read(directory, step) for step, _ in (*_ARTIFACTS.values(), _REASON)}
-    found = {
-        name: artifacts[output]["artifacts"][0]
-        for name, (step, output) in _ARTIFACTS.items()
-        if output in (artifacts := written[step].get("artifacts", {}))
-    }
-    step, output = _REASON
-    for name, artifact in outputs.items():
-        found[name] = {"uri": artifact.uri, "metadata": dict(artifact.metadata)}
+    written = list(_written(directory))
+    found: dict[str, Any] = {}
+    for name, (step, output) in _ARTIFACTS.items():
+        for left in (content for of, content in written if _is_of(of, step)):
+            if output in left.get("artifacts", {}):
+                found[name] = left["artifacts"][output]["artifacts"][0]
+    reasons = [content.get("parameterValues", {}).get(_REASON[1], "") for of, content in written if of == _REASON[0]]
+    values = {}
+    for name, output in outputs.items():
+        if isinstance(output, str | int | float | bool | list | dict | None):
+            values[name] = _plain(output)
+        else:
+            found[name] = {"uri": output.uri, "metadata": dict(output.metadata)}
+    pages = [
+        Page(of, name, artifact["uri"])
+        for of, content in written
+        for name, each in content.get("artifacts", {}).items()
+        for artifact in each["artifacts"]
+        if artifact.get("type", {}).get("schemaTitle") in _PAGES
+    ]
     return LocalRun(
         "succeeded",
         steps,
         artifacts={name: str(artifact["uri"]) for name, artifact in found.items()},
-        model=found["model"]["metadata"] if "model" in found else {},
-        reason=str(written[step].get("parameterValues", {}).get(output, "")),
+        model=found["model"].get("metadata", {}) if "version" in found.get("model", {}).get("metadata", {}) else {},
+        reason=str(next(iter(reasons), "")),
+        values=values,
+        pages=pages,
     )
 
 
-def _read(directory: Path, step: str) -> dict[str, Any]:
-    for file in directory.glob(f"artifacts/*/{step}/{_WRITTEN}"):
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return content
-    return {}
+def _plain(output: Any) -> Any:
+    """An output as JSON has it: of a list of artifacts their places."""
+    if isinstance(output, list):
+        return [_plain(each) for each in output]
+    return str(output.uri) if hasattr(output, "uri") else output
+
+
+def _is_of(name: str, step: str) -> bool:
+    """Whether a task is one of a step of this project, which KFP numbers from the second on."""
+    return name == step or (name.startswith(f"{step}-") and name.removeprefix(f"{step}-").isdigit())
+
+
+def _written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the steps of a run have written, each with its name, in the order in which they ended."""
+    files = directory.glob(f"artifacts/**/{_WRITTEN}")
+    for file in sorted(files, key=lambda file: file.stat().st_mtime_ns):
+        yield file.parent.name, json.loads(file.read_text(encoding="utf-8"))
 
 
 def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None]) -> AbstractContextManager[None]:
     return no_process_left_behind(lambda: stopping(log.running))
+
+
+@contextmanager
+def _own_print() -> Iterator[None]:
+    """Keeps what KFP does to Python to the block: steps that run at once do not put `print` back in order."""
+    before = builtins.print
+    try:
+        with warnings.catch_warnings():
+            # The image's name, and CPUs and memory, are no matter here.
+            warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
+            warnings.filterwarnings("ignore", message=".*have no effect in the current local runner")
+            yield
+    finally:
+        builtins.print = before
 
 
 @contextmanager

@@ -10,12 +10,14 @@ import yaml
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
+from gpu_pipelines.targets.messages import FILE_SUFFIXES
 from gpu_pipelines.targets.own.file import is_python, pipeline_in
 from gpu_pipelines.targets.own.placed import Step, placed, steps_in
 from gpu_pipelines.targets.own.values import fill_in
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-FILE_SUFFIXES = (".yaml", ".yml", ".json")
+#: Below which the trainings of a run have their checkpoints: KFP fills in the run, and restarts of it have the same.
+CHECKPOINT_URI = "{{$.pipeline_root}}/checkpoints/{{$.pipeline_job_uuid}}"
 
 
 def is_own(pipeline: str) -> bool:
@@ -85,3 +87,15 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
             f"{place} is no compiled pipeline.", "Give FILE.py, or what kfp or gpu-pipelines has compiled."
         ) from None
     return OwnPipeline(documents)
+
+
+def require_no_task(task: str) -> None:
+    """Checks that no task is asked for.
+
+    Raises:
+        UserError: it is.
+    """
+    if task:
+        raise UserError(
+            f"--task {task} is for pipelines of this project.", "Leave it out; prepare_data has a parameter task."
+        )

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_pipelines.component_interface.accelerate import WISH, Wish, wish_of
 from gpu_pipelines.component_interface.catalog import COMPONENTS
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
-from gpu_pipelines.component_interface.accelerate import WISH, Wish, wish_of
 from gpu_pipelines.dag.placement import EVALUATES, TRAINS
 
 #: The steps of this project that are for accelerators.
@@ -59,6 +59,10 @@ class Step:
     def give(self, name: str, value: Any) -> None:
         """Gives a parameter a value, if it has none but its default."""
         self.inputs.setdefault(name, {"runtimeValue": {"constant": value}})
+
+    def set_variable(self, name: str, value: str) -> None:
+        """Sets a variable of its container."""
+        self.container.setdefault("env", []).append({"name": name, "value": value})
 
     def known(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
         """The values of its parameters that are known before a run, and the names of those that are given and not known.

@@ -179,3 +179,39 @@ def plans_by(
     otherwise = Wish(**{name: getattr(options, name) for name in bought})
     wanted = wishes(steps, options.accelerator, otherwise)
     return planned(steps, wanted, plan, lambda training: options.evaluation(training) or evaluation(training))
+
+
+def plans_here(steps: Sequence[Step], accelerator: str) -> dict[str, AcceleratorPlan]:
+    """The plans of the steps of a pipeline of one's own on this machine; none for a step that takes what there is.
+
+    What its author wants of GPUs is for another place.
+
+    Args:
+        steps: those of the pipeline.
+        accelerator: what the command line says.
+
+    Raises:
+        UserError: it names what this machine has not.
+    """
+    here = {}
+    for name, wish in wishes(steps, accelerator, Wish()).items():
+        of_author = next(step.wish for step in steps if step.name == name)
+        planned_here = wish.plan() if wish.spec else None
+        if planned_here is None or (not planned_here.is_local and of_author and wish.spec == of_author.spec):
+            continue
+        require_here(planned_here)
+        here[name] = planned_here
+    return here
+
+
+def require_here(planned: AcceleratorPlan) -> None:
+    """Checks that a plan is for this machine.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not planned.is_local:
+        raise UserError(
+            f"The target local has no {planned.spec}.",
+            "Give --target vertex; or cpu:N; or, to run on all GPUs that are here, leave it out.",
+        )

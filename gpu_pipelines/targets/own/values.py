@@ -7,10 +7,10 @@ from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from
-from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place
 from gpu_pipelines.dag.placement import EVALUATES, PREPARES, TRAINS, UPLOADS, Placement
-from gpu_pipelines.tasks.tasks import task_problems
+from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place
 from gpu_pipelines.targets.own.placed import Step
+from gpu_pipelines.tasks.tasks import task_problems
 
 #: The parameters that name places, with what these hold.
 _PLACES = {
