@@ -114,14 +114,14 @@ def examine(
 
 def _remote(access: AccessCheck) -> Iterator[Check]:
     try:
-        project = look_at_project(access)
+        check, number = look_at_project(access)
     except UnreachableError as error:
         # The others would wait for the same; one is enough to know.
         yield Check("project exists", NOT_KNOWN, f"{access.settings.project}: {error}")
         yield from _not_made(access.settings, "no network", begin=1)
         return
-    yield project.check
-    access = replace(access, number=project.number)
+    yield check
+    access = replace(access, number=number)
     with ThreadPoolExecutor(len(_REMOTE)) as threads:
         for found in [threads.submit(_made, subject, look, access) for subject, look in _REMOTE]:
             yield from found.result()

@@ -83,14 +83,6 @@ class AccessCheck:
     number: str = ""
 
 
-@dataclass(frozen=True)
-class FoundProject:
-    """The project, and its number; empty if it could not be read."""
-
-    check: Check
-    number: str
-
-
 def find_credentials(*, offline: bool) -> Credentials:
     """Application-default credentials, tried out unless `offline`."""
     if os.environ.get(NO_CREDENTIALS, "").lower() in ("true", "1"):
@@ -135,31 +127,22 @@ def _member(credentials: Any) -> str:
     return f"user:{user or 'YOUR_EMAIL'}"
 
 
-def look_at_project(access: AccessCheck) -> FoundProject:
-    """Whether the project exists and is in use."""
+def look_at_project(access: AccessCheck) -> tuple[Check, str]:
+    """Whether the project exists and is in use, and its number; empty if it could not be read."""
     project = str(access.settings.project)
     answer = access.rest.get("cloudresourcemanager", f"/v3/projects/{project}")
     if answer.ok:
         state, number = answer.content.get("state", ""), str(answer.content.get("name", "")).rpartition("/")[2]
         if state == "ACTIVE":
-            return FoundProject(Check("project exists", OK, f"{project}, number {number}"), number)
-        return FoundProject(
-            Check("project exists", MISSING, f"{project} is {state}", f"gcloud projects undelete {project}"), number
-        )
+            return Check("project exists", OK, f"{project}, number {number}"), number
+        return Check("project exists", MISSING, f"{project} is {state}", f"gcloud projects undelete {project}"), number
     if answer.status == 401:
-        return FoundProject(Check("project exists", MISSING, answer.message, _LOGIN), "")
+        return Check("project exists", MISSING, answer.message, _LOGIN), ""
     if answer.status in (403, 404) and not _is_switched_off(answer):
-        return FoundProject(
-            Check(
-                "project exists",
-                MISSING,
-                f"{project} does not exist, or you may not see it: {answer.message}",
-                f"gcloud projects add-iam-policy-binding {project} --member={access.member} --role=roles/viewer, "
-                f"by its owner; or gcloud projects create {project}",
-            ),
-            "",
-        )
-    return FoundProject(could_not(access, "project exists", answer), "")
+        told = f"{project} does not exist, or you may not see it: {answer.message}"
+        grant = _grants(project, access.member, ["roles/viewer"])
+        return Check("project exists", MISSING, told, f"{grant}, by its owner; or gcloud projects create {project}"), ""
+    return could_not(access, "project exists", answer), ""
 
 
 def look_at_apis(access: AccessCheck) -> list[Check]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
@@ -36,50 +36,9 @@ _UNFINISHED = ("waiting", "running")
 _LABEL = "vertex-ai-pipelines-run-billing-id"
 
 
-@dataclass
-class Followed:
-    """A run that was followed to its end.
-
-    Attributes:
-        run: its last state.
-        last_lines: the last lines of each step's log, by the step's name.
-        messages: what a step printed last after `error: `, by the step's name.
-    """
-
-    run: RunState
-    last_lines: dict[str, list[str]] = field(default_factory=dict)
-    messages: dict[str, str] = field(default_factory=dict)
-
-    def outcome(self) -> Outcome:
-        """The end of the run, as it is told."""
-        if self.run.state == "succeeded":
-            lines = [f"succeeded; its reports and metrics: {run_page(self.run.name)}"]
-        else:
-            lines = list(self._failure())
-        return Outcome(self.run.state, lines, self.run.to_json())
-
-    def _failure(self) -> Iterator[str]:
-        """The step that failed, the service's message, and the end of its log."""
-        run = self.run
-        failed = next((step for step in run.steps if step.state == "failed"), None)
-        if failed is None:
-            yield f"{ERROR_PREFIX}{run.name.rpartition('/')[2]} was {run.state}. {run.error}".rstrip()
-            yield f"console: {run_page(run.name)}"
-            return
-        said = self.messages.get(failed.name) or failed.error or run.error
-        yield f"{ERROR_PREFIX}{failed.name} failed: {said}"
-        if failed.error and failed.error != said:
-            yield f"Vertex AI says: {failed.error}"
-        if lines := self.last_lines.get(failed.name, []):
-            yield "its log ends:"
-            yield from (f"  {line}" for line in lines)
-        yield f"console: {run_page(run.name)}"
-        yield from (f"job: {custom_job_page(job)}" for job in failed.jobs)
-
-
 def follow(
     name: str, settings: ProjectSettings, observer: Observer, every: float, warn: Callable[[str], None]
-) -> Followed:
+) -> Outcome:
     """Waits for the end of a run and tells how it goes.
 
     Args:
@@ -105,7 +64,7 @@ def follow(
     for _ in range(_READINGS_AFTER_THE_END):
         time.sleep(min(every, _UNTIL_READ_AGAIN))
         steps.read_lines(run)
-    return Followed(run, steps.last_lines(), steps.messages())
+    return steps.outcome(run)
 
 
 class _Steps:
@@ -156,15 +115,32 @@ class _Steps:
             self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line.shown)
             self._observer.step_said(step, line.shown)
 
-    def last_lines(self) -> dict[str, list[str]]:
-        return {step: list(lines) for step, lines in self._lines.items()}
+    def outcome(self, run: RunState) -> Outcome:
+        """The end of a run, as it is told."""
+        if run.state == "succeeded":
+            lines = [f"succeeded; its reports and metrics: {run_page(run.name)}"]
+        else:
+            lines = list(self._failure(run))
+        return Outcome(run.state, lines, run.to_json())
 
-    def messages(self) -> dict[str, str]:
-        told: dict[str, str] = {}
-        for (step, _), record in self._speakers.items():
-            if record.message:
-                told.setdefault(step, record.message)
-        return told
+    def _failure(self, run: RunState) -> Iterator[str]:
+        """The step that failed, the service's message, and the end of its log."""
+        failed = next((step for step in run.steps if step.state == "failed"), None)
+        if failed is None:
+            yield f"{ERROR_PREFIX}{run.name.rpartition('/')[2]} was {run.state}. {run.error}".rstrip()
+            yield f"console: {run_page(run.name)}"
+            return
+        # What one of its machines printed last after `error: `.
+        own = [record.message for (step, _), record in self._speakers.items() if step == failed.name and record.message]
+        said = own[0] if own else failed.error or run.error
+        yield f"{ERROR_PREFIX}{failed.name} failed: {said}"
+        if failed.error and failed.error != said:
+            yield f"Vertex AI says: {failed.error}"
+        if lines := self._lines.get(failed.name):
+            yield "its log ends:"
+            yield from (f"  {line}" for line in lines)
+        yield f"console: {run_page(run.name)}"
+        yield from (f"job: {custom_job_page(job)}" for job in failed.jobs)
 
 
 def _read(client: Any, name: str) -> Any:

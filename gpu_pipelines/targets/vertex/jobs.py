@@ -51,7 +51,7 @@ _READINGS_AFTER_THE_END = 3
 
 
 @dataclass(frozen=True)
-class JobState:
+class _JobState:
     """How far a job is.
 
     Attributes:
@@ -65,10 +65,6 @@ class JobState:
     state: str
     error: str
     ended: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The state as a JSON object."""
-        return {"name": self.name, "state": self.state, "error": self.error}
 
 
 def submit_job(prepared: PreparedJob, settings: ProjectSettings) -> str:
@@ -201,71 +197,54 @@ def cancel_job(name: str, settings: ProjectSettings) -> None:
         job_service(settings).cancel_custom_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
 
 
-def follow_job(
-    name: str, settings: ProjectSettings, every: float, tell: Callable[[str], None], say: Callable[[str], None]
-) -> JobState:
-    """Waits for the end of a job.
+def follow_job(name: str, settings: ProjectSettings, watch: Watch, every: float) -> Outcome:
+    """Shows how a job goes until its end.
 
     Args:
         name: full name of the job.
         settings: project and region.
+        watch: shows its states and its lines, and says it if the log cannot be read.
         every: seconds between two looks.
-        tell: is told of each change of state, and once if the log cannot be read.
-        say: is told the lines of the log.
 
     Raises:
         UserError: there is no such job, or the service cannot be reached.
     """
     client = job_service(settings)
-    logs = JobLogs(str(settings.project), lambda why: tell(f"{why} The job is followed without its lines."))
+    logs = JobLogs(str(settings.project), lambda why: watch.tell(f"{why} The job is followed without its lines."))
     before = ""
     while True:
         found = _read(client, name)
         if found.state != before and not found.ended:
-            tell(found.state)
+            watch.tell(found.state)
             before = found.state
-        _say_new(logs, name, say)
+        _say_new(logs, name, watch)
         if found.ended:
             break
         time.sleep(every)
     # Lines arrive late.
     for _ in range(_READINGS_AFTER_THE_END):
         time.sleep(min(every, 5.0))
-        if not _say_new(logs, name, say):
+        if not _say_new(logs, name, watch):
             break
-    tell(found.state)
-    return found
+    watch.tell(found.state)
+    page = custom_job_page(name)
+    failure = f"{ERROR_PREFIX}{name.rpartition('/')[2]} {found.state}. {found.error}".rstrip()
+    lines = [] if found.state == "succeeded" else [failure, f"console: {page}"]
+    document = {"name": found.name, "state": found.state, "error": found.error, "console": page}
+    return Outcome(found.state, lines, document)
 
 
-def outcome_of(name: str, settings: ProjectSettings, watch: Watch, every: float) -> Outcome:
-    """Shows how a job goes until its end.
-
-    Args:
-        name: full name of the job.
-        settings: project and region.
-        watch: shows its states and its lines.
-        every: seconds between two looks.
-
-    Raises:
-        UserError: there is no such job, or the service cannot be reached.
-    """
-    ended, page = follow_job(name, settings, every, watch.tell, watch.say), custom_job_page(name)
-    failure = f"{ERROR_PREFIX}{name.rpartition('/')[2]} {ended.state}. {ended.error}".rstrip()
-    lines = [] if ended.state == "succeeded" else [failure, f"console: {page}"]
-    return Outcome(ended.state, lines, {**ended.to_json(), "console": page})
-
-
-def _say_new(logs: JobLogs, name: str, say: Callable[[str], None]) -> bool:
+def _say_new(logs: JobLogs, name: str, watch: Watch) -> bool:
     """Says the new lines of a job, and returns whether there were any."""
     found = logs.new_lines([name.rpartition("/")[2]])
     for line in found:
-        say(line.shown)
+        watch.say(line.shown)
     return bool(found)
 
 
-def _read(client: Any, name: str) -> JobState:
+def _read(client: Any, name: str) -> _JobState:
     with service_errors(f"Looking at {name.rpartition('/')[2]}", "The job goes on; try again later."):
         job = client.get_custom_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
     state = job.state.name
     told = _ENDS.get(state, state.removeprefix("JOB_STATE_").lower())
-    return JobState(str(job.name), told, str(job.error.message), state in _ENDS)
+    return _JobState(str(job.name), told, str(job.error.message), state in _ENDS)

@@ -137,11 +137,10 @@ class Vertex(VertexTarget, Target):
 
         settings = pipelines.settings_of(run, self.settings)
         if jobs.is_custom_job(run):
-            return jobs.outcome_of(jobs.full_job_name(run, settings), settings, watch, every)
+            return jobs.follow_job(jobs.full_job_name(run, settings), settings, watch, every)
         name = pipelines.full_name(run, settings)
         with watch.steps() as observer:
-            followed = follow(name, settings, observer, every, watch.warn)
-        return followed.outcome()
+            return follow(name, settings, observer, every, watch.warn)
 
     def cancel(self, run: str) -> str:
         """Cancels a run with the jobs of its steps, or a custom job."""
