@@ -107,7 +107,10 @@ class RunRecord:
 
     @property
     def outcome(self) -> str:
-        """What came of the run: promoted, not promoted, unchanged, nothing new, too soon; finished, of a pipeline that uploads nothing; else its status."""
+        """What came of the run: promoted, not promoted, unchanged, nothing new, too soon; else its status.
+
+        Of a pipeline that uploads nothing it is finished.
+        """
         if self.status != "succeeded":
             return self.status
         if self.model and not self.is_champion:

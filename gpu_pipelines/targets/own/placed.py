@@ -65,7 +65,7 @@ class Step:
         self.container.setdefault("env", []).append({"name": name, "value": value})
 
     def known(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
-        """The values of its parameters that are known before a run, and the names of those that are given and not known.
+        """The values of its parameters that are known before a run, and the names of the others that are given.
 
         Args:
             arguments: the values of the pipeline's own parameters.
