@@ -6,6 +6,7 @@ The stubs and READMEs of the components, the forms of the pipelines and the comm
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
@@ -74,3 +75,10 @@ def parameter(
 def parameters_in(settings: type) -> dict[str, Parameter]:
     """The parameters that a dataclass declares, by name, in their order."""
     return {each.name: each.metadata[_DECLARED] for each in fields(settings)}
+
+
+def shown_value(value: Any) -> str:
+    """A parameter's value as people read it: a list of texts without its brackets, everything else as JSON has it."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.reports.dag import draw_dag
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, sections_of, write_page
@@ -38,9 +39,7 @@ def write_run_report(record: RunRecord) -> None:
         steps=_steps(record),
         body=body,
         others=[{**page, "path": _relative(page["path"], record)} for page in others if not is_page(page)],
-        parameters={
-            name: ", ".join(value) if isinstance(value, list) else value for name, value in record.parameters.items()
-        },
+        parameters={name: shown_value(value) for name, value in record.parameters.items()},
     )
     write_page(record.report, record.pipeline, sections, subtitle=f"Run {record.run_id} on this machine")
 

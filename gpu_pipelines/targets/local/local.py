@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import INPUT_STATE
@@ -166,8 +167,7 @@ class Local(LocalTarget, Target):
         def shown() -> list[str | Table]:
             table = Table("parameter", Column.text("value"))
             for name, value in values.arguments.items():
-                text = ", ".join(value) if isinstance(value, list) else str(value)
-                table.add_row(name, text.lower() if isinstance(value, bool) else text)
+                table.add_row(name, shown_value(value))
             return [f"{compiled.name} on this machine: {' → '.join(checked.dependencies)}", table, "Nothing was run."]
 
         return Submission((checked, reuse), shown)

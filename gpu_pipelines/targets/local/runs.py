@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, TRAINS
 from gpu_pipelines.errors import ERROR_PREFIX
 from gpu_pipelines.reports.durations import format_seconds
@@ -129,8 +129,7 @@ def shown_result(record: RunRecord) -> list[str | Table]:
 
 def _short(value: Any) -> str:
     """A value on one line."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = " ".join(text.split())
+    text = " ".join(shown_value(value).split())
     return text if len(text) <= CHARACTERS_SHOWN else f"{text[:CHARACTERS_SHOWN]}…"
 
 
