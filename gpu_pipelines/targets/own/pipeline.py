@@ -8,21 +8,18 @@ from typing import Any
 
 import yaml
 
+from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
-from gpu_pipelines.targets.messages import FILE_SUFFIXES
-from gpu_pipelines.targets.own.file import is_python, pipeline_in
+from gpu_pipelines.targets.messages import is_python
+from gpu_pipelines.targets.own.file import pipeline_in
 from gpu_pipelines.targets.own.placed import Step, placed, steps_in
 from gpu_pipelines.targets.own.values import fill_in
+from gpu_pipelines.targets.target import require_no_flags
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: Below which the trainings of a run have their checkpoints: KFP fills in the run, and restarts of it have the same.
 CHECKPOINT_URI = "{{$.pipeline_root}}/checkpoints/{{$.pipeline_job_uuid}}"
-
-
-def is_own(pipeline: str) -> bool:
-    """Whether it is a file, of Python or compiled, and no name of a pipeline of this project."""
-    return is_python(pipeline) or pipeline.endswith(FILE_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,11 @@ class OwnPipeline:
     def name(self) -> str:
         """As KFP has it."""
         return str(self.spec["pipelineInfo"]["name"])
+
+    @property
+    def is_of_this_project(self) -> bool:
+        """Whether it is one of this project's pipelines, whose files are placed when they are compiled."""
+        return self.name.replace("-", "_") in PIPELINES
 
     @property
     def steps(self) -> list[Step]:
@@ -99,3 +101,13 @@ def require_no_task(task: str) -> None:
         raise UserError(
             f"--task {task} is for pipelines of this project.", "Leave it out; prepare_data has a parameter task."
         )
+
+
+def require_placeable(place: str, own: OwnPipeline, options: Any) -> None:
+    """Checks that there is something in a compiled file that options about machines are for.
+
+    Raises:
+        UserError: its steps are placed already, and options are given that would place them.
+    """
+    if not is_python(place) and not any(step.uses_accelerators and not step.has_accelerators for step in own.steps):
+        require_no_flags(place, options)

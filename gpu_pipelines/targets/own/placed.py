@@ -89,7 +89,16 @@ class Step:
     @property
     def wish(self) -> Wish | None:
         """What its author has said of its accelerators; None if nothing."""
-        return wish_of({each["name"]: each["value"] for each in self.container.get("env", [])})
+        return wish_of(self._environment)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that its author has set, without what is for whoever places it."""
+        return {name: value for name, value in self._environment.items() if name != WISH}
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {each["name"]: each.get("value", "") for each in self.container.get("env", [])}
 
     @property
     def uses_accelerators(self) -> bool:
@@ -209,7 +218,10 @@ def _as_component(step: Step) -> Any:
         "schemaVersion": "2.1.0",
     }
     # JSON is YAML.
-    return YamlComponent(ComponentSpec.from_ir_dicts(alone, {}), json.dumps(alone))
+    component = YamlComponent(ComponentSpec.from_ir_dicts(alone, {}), json.dumps(alone))
+    # KFP writes the variables of a component as a list, and reads them as a mapping.
+    component.component_spec.implementation.container.env = step.variables
+    return component
 
 
 def _without_settings(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,26 +237,17 @@ def _take_over(step: Step, alone: Sequence[Mapping[str, Any]], documents: list[d
     label = component["executorLabel"]
     container = made["deploymentSpec"]["executors"][label]["container"]
     key, new_label = f"comp-{step.name}", f"exec-{step.name}"
-    for part in ("resources", "env"):
-        if both := _both(container.get(part), step.container.get(part)):
-            container[part] = both
-    if step.task.get("cachingOptions") == _CACHED_BY_DEFAULT:
-        step.task["cachingOptions"] = task.get("cachingOptions", {})
-    if "retryPolicy" in task:
-        step.task.setdefault("retryPolicy", task["retryPolicy"])
+    if resources := {**container.get("resources", {}), **step.container.get("resources", {})}:
+        container["resources"] = resources
+    if step.is_ours:
+        if step.task.get("cachingOptions") == _CACHED_BY_DEFAULT:
+            step.task["cachingOptions"] = task.get("cachingOptions", {})
+        if "retryPolicy" in task:
+            step.task.setdefault("retryPolicy", task["retryPolicy"])
     step.task["componentRef"] = {"name": key}
     spec["components"][key] = {**component, "executorLabel": new_label}
     spec["deploymentSpec"]["executors"][new_label] = {"container": container}
     _take_over_platform(step, alone[1:], label, documents)
-
-
-def _both(of_target: Any, of_author: Any) -> Any:
-    """What target and author have set, of which the author's wins: a mapping, or variables with their names."""
-    if isinstance(of_target or of_author, list):
-        named = {each["name"]: each for each in (*(of_target or []), *(of_author or []))}
-        named.pop(WISH, None)
-        return list(named.values())
-    return {**(of_target or {}), **(of_author or {})}
 
 
 def _take_over_platform(
