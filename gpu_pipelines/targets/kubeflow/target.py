@@ -21,7 +21,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
-from gpu_pipelines.targets.compiled import compiled
+from gpu_pipelines.targets.compiled import compiled, note_of_file
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.process_1 import as_process_1
@@ -73,7 +73,7 @@ class KubeflowTarget:
     def __init__(self, settings: ProjectSettings | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})
-        self.note = note_of_image(self._settings)
+        self.note = note_of_file(self._settings)
         self.encryption_key = self._settings.encryption_key or ""
         self._claim = claim_of(self._settings)
         # Where steps write while they run.
@@ -187,16 +187,6 @@ class KubeflowTarget:
         container = task.container_spec
         container.args = ["--train-job", spec.dumps(), "--", *as_process_1(container.command), *container.args]
         container.command = ["python3", "-m", _LAUNCHER]
-
-
-def note_of_image(settings: ProjectSettings) -> str:
-    """What a file says of the image of its steps; nobody can pull the one that stands in a file for no image."""
-    if settings.image:
-        return f"Its steps run in {settings.image}."
-    return (
-        f"Its steps run in {STEPS_IMAGE}, which stands for an image of your own: compile it with --image, or run this "
-        "file with gpu-pipelines, which fills in that of the settings."
-    )
 
 
 def claim_of(settings: ProjectSettings) -> str:

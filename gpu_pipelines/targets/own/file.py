@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +65,9 @@ def _imported(path: Path) -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    with _beside(path, name, module):
+    with _beside(path, name, module), warnings.catch_warnings():
+        # KFP says it of each component that names no image; whoever runs this file has not written KFP.
+        warnings.filterwarnings("ignore", message="The default base_image", category=FutureWarning)
         try:
             spec.loader.exec_module(module)
         except UserError:

@@ -11,7 +11,7 @@ from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import with_image
+from gpu_pipelines.targets.compiled import note_of_file, with_image
 from gpu_pipelines.targets.messages import (
     Compiled,
     Done,
@@ -96,6 +96,7 @@ class Vertex(VertexTarget, Target):
         if is_own(pipeline):
             require_no_task(task)
             own, plans = self._own(own_pipeline(pipeline), pipeline, self.options.region)
+            self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
             return Compiled(own.name, own.text, told=told_warnings(plans))
         planned = self.options.planned(self.options.region, self.title)
         text = compiled_for_vertex(
