@@ -216,8 +216,9 @@ def run_locally(
     os.environ[ERROR_FILE] = str(error.absolute())
     os.environ[RUN_DIRECTORY] = str(directory.absolute())
     try:
-        with redirect_stdout(log), _logging_to(log), _own_print(), _no_process_left(log, stopping):
+        with redirect_stdout(log), _logging_to(log), _printing_to(log), _no_process_left(log, stopping):
             outputs = pipeline(**arguments).outputs
+        log.end_running("succeeded")
         return _succeeded(log.steps, directory, outputs)
     except KeyboardInterrupt:
         log.end_running("interrupted")
@@ -299,9 +300,10 @@ def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None
 
 
 @contextmanager
-def _own_print() -> Iterator[None]:
-    """Keeps what KFP does to Python to the block: steps that run at once do not put `print` back in order."""
+def _printing_to(log: LocalLog) -> Iterator[None]:
+    """Lets `print` be the log's, whatever the runner puts around it."""
     before = builtins.print
+    builtins.print = log.print
     try:
         with warnings.catch_warnings():
             # The image's name, and CPUs and memory, are no matter here.
