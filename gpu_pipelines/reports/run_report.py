@@ -75,7 +75,7 @@ def _headline(record: RunRecord) -> dict[str, Any]:
     if record.status == "succeeded":
         return _success(record)
     if record.status == "failed":
-        step = record.steps[-1]
+        step = record.failed_step
         return {
             "kind": "bad",
             "text": f"{step.name} failed",

@@ -360,7 +360,7 @@ def _ended(run: VmRun, record: RunRecord) -> int:
     if record.status == "succeeded":
         run.end("succeeded", record=told, shown=shown)
         return 0
-    step = record.steps[-1]
+    step = record.failed_step
     error = ProcessFailedError(
         f"{step.name} failed: {step.message or 'it left no error'}", f"Its log: {run.uri}/{step.log}"
     )

@@ -59,6 +59,7 @@ def own_here(
     for step in made.steps:
         if step.name in reread:
             step.set_variable(INPUT_STATE, reread[step.name])
+            step.task["cachingOptions"] = {"enableCache": True}
         elif step.is_ours:
             step.task["cachingOptions"] = {}
     spec = for_this_machine(made.documents, containers=containers, may_install=may_install)[0]

@@ -225,7 +225,7 @@ def run_locally(
         return LocalRun("interrupted", log.steps)
     except RuntimeError:
         # The only way in which the runner says that a task failed; anything else it raises is a defect and passes.
-        if not (log.steps and log.steps[-1].status == "failed"):
+        if not any(step.status == "failed" for step in log.steps):
             raise
         return LocalRun("failed", log.steps)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,9 +64,10 @@ class OwnPipeline:
             plans: what steps run on, by their names.
             checkpoints: below which each training has its checkpoints.
         """
-        made = OwnPipeline(placed(self.documents, target.place, plans))
-        fill_in(made.steps, target, checkpoints)
-        return made
+        filled = [copy.deepcopy(dict(each)) for each in self.documents]
+        # Before: of a step that has become a job nothing is seen any more.
+        fill_in(steps_in(filled[0]), target, checkpoints)
+        return OwnPipeline(placed(filled, target.place, plans))
 
 
 def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:

@@ -53,12 +53,13 @@ class Step:
     @property
     def inputs(self) -> dict[str, Any]:
         """Where its parameters come from, by name; those that have their defaults are not there."""
-        found: dict[str, Any] = self.task.setdefault("inputs", {}).setdefault("parameters", {})
+        found: dict[str, Any] = self.task.get("inputs", {}).get("parameters", {})
         return found
 
     def give(self, name: str, value: Any) -> None:
         """Gives a parameter a value, if it has none but its default."""
-        self.inputs.setdefault(name, {"runtimeValue": {"constant": value}})
+        given = self.task.setdefault("inputs", {}).setdefault("parameters", {})
+        given.setdefault(name, {"runtimeValue": {"constant": value}})
 
     def set_variable(self, name: str, value: str) -> None:
         """Sets a variable of its container."""
@@ -260,7 +261,7 @@ def _take_over_platform(
     if not (of_author or of_target):
         return
     if len(documents) == 1:
-        documents.append({"platforms": {"kubernetes": {"deploymentSpec": {"executors": {}}}}})
+        documents.append({"platforms": {}})
     merged = {**of_target, **of_author}
     for name in of_target.keys() & of_author.keys():
         if isinstance(of_target[name], list):
@@ -269,7 +270,10 @@ def _take_over_platform(
 
 
 def _executors(document: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = document["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    """What a document for Kubernetes says of each executor."""
+    found: dict[str, Any] = document.get("platforms", {})
+    for name in ("kubernetes", "deploymentSpec", "executors"):
+        found = found.setdefault(name, {})
     return found
 
 
@@ -283,5 +287,5 @@ def drop_unused(documents: Sequence[dict[str, Any]]) -> None:
     executors = spec["deploymentSpec"]["executors"]
     spec["deploymentSpec"]["executors"] = {label: executors[label] for label in sorted(labels)}
     if len(documents) > 1:
-        kept = {label: each for label, each in _executors(documents[1]).items() if label in labels}
-        documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"] = kept
+        for label in _executors(documents[1]).keys() - labels:
+            del _executors(documents[1])[label]
