@@ -198,7 +198,9 @@ class Vertex(VertexTarget, Target):
         return VertexSchedules(self.settings, self.options, self.version)
 
     def version(self, address: str) -> Compiled:
-        """An uploaded version, by its package, package and tag, or address."""
+        """An uploaded version, by its package, package and tag, or address; or a pipeline in a file."""
+        if is_own(address):
+            return self.of_file(address)
         from gpu_pipelines.targets.vertex.repository import PipelineRepository, find_version
 
         version = find_version(address, self.settings)
