@@ -25,7 +25,7 @@ from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.files import Source
 from gpu_pipelines.data.sources.files_read import FilesOfSources
-from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.sources.fingerprint import artifact_fingerprint, source_fingerprint
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.splits.judging import judge
@@ -122,6 +122,7 @@ def prepare(
     work: UnfinishedWork,
     replicas: Replicas,
     unit_weight: int,
+    named: str = "",
 ) -> Manifest | None:
     """Prepares a dataset, or this machine's share of it.
 
@@ -132,6 +133,7 @@ def prepare(
         work: what is done already, and gets what is done now.
         replicas: the machines.
         unit_weight: bytes or characters after which a unit ends.
+        named: what the dataset calls its source, if that is an artifact of a step before; empty for its own name.
 
     Returns:
         The manifest of the dataset; None on a machine that is not rank 0.
@@ -145,7 +147,7 @@ def prepare(
     files.say()
     shards = source_shards_of(preparation.source, unit_weight, preparation.test_source)
     own = share_of(shards, replicas.rank, replicas.nodes)
-    plan = _planned(preparation, own, work, replicas)
+    plan = _planned(preparation, own, work, replicas, is_artifact=bool(named))
     assignments: SplitAssignments
     if replicas.nodes > 1 or settings.needs_judgement:
         _judge(preparation, shards, own, work, replicas)
@@ -155,6 +157,8 @@ def prepare(
     meter = Meter(joined(preparation.source, own))
     units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, assignments, meter)
     form = {**preparation.form(plan), **{name: plan[name] for name in (SOURCE_FINGERPRINT, TEST_SOURCE)}}
+    if named:
+        form["source"] = named
     writers = UnitWriters(work, form)
     for _ in preparation.write(plan, work.path(PLAN), units, writers, assignments):
         replicas.check()
@@ -168,11 +172,16 @@ def prepare(
 
 
 def _planned(
-    preparation: Preparation[Any], own: Sequence[SourceShard], work: UnfinishedWork, replicas: Replicas
+    preparation: Preparation[Any],
+    own: Sequence[SourceShard],
+    work: UnfinishedWork,
+    replicas: Replicas,
+    *,
+    is_artifact: bool,
 ) -> Mapping[str, Any]:
     if work.find(PLAN) is None:
         # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprints = _fingerprints(preparation.settings) if replicas.is_rank_0 else {}
+        fingerprints = _fingerprints(preparation.settings, is_artifact) if replicas.is_rank_0 else {}
         share = joined(preparation.source, [shard for shard in own if not shard.is_test])
         found = _surveyed(preparation, "survey", lambda: preparation.survey(share, replicas), work, replicas)
         of_test = None
@@ -205,12 +214,15 @@ def _surveyed(
     return lambda: preparation.join_surveys([(work.path(name), work.require(name)) for name in names])
 
 
-def _fingerprints(settings: PrepareSettings) -> dict[str, Any]:
+def _fingerprints(settings: PrepareSettings, is_artifact: bool) -> dict[str, Any]:
     test_source = None
     if settings.test_source:
         fingerprint = source_fingerprint(settings.test_source, settings.billing_project)
         test_source = {"source": shown_path(settings.test_source), "fingerprint": fingerprint}
-    source = source_fingerprint(settings.source, settings.billing_project)
+    if is_artifact:
+        source = artifact_fingerprint(settings.source)
+    else:
+        source = source_fingerprint(settings.source, settings.billing_project)
     return {SOURCE_FINGERPRINT: source, TEST_SOURCE: test_source}
 
 

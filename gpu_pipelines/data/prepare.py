@@ -43,6 +43,7 @@ def prepare_together(
     work: UnfinishedWork,
     cluster: Cluster,
     *,
+    named: str = "",
     unit_weight: int = 0,
     timing: Timing | None = None,
 ) -> Manifest | None:
@@ -53,6 +54,7 @@ def prepare_together(
         directory: where the dataset goes.
         work: what is done of it already, and gets what is done now.
         cluster: the machines that prepare it together, each with the same arguments.
+        named: what the dataset calls its source, if that is an artifact of a step before; empty for its own name.
         unit_weight: bytes of a source, or characters or pixels of its rows, after which the work is kept; 0 to choose
             it; for tests.
         timing: how long to wait for other machines; for tests.
@@ -79,6 +81,7 @@ def prepare_together(
                 work,
                 replicas,
                 unit_weight or unit_bytes(settings),
+                named,
             )
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.artifacts.remote_files import is_remote, listed
-from gpu_pipelines.data.sources.listing import is_pattern, list_source, shown_path
+from gpu_pipelines.data.sources.listing import Listing, is_pattern, list_source, shown_path
 from gpu_pipelines.data.sources.names import SAMPLE, hub_parts, is_bigquery, is_hub_id
 from gpu_pipelines.errors import UserError
 
@@ -30,6 +31,34 @@ def source_fingerprint(source: str, billing_project: str = "") -> str:
         UserError: the source cannot be listed, or BigQuery does not answer.
     """
     return hashlib.sha256(json.dumps(_entries(source, billing_project)).encode()).hexdigest()
+
+
+def artifact_fingerprint(place: str) -> str:
+    """Hex SHA-256 of what tells one content of an artifact from another.
+
+    A step that writes the same again writes it elsewhere and later. So neither the place counts nor the time: the names
+    of the files below it do, and their bytes, or the checksums that the object storage keeps.
+
+    Args:
+        place: a file or a folder, on this machine or in object storage.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    listing = _listed(place)
+    states: list[tuple[str, str]] = []
+    found = listed(place) if is_remote(place) else {}
+    for name in listing.files:
+        at = f"{listing.root}{name}"
+        states.append((repr(name), _version_of(found[at]) if at in found else sha256_of_file(Path(at))))
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest()
+
+
+def _listed(source: str) -> Listing:
+    try:
+        return list_source(source)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unreadable(source, error) from None
 
 
 def _entries(source: str, billing_project: str) -> list[Any]:
@@ -59,8 +88,12 @@ def _states_here(source: str) -> Iterator[tuple[str, str]]:
             status = Path(f"{listing.root}{name}").stat()
             yield name, f"{status.st_size} {status.st_mtime_ns}"
     except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"The source {shown_path(source)[:200]} cannot be read: {reason}.") from None
+        raise _unreadable(source, error) from None
+
+
+def _unreadable(source: str, error: Exception) -> UserError:
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"The source {shown_path(source)[:200]} cannot be read: {reason}.")
 
 
 def _state_of_hub(source: str) -> list[Any]:
