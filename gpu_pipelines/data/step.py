@@ -21,6 +21,8 @@ from gpu_pipelines.step_environment import UNFINISHED_WORK
 
 #: What the name of a source begins with that is an artifact of a step before.
 ARTIFACT = "artifact:"
+#: What the metadata of `google.BQTable` say of the table.
+_TABLE = ("projectId", "datasetId", "tableId")
 #: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
 _FOLDERS_OF_AN_ATTEMPT = 2
 
@@ -111,7 +113,8 @@ def _tell(manifest: Manifest) -> None:
 def _of_artifact(settings: PrepareSettings, artifact: Any) -> tuple[PrepareSettings, str]:
     """The settings for reading an artifact, and what its dataset calls the source.
 
-    Where the artifact lies is of one run alone; what its file or folder is called is the same in all.
+    Where the artifact lies is of one run alone; what its file or folder is called is the same in all. One that stands
+    for a table in BigQuery, as Google's components leave it, is that table.
 
     Raises:
         UserError: a source is given as well.
@@ -120,6 +123,9 @@ def _of_artifact(settings: PrepareSettings, artifact: Any) -> tuple[PrepareSetti
         raise UserError(
             f"prepare_data has two sources: the artifact data, and source={settings.source}.", "Give one of them."
         )
+    table = [artifact.metadata.get(key) for key in _TABLE]
+    if all(table):
+        return replace(settings, source=f"bq://{'.'.join(map(str, table))}"), ""
     place = place_of(artifact)
     return replace(settings, source=place), f"{ARTIFACT}{place.rstrip('/').rpartition('/')[2]}"
 
