@@ -213,8 +213,8 @@ def _good_checkpoints(directory: Path, dataset: Dataset, training: str) -> list[
     for checkpoint in complete_checkpoints(directory):
         if checkpoint.info.dataset_fingerprint != dataset.manifest.fingerprint:
             raise UserError(
-                f"The checkpoint {before}{checkpoint.name} was trained on another dataset, so these val and test rows may "
-                "be among its training rows.",
+                f"The checkpoint {before}{checkpoint.name} was trained on another dataset, so these val and test rows "
+                "may be among its training rows.",
                 "Give the dataset it was trained on.",
             )
         if damaged := checkpoint.damaged_file():
