@@ -60,7 +60,7 @@ def show(name: Name, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = Fa
         print(json.dumps({"name": name, "versions": content}, indent=2))
         return
     # One that was not evaluated has none.
-    newest = next((v.info["metrics"] for v in reversed(versions) if v.info["metrics"]), {})
+    newest: dict[str, Any] = next((v.info["metrics"] for v in reversed(versions) if v.info["metrics"]), {})
     metrics = ([name for name in SHOWN_METRICS if name in newest] or list(newest))[:MOST_METRICS_SHOWN]
     rows = [
         [
