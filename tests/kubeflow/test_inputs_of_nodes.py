@@ -15,7 +15,7 @@ def test_each_artifact_of_a_list_gets_to_the_nodes(tmp_path: Path) -> None:
     elsewhere = {"uri": "minio://mlpipeline/c", "metadata": {"place": "gs://bucket/c"}}
     document = {
         "inputs": {
-            "artifacts": {"collected": {"artifacts": [*given, elsewhere]}, "checkpoints": {"artifacts": [given[0]]}}
+            "artifacts": {"collected": {"artifacts": [*given, elsewhere]}, "checkpoints": {"artifacts": [{**given[0]}]}}
         }
     }
     sent = Exchange(str(tmp_path / "shared")).send_inputs(document)["inputs"]["artifacts"]
