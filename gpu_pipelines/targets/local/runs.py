@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, TRAINS
-from gpu_pipelines.errors import ERROR_PREFIX
+from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
 
@@ -91,9 +91,23 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
     )
     record.save()
     started = time.monotonic()
-    outcome = run_locally(
-        request.pipeline, request.values.taken, directory, runs / CACHE, observer, reuse=reuse, stopping=_say_stopping
-    )
+    try:
+        outcome = run_locally(
+            request.pipeline,
+            request.values.taken,
+            directory,
+            runs / CACHE,
+            observer,
+            reuse=reuse,
+            stopping=_say_stopping,
+        )
+    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+        if not request.spec:
+            raise
+        record.status = "failed"
+        record.save()
+        told = f"KFP's local runner cannot go on with {request.name}: {error}"
+        raise UserError(told, f"Its logs are in {directory / 'logs'}.") from error
     record.status, record.steps = outcome.status, outcome.steps
     record.seconds = time.monotonic() - started
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
