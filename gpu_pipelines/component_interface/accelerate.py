@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import WISH
 
 if TYPE_CHECKING:
@@ -86,5 +87,17 @@ def accelerate(task: Task, accelerator: str = "", **machines: Any) -> Task:
 
 
 def wish_of(environment: Mapping[str, str]) -> Wish | None:
-    """What `accelerate` has said, by the variables of the task's container; None if nothing."""
-    return Wish(**json.loads(environment[WISH])) if WISH in environment else None
+    """What `accelerate` has said, by the variables of the task's container; None if nothing.
+
+    Raises:
+        UserError: the variable holds something else.
+    """
+    if WISH not in environment:
+        return None
+    try:
+        return Wish(**json.loads(environment[WISH]))
+    except (ValueError, TypeError):
+        raise UserError(
+            f"{WISH} of a task is {environment[WISH][:80]!r}.",
+            "It is written by accelerate(task, …), and by nobody else.",
+        ) from None

@@ -11,8 +11,9 @@ import yaml
 from command_line import command
 
 from gpu_pipelines.accelerators import PlanError
-from gpu_pipelines.component_interface.accelerate import accelerate
+from gpu_pipelines.component_interface.accelerate import accelerate, wish_of
 from gpu_pipelines.components import train_model
+from gpu_pipelines.errors import UserError
 
 HERE = Path(__file__).parent
 MINE = f"{HERE}/mine.py:mine"
@@ -158,3 +159,10 @@ def test_a_machine_that_does_not_exist_is_refused_where_it_is_written() -> None:
         accelerate(None, "l4:3")  # type: ignore[type-var]
     with pytest.raises(TypeError, match="machines"):
         accelerate(train_model, "l4:1", machines=2)
+
+
+def test_a_wish_that_nobody_can_have_written_is_no_traceback() -> None:
+    for text in ("l4:1", '{"gpus": 4}', "[1]"):
+        with pytest.raises(UserError, match="written by accelerate"):
+            wish_of({"GPU_PIPELINES_WISH": text})
+    assert wish_of({}) is None
