@@ -12,6 +12,8 @@ _COLORS = {
     "reused": "var(--accent)",
     "failed": "var(--bad)",
     "interrupted": "var(--warn)",
+    "died": "var(--bad)",
+    "running": "var(--accent)",
 }
 
 

@@ -43,7 +43,7 @@ class StepRecord:
 
     Attributes:
         name: name of the task in the pipeline, with dashes.
-        status: running, succeeded, reused, failed or interrupted.
+        status: running, succeeded, reused, failed, interrupted, or died with the run.
         seconds: its duration so far.
         log: its log file, relative to the run; None if it was reused.
         message: the error that it ended with; empty if it left none.
@@ -110,10 +110,11 @@ class LocalLog(io.TextIOBase):
         directory: the run; each step's output goes to `logs/<step>.log` below it.
         error: the file in which a step leaves the error that it ends with.
         observer: is told of steps and of the lines that steps print themselves.
+        steps: gets the steps as they begin; left out, a list of its own does.
     """
 
-    def __init__(self, directory: Path, error: Path, observer: Observer) -> None:
-        self.steps: list[StepRecord] = []
+    def __init__(self, directory: Path, error: Path, observer: Observer, steps: list[StepRecord] | None = None) -> None:
+        self.steps: list[StepRecord] = [] if steps is None else steps
         self._directory, self._error = directory, error
         self._observer = observer
         self._partial: dict[int, str] = {}
