@@ -40,11 +40,6 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "pipeline": record.pipeline,
         "started": record.started[:16].replace("T", " "),
         "took": format_seconds(record.seconds),
-        "model": model_of(record),
+        "model": record.registered,
         "metric": f"{key[0]} {figure(key[1])}" if key else "",
     }
-
-
-def model_of(record: RunRecord) -> str:
-    """The model that a run has registered, as `NAME@VERSION`; empty if there is none."""
-    return f"{record.model['model_name']}@{int(record.model['version'])}" if record.model else ""

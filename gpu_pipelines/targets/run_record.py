@@ -142,6 +142,11 @@ class RunRecord:
         return (self.key_metric, self.metrics[self.key_metric]) if self.key_metric in self.metrics else None
 
     @property
+    def registered(self) -> str:
+        """The model that it has registered, as `NAME@VERSION`; empty if there is none."""
+        return f"{self.model['model_name']}@{int(self.model['version'])}" if self.model else ""
+
+    @property
     def tensorboard(self) -> Path | None:
         """Where the trainings of the run have left the events that TensorBoard shows; None if there was none."""
         folder = self.directory / "artifacts" / "checkpoints"
@@ -196,7 +201,11 @@ class RunRecord:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The record as JSON has it."""
+        """The record as JSON has it, with where it is."""
+        return {**self._content, "directory": str(self.directory), "report": str(self.report)}
+
+    @property
+    def _content(self) -> dict[str, Any]:
         content = asdict(self)
         del content["directory"]
         for step in content["steps"]:
@@ -206,7 +215,7 @@ class RunRecord:
 
     def save(self) -> None:
         """Writes it into the run's directory."""
-        write_document(self.directory / RUN, self.document)
+        write_document(self.directory / RUN, self._content)
 
 
 def write_outcome(runs: Path, record: RunRecord) -> None:

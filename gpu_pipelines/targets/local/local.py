@@ -179,8 +179,8 @@ class Local(LocalTarget, Target):
         if not self.options.trial:
             with watch.steps() as observer:
                 record = run_and_record(checked, self.options.runs, observer, reuse=reuse)
-            document = {**record.document, "directory": str(record.directory), "report": str(record.report)}
-            return Outcome(record.status, [*shown_result(record), *next_commands(record, request)], document)
+            lines = [*shown_result(record), *next_commands(record, request)]
+            return Outcome(record.status, lines, record.document)
         from gpu_pipelines.targets.local.trial import shown_trial, try_training
         from gpu_pipelines.targets.trial_record import save_trial
 
