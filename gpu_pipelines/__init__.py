@@ -1,7 +1,7 @@
 """Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.
 
-What the commands do, a program does with `plan`, `run`, `compile`, `open_run`, `open_registry` and `Evaluation`. Each is
-imported when it is used first; see docs/python.md.
+What the commands do, a program does with `plan`, `run`, `compile`, `open_run`, `open_registry` and `Evaluation`. Each
+is imported when it is used first; see docs/python.md.
 """
 
 __version__ = "0.1.0"

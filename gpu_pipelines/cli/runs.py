@@ -107,7 +107,6 @@ def compare(
     """Compare two runs: parameters that differ, metrics side by side, and how long the steps took."""
     from gpu_pipelines.component_interface.parameter import shown_value
     from gpu_pipelines.numbers import figure
-    from gpu_pipelines.reports.durations import format_seconds
     from gpu_pipelines.targets.recorded_runs import run_named
 
     pair = run_named(runs, first), run_named(runs, second)
@@ -117,24 +116,17 @@ def compare(
         return
     print(f"A: {pair[0].run_id}  {pair[0].status}\nB: {pair[1].run_id}  {pair[1].status}")
     parameters = Table("parameter", "A", "B")
-    for name, values in document["parameters"].items():
-        parameters.add_row(name, *(_short(shown_value(values[each])) if each in values else "–" for each in "ab"))
-    if document["parameters"]:
-        _print_section("parameters that differ", parameters)
-    else:
-        print("\nThey had the same parameters.")
+    for name, given in document["parameters"].items():
+        parameters.add_row(name, *(_short(shown_value(given[each])) if each in given else "–" for each in "ab"))
+    _print_section("parameters that differ" if document["parameters"] else "no parameters differ", parameters)
     metrics = Table("metric", Column.number("A"), Column.number("B"), Column.number("B − A"))
     for name, values in document["metrics"].items():
-        both = [values.get(each) for each in "ab"]
-        change = f"{both[1] - both[0]:+.4f}".replace("-", "−") if None not in both else ""
-        metrics.add_row(name, *map(figure, both), change)
+        change = f"{values['b'] - values['a']:+.4f}".replace("-", "−") if len(values) == 2 else ""
+        metrics.add_row(name, *(figure(values.get(each)) for each in "ab"), change)
     _print_section("metrics", metrics, bool(document["metrics"]))
     seconds = Table("step", Column.number("A"), Column.number("B"))
     for name, took in document["steps"].items():
-        shown = (took.get(each) for each in "ab")
-        seconds.add_row(
-            name, *("–" if each is None else each if isinstance(each, str) else format_seconds(each) for each in shown)
-        )
+        seconds.add_row(name, *(_took(took.get(each)) for each in "ab"))
     _print_section("durations of the steps", seconds, bool(document["steps"]))
 
 
@@ -224,6 +216,13 @@ def remove(
 
 def _short(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def _took(value: float | str | None) -> str:
+    """How long a step took, or how it went instead."""
+    from gpu_pipelines.reports.durations import format_seconds
+
+    return format_seconds(value) if isinstance(value, float | int) else value or "–"
 
 
 def _print_section(heading: str, table: Table, has_rows: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.reports.dag import draw_dag
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, sections_of, write_page
+from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RunRecord
 
 # Verdict first, then how it came about.
@@ -90,7 +92,7 @@ def _headline(record: RunRecord) -> dict[str, Any]:
         return _success(record)
     if record.status == "running":
         now = ", ".join(step.name for step in record.steps if step.status == "running")
-        line = f"For {format_seconds(record.seconds)} when this was written. The page reads itself again."
+        line = f"Since {record.started[:16].replace('T', ' ')} UTC. This page reads itself again every {_REFRESH} s."
         return {"kind": "", "text": f"Running: {now}" if now else "Running", "lines": [line], "message": ""}
     if record.status == "died":
         line = f"Its process, {record.process_id}, is gone without having said how it ended."
@@ -124,12 +126,15 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _note(step: Any) -> str:
+def _note(step: StepRecord) -> str:
+    if step.status == "running":
+        # The page may be read long after it was written.
+        return f"running since {datetime.now(timezone.utc) - timedelta(seconds=step.seconds):%H:%M:%S} UTC"
     return f"{step.status}, {_took(step)}" if _took(step) else step.status
 
 
-def _took(step: Any) -> str:
-    return "" if step.status == "reused" else format_seconds(step.seconds)
+def _took(step: StepRecord) -> str:
+    return "" if step.status in ("reused", "running") else format_seconds(step.seconds)
 
 
 def _steps(record: RunRecord) -> list[dict[str, Any]]:

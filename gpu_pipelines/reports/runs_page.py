@@ -39,7 +39,7 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "kind": KINDS.get(record.status, ""),
         "pipeline": record.pipeline,
         "started": record.started[:16].replace("T", " "),
-        "took": format_seconds(record.seconds),
+        "took": "" if record.status == "running" else format_seconds(record.seconds),
         "model": record.registered,
         "metric": f"{key[0]} {figure(key[1])}" if key else "",
     }
