@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import RunFailedError, UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.local.log import StepRecord
@@ -17,20 +17,6 @@ if TYPE_CHECKING:
 
 #: Of what a run has, so much is shown.
 _MOST_SHOWN, _MOST_CHARACTERS = 8, 100
-
-
-class RunFailedError(UserError, kind="run_failed"):
-    """A run has begun, and has not come to its end.
-
-    Args:
-        problem: which step failed, and why.
-        remedy: where more is said.
-        run: the run.
-    """
-
-    def __init__(self, problem: str, remedy: str = "", run: Run | None = None) -> None:
-        super().__init__(problem, remedy)
-        self.run = run
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,7 +140,7 @@ def ended(run: Run, outcome: Outcome) -> Run:
 
     Raises:
         RunFailedError: it has not succeeded.
-        KeyboardInterrupt: it was interrupted, and the program with it.
+        KeyboardInterrupt: it ran here and was interrupted, and so is the program.
     """
     from dataclasses import replace
 
@@ -162,10 +148,10 @@ def ended(run: Run, outcome: Outcome) -> Run:
 
     if "directory" in outcome.document:
         run = Run.of_record(RunRecord.load(Path(outcome.document["directory"])))
+        if outcome.state == "interrupted":
+            raise KeyboardInterrupt
     else:
         run = replace(run, status=outcome.state, document=outcome.document)
-    if outcome.state == "interrupted":
-        raise KeyboardInterrupt
     if outcome.state != "succeeded":
         failed = next((step for step in run.steps if step.status == "failed"), None)
         if failed is None:

@@ -6,11 +6,13 @@ import base64
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _BEGIN, _END = "<!-- sections -->", "<!-- /sections -->"
 _HERE = Path(__file__).parent
@@ -77,6 +79,7 @@ def sections_of(path: Path) -> Markup:
 
 def png_bytes(pixels: np.ndarray) -> bytes:
     """A PNG of uint8 pixels (channels, height, width)."""
+    import numpy as np
     from PIL import Image
 
     array = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)

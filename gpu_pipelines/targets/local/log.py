@@ -54,7 +54,7 @@ class StepRecord:
     seconds: float = 0.0
     log: str | None = None
     message: str = ""
-    started: float = field(default_factory=time.monotonic, repr=False)
+    started: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     def said(self, line: str) -> None:
         """Takes the message from the log of a service that keeps no more of a step than its lines."""
