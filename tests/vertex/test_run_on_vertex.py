@@ -588,7 +588,7 @@ def test_a_program_submits_a_run_follows_it_and_learns_how_it_ended(
         state.end(name, "SUCCEEDED")
 
     with a_run_that(vertex_api, succeed):
-        run = gpu_pipelines.run(compiled_sum(tmp_path), target="vertex", a=2, labels=None)
+        run = gpu_pipelines.run(compiled_sum(tmp_path), target="vertex", a=2)
         assert (run.status, run.target) == ("submitted", "vertex")
         assert run.id in run.document["name"]
         ended = run.follow(0.5)
