@@ -81,8 +81,8 @@ def show(run: Run, runs: Runs = _RUNS, as_json: AsJson = False) -> None:
         if step.message:
             print(f"\n{step.name} failed: {step.message}")
     metrics = Table("metric", Column.number("value"))
-    for name, value in record.metrics.items():
-        metrics.add_row(name, figure(value))
+    for name, number in record.metrics.items():
+        metrics.add_row(name, figure(number))
     _print_section("metrics", metrics, bool(record.metrics))
     for heading, values in (
         ("outputs", record.outputs),
@@ -118,7 +118,7 @@ def compare(
     parameters = Table("parameter", "A", "B")
     for name, given in document["parameters"].items():
         parameters.add_row(name, *(_short(shown_value(given[each])) if each in given else "–" for each in "ab"))
-    _print_section("parameters that differ" if document["parameters"] else "no parameters differ", parameters)
+    _print_section("parameters that differ", parameters, bool(document["parameters"]))
     metrics = Table("metric", Column.number("A"), Column.number("B"), Column.number("B − A"))
     for name, values in document["metrics"].items():
         change = f"{values['b'] - values['a']:+.4f}".replace("-", "−") if len(values) == 2 else ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest
+from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RUN, RunRecord
 
 #: Names the newest run.
@@ -77,7 +78,7 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
     removed = {record.run_id for record in records}
     left = [each for each in recorded_runs(runs) if each.run_id not in removed]
     for record in records:
-        if takers := [each.run_id for each in left if _has_results_of(each, record)]:
+        if takers := [each.run_id for each in left if _has_results_of(each, record, runs / CACHE)]:
             raise InvalidRequestError(
                 f"{', '.join(takers)} took results of {record.run_id}, which are only there.",
                 "Keep it, or name those runs as well.",
@@ -88,10 +89,23 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
         shutil.rmtree(record.directory)
 
 
-def _has_results_of(record: RunRecord, other: RunRecord) -> bool:
-    """Whether a run names files of another one among its own."""
-    files = [record.directory / RUN, *record.directory.glob("artifacts/**/executor_output.json")]
+def _has_results_of(record: RunRecord, other: RunRecord, cache: Path) -> bool:
+    """Whether a run names files of another one among its own, or has taken some."""
+    taken = [entry for entry, _ in entries_taken(record.steps, cache)]
+    files = [record.directory / RUN, *record.directory.glob("artifacts/**/executor_output.json"), *taken]
     return any(_names_files_of(file, other) for file in files)
+
+
+def entries_taken(steps: Iterable[StepRecord], cache: Path) -> Iterator[tuple[Path, str]]:
+    """What steps have taken from what is kept for reuse: the file, and the name of the task.
+
+    Args:
+        steps: those of a run.
+        cache: where results of steps are kept over runs.
+    """
+    for step in steps:
+        for entry in cache.glob(f"{step.taken}*.json") if step.taken else ():
+            yield entry, step.task
 
 
 def _entries_of(runs: Path, record: RunRecord) -> Iterator[Path]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, read_document, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.log import StepRecord
 
@@ -21,6 +22,8 @@ RUN = "run.json"
 REPORT = "report.html"
 #: How the name of the file ends that says how a pipeline's last run ended.
 OUTCOME = "-outcome.json"
+#: The steps that train.
+_TRAINING = (TRAINS, "run-training-script")
 RECORDED_PACKAGES = ("gpu-pipelines", "kfp", "torch", "transformers", "pyarrow", "pillow", "numpy")
 
 
@@ -148,9 +151,12 @@ class RunRecord:
 
     @property
     def tensorboard(self) -> Path | None:
-        """Where the trainings of the run have left the events that TensorBoard shows; None if there was none."""
+        """Where the trainings of the run leave the events that TensorBoard shows; None if there was none."""
         folder = self.directory / "artifacts" / "checkpoints"
-        return folder if any(folder.glob("**/events.out.tfevents.*")) else None
+        # One that has just begun has left none; where it continues another run, that has them.
+        begun = any(step.name in _TRAINING and step.status == "running" for step in self.steps)
+        is_here = begun and not self.parameters.get("checkpoint_uri")
+        return folder if is_here or any(folder.glob("**/events.out.tfevents.*")) else None
 
     @property
     def is_champion(self) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.targets.compiled import step_components
+from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.targets.recorded_runs import entries_taken
 
 #: What the executor of each step writes last.
 _WRITTEN = "executor_output.json"
@@ -27,32 +30,61 @@ def written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield file.parent.name, json.loads(file.read_text(encoding="utf-8"))
 
 
-def pages_of(directory: Path, spec: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The pages that the steps have left: `step`, `name` of the output and `path` of each.
+@dataclass(frozen=True)
+class Left:
+    """An artifact that a step of a run has left, or that it has taken from an earlier run.
+
+    Attributes:
+        step: name of the task.
+        name: of the output.
+        kind: what KFP calls artifacts of its kind.
+        path: where it is.
+        metadata: what else is known of it.
+    """
+
+    step: str
+    name: str
+    kind: str
+    path: str
+    metadata: Mapping[str, Any]
+
+
+def artifacts_left(
+    directory: Path, spec: Mapping[str, Any], steps: Iterable[StepRecord], cache: Path
+) -> Iterator[Left]:
+    """The artifacts of a run's steps.
 
     Args:
         directory: the run's.
         spec: the pipeline as KFP compiles it.
+        steps: those that began.
+        cache: where results of steps are kept over runs.
     """
-    return [
-        {"step": step, "name": name, "path": str(artifact["uri"])}
-        for step, name, kind, artifact in _artifacts(directory, spec)
-        if kind in _PAGES
-    ]
+    components = step_components(spec)
+    for entry, step in entries_taken(steps, cache):
+        for name, value in json.loads(entry.read_text(encoding="utf-8")).items():
+            if isinstance(value, dict) and "schema_title" in value:
+                yield Left(step, name, value["schema_title"], str(value.get("uri")), value.get("metadata") or {})
+    for step, content in written(directory):
+        outputs = components.get(step, {}).get("outputDefinitions", {}).get("artifacts", {})
+        for name, each in content.get("artifacts", {}).items():
+            kind = outputs.get(name, {}).get("artifactType", {}).get("schemaTitle", "")
+            for artifact in each["artifacts"]:
+                yield Left(step, name, kind, str(artifact["uri"]), artifact.get("metadata") or {})
 
 
-def metrics_of(directory: Path, spec: Mapping[str, Any]) -> dict[str, float]:
-    """The figures that the steps have logged, by name; with the step's name before, where several have logged it.
+def pages_of(artifacts: Iterable[Left]) -> list[dict[str, str]]:
+    """The pages among artifacts: `step`, `name` of the output and `path` of each."""
+    return [{"step": each.step, "name": each.name, "path": each.path} for each in artifacts if each.kind in _PAGES]
 
-    Args:
-        directory: the run's.
-        spec: the pipeline as KFP compiles it.
-    """
+
+def metrics_of(artifacts: Iterable[Left]) -> dict[str, float]:
+    """The figures that steps have logged, by name; with the step's name before, where several have logged it."""
     found = [
-        (step, name, number)
-        for step, _, kind, artifact in _artifacts(directory, spec)
-        if kind == _METRICS
-        for name, value in (artifact.get("metadata") or {}).items()
+        (each.step, name, number)
+        for each in artifacts
+        if each.kind == _METRICS
+        for name, value in each.metadata.items()
         if (number := finite(value)) is not None
     ]
     steps_by_name: dict[str, set[str]] = {}
@@ -66,14 +98,3 @@ def finite(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
-
-
-def _artifacts(directory: Path, spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Step, name, kind and what is known of each artifact that the steps have left."""
-    components = step_components(spec)
-    for step, content in written(directory):
-        outputs = components.get(step, {}).get("outputDefinitions", {}).get("artifacts", {})
-        for name, each in content.get("artifacts", {}).items():
-            kind = outputs.get(name, {}).get("artifactType", {}).get("schemaTitle", "")
-            for artifact in each["artifacts"]:
-                yield step, name, kind, artifact

@@ -19,6 +19,7 @@ from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
+    from gpu_pipelines.targets.local.left import Left
     from gpu_pipelines.targets.local.log import Observer, StepRecord
     from gpu_pipelines.targets.messages import Values
     from gpu_pipelines.targets.run_record import RunRecord
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
-CACHE = ".cache"
 #: What a step does before it ends when it is interrupted.
 _WHEN_STOPPED = {PREPARES: "keeps what is done and ends", TRAINS: "writes a checkpoint and ends"}
 
@@ -85,7 +85,9 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         observer: is told how it goes.
         reuse: skip steps whose inputs have not changed.
     """
+    from gpu_pipelines.targets.local.left import artifacts_left
     from gpu_pipelines.targets.local.target import run_locally
+    from gpu_pipelines.targets.recorded_runs import CACHE
     from gpu_pipelines.targets.run_record import RunRecord, new_run_directory, write_outcome
 
     run_id, directory = new_run_directory(runs, request.name)
@@ -118,7 +120,8 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
     record.status = outcome.status
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
     record.outputs = outcome.values
-    _note_what_is_left(record, request.compiled_spec)
+    left = list(artifacts_left(directory, request.compiled_spec, record.steps, runs / CACHE))
+    _note_what_is_left(record, left)
     watched.write(is_end=True)
     write_outcome(runs, record)
     return record
@@ -166,17 +169,17 @@ class _Recorder:
                 write_runs_page(self._runs, recorded_runs(self._runs))
 
 
-def _note_what_is_left(record: RunRecord, spec: Mapping[str, Any]) -> None:
+def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
     """Notes pages and metrics that the steps of a run have left.
 
     Args:
         record: the run's.
-        spec: the pipeline as KFP compiles it.
+        artifacts: those of its steps.
     """
     from gpu_pipelines.artifacts.evaluation import Evaluation
     from gpu_pipelines.targets.local.left import finite, metrics_of, pages_of
 
-    record.pages, found = pages_of(record.directory, spec), metrics_of(record.directory, spec)
+    record.pages, found = pages_of(artifacts), metrics_of(artifacts)
     found |= {name: number for name, value in record.outputs.items() if (number := finite(value)) is not None}
     key = next(reversed(found), "")
     if "best_checkpoint" in record.artifacts:
