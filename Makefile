@@ -20,7 +20,7 @@ run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not images and not terraform and not browser"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.accelerate import accelerate
-    from gpu_pipelines.components.check_request.component import check_request
     from gpu_pipelines.components.data_prep.component import prepare_data
     from gpu_pipelines.components.data_watch.component import check_for_new_data
     from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "accelerate",
     "check_for_new_data",
-    "check_request",
     "evaluate_checkpoints",
     "prepare_data",
     "run_training_script",
@@ -36,7 +34,7 @@ def __getattr__(name: str) -> Any:
         return accelerate
     from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
 
-    if name in COMPONENTS:
+    if name in COMPONENTS and name in __all__:
         return load_component(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from PIL import Image
 # Here and not in tests/vertex, so that every test can ask for the server.
 pytest_plugins = ["vertex_api.fixture"]
 
-#: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 2).
+#: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 3).
 LONGEST = ("pipeline", "training")
 TRAINED_ALONE = ("evaluation", "registry", "serving", "tasks", "training")
 
@@ -33,7 +34,9 @@ os.unsetenv("COLUMNS")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # KFP looks at its callers for each setting of a task. For those of the test runner that are of no file, inspect looks
 # through all modules every time: 2 s for a pipeline.
-inspect.modulesbyfile["<string>"] = "__main__"  # type: ignore[attr-defined]
+for _frame, _ in traceback.walk_stack(None):
+    if _frame.f_code.co_filename.startswith("<"):
+        inspect.modulesbyfile[_frame.f_code.co_filename] = "__main__"  # type: ignore[attr-defined]
 GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
 PIPELINE = "train_evaluate_upload"
 

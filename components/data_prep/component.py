@@ -1,7 +1,7 @@
 """The KFP interface of `prepare_data`."""
 
 from kfp import dsl
-from kfp.dsl import HTML, Dataset, Metrics, Output
+from kfp.dsl import HTML, Artifact, Dataset, Input, Metrics, Output
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 
@@ -11,6 +11,7 @@ def prepare_data(
     dataset: Output[Dataset],
     report: Output[HTML],
     statistics: Output[Metrics],
+    data: Input[Artifact] | None = None,
     source: str = "sample:digits",
     test_source: str = "",
     source_format: str = "auto",
@@ -47,6 +48,9 @@ def prepare_data(
     """Reads a data set, checks every row, and writes train, val and test splits that can be mapped into memory.
 
     Args:
+        data: Files that a step before has written, or that an importer names: a file or a folder of what source may
+            name, read in its place; or a table of BigQuery, as Google's components leave it. Give no source then. The
+            model is named after the file, the folder or the table.
         source: A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of
             images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of
             labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines
@@ -154,6 +158,7 @@ def prepare_data(
         dataset=dataset,
         report=report,
         statistics=statistics,
+        data=data,
         source_fingerprint=source_fingerprint,
         test_source_fingerprint=test_source_fingerprint,
         advanced=advanced,

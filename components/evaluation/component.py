@@ -11,11 +11,13 @@ from gpu_pipelines.component_interface.image import STEPS_IMAGE
 @dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
 def evaluate_checkpoints(
     dataset: Input[Dataset],
-    checkpoints: Input[Artifact],
     best_checkpoint: Output[Model],
     evaluation: Output[Metrics],
     confusion: Output[ClassificationMetrics],
     report: Output[HTML],
+    checkpoints: Input[Artifact] | None = None,
+    more_checkpoints: Input[Artifact] | None = None,
+    collected: Input[list[Artifact]] | None = None,
     gates: list = [],  # noqa: B006 (KFP takes the default from here)
     select_by: str = "",
     scoring_function: str = "",
@@ -32,6 +34,9 @@ def evaluate_checkpoints(
         dataset: Made by prepare_data; the one the checkpoints were trained on.
         checkpoints: Made by train_model or run_training_script; or a model in Hugging Face layout, or a folder of
             them, with safetensors weights.
+        more_checkpoints: Those of another training, which are ranked together with them.
+        collected: Those of any number of other trainings, which are ranked together with them: after a ParallelFor,
+            dsl.Collected(train.outputs["checkpoints"]). A checkpoint is then called TRAINING/step-NUMBER.
         gates: Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the
             classification tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error),
             log_loss, and per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity,
@@ -82,10 +87,12 @@ def evaluate_checkpoints(
             accept_shift=accept_shift,
         ),
         dataset=dataset,
-        checkpoints=checkpoints,
         best_checkpoint=best_checkpoint,
         evaluation=evaluation,
         confusion=confusion,
         report=report,
+        checkpoints=checkpoints,
+        more_checkpoints=more_checkpoints,
+        collected=collected,
         advanced=advanced,
     )

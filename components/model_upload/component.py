@@ -1,14 +1,14 @@
 """The KFP interface of `upload_model`."""
 
 from kfp import dsl
-from kfp.dsl import Input, Model, Output
+from kfp.dsl import Artifact, Input, Model, Output
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 
 
 @dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
 def upload_model(
-    best_checkpoint: Input[Model],
+    best_checkpoint: Input[Artifact],
     model: Output[Model],
     registry: str = "./registry",
     model_name: str = "",
@@ -22,11 +22,13 @@ def upload_model(
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
 
     Args:
-        best_checkpoint: Made by evaluate_checkpoints.
+        best_checkpoint: Made by evaluate_checkpoints; or any model: a folder in Hugging Face layout, an ONNX file, a
+            SavedModel, whatever. Without the evaluation.json of evaluate_checkpoints it is registered under model_name,
+            without metrics, and does not take the place of a champion that was evaluated.
         registry: Directory of the model registry, made if it does not exist; or vertex://PROJECT/REGION for Vertex AI
             Model Registry, vertex:// alone for that of the job's own project and region.
         model_name: Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for
-            the name that the evaluation used.
+            the name that the evaluation used; a model without evaluation.json needs one.
         serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for the image of this step,
             for vLLM if it is a language model of 1 GiB or more, and for Hugging Face's inference container if this
             project's server does not serve the model.

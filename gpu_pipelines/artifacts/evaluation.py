@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ class Evaluation:
         task: what the model is for.
         labels: class names; empty where there are no classes.
         dataset_fingerprint: dataset evaluated on.
-        configuration: how the checkpoints were trained, `settings` and `devices`; both empty if that is not known.
+        configuration: how the best checkpoint was trained, `settings` and `devices`; both empty if that is not known.
         select_by: metric on `val` that chose the best checkpoint.
         checkpoints: for each, `name`, `step`, `epoch` (None if not known), its metrics on `val`, and `averages`, the
-            checkpoints that it is the mean of, where it is one. Here and below, a metric that is not a finite number
-            is None.
+            checkpoints that it is the mean of, where it is one, and `training`, where there are several. Here and
+            below, a metric that is not a finite number is None.
         best: name of the checkpoint chosen.
         test: the best one on `test`: `rows`, `metrics` (each value, low, high; the latter None where no interval is
             known), of a classifier `per_class`, `confusion` and `calibration` (bins with range, rows, mean confidence
@@ -56,6 +56,7 @@ class Evaluation:
         shift: whether the data is what the champion was evaluated on: `checks`, the `level` of their tests, and whether
             the user has `accepted` that it is not; None without a champion.
         test_source: the fixed test set, `source` and `fingerprint`; None if test is a split of the data.
+        trainings: where the checkpoints are of several, the `name` of each, `settings` and `devices`.
     """
 
     model_name: str
@@ -80,6 +81,7 @@ class Evaluation:
     data: dict[str, Any] | None = None
     shift: dict[str, Any] | None = None
     test_source: dict[str, Any] | None = None
+    trainings: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, directory: Path) -> None:
         write_document(directory / EVALUATION, asdict(self))
@@ -100,7 +102,9 @@ class Evaluation:
     @classmethod
     def _from_json(cls, content: Mapping[str, Any]) -> Evaluation:
         known = cls.__dataclass_fields__
-        required = {name: content[name] for name, field in known.items() if field.default is MISSING}
+        required = {
+            name: content[name] for name, each in known.items() if each.default is each.default_factory is MISSING
+        }
         return cls(**{**{name: value for name, value in content.items() if name in known}, **required})
 
     def __repr__(self) -> str:

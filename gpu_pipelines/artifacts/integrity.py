@@ -29,9 +29,13 @@ _PIECE = 1 << 20
 def model_files(files: Mapping[str, str]) -> dict[str, str]:
     """Of the files of an exported model those that are the model: not what its evaluation wrote beside them.
 
+    Of one that was not evaluated that is all of them, and that it was not: with an evaluation it is another version.
+
     Args:
         files: hex SHA-256 by path, `version.json` not among them.
     """
+    if EVALUATION not in files:
+        return {**files, EVALUATION: ""}
     # Beside a checkpoint of a format of the user's own, examples.json is the user's.
     beside = {EVALUATION, MODEL_CARD, *([EXAMPLES] if _CONFIG in files else [])}
     return {name: digest for name, digest in files.items() if name not in beside}

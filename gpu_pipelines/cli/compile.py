@@ -23,7 +23,7 @@ DIFFERENCE_LINES_SHOWN = 20
 @of_targets("compile", default=HERE)
 def compile_pipelines(
     target: Any,
-    pipeline: Annotated[str | None, typer.Argument(help="Name of the pipeline.")] = None,
+    pipeline: Annotated[str | None, typer.Argument(help="Name of the pipeline, FILE.py or FILE.py:function.")] = None,
     task: Annotated[str, typer.Option(help="The task that it is for; left out, the file has all of them.")] = "",
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
     every: Annotated[
@@ -51,7 +51,7 @@ def compile_pipelines(
     compiled = target.compile(pipeline, task)
     for line in compiled.told:
         print(line, file=sys.stderr)
-    path = output or Path(f"{pipeline}.yaml")
+    path = output or Path(f"{compiled.name}.yaml")
     _write(path, compiled.text)
     print(f"wrote {path}")
     if target.note:
@@ -62,7 +62,7 @@ def compile_pipelines(
 
 @of_targets("upload", can="publish", default=THERE)
 def upload(
-    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline, or a compiled file.")],
+    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline, FILE.py, or a compiled file.")],
     target: Any,
     tag: Annotated[
         list[str] | None, typer.Option(help="A tag for this version, default latest; kubeflow: the version's name.")

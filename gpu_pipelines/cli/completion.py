@@ -95,6 +95,12 @@ def _pipelines(context: typer.Context, incomplete: str) -> Iterable[str]:
     return PIPELINES
 
 
+def _components(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.component_interface.catalog import COMPONENTS
+
+    return COMPONENTS
+
+
 def _gpus(context: typer.Context, incomplete: str) -> Iterable[str]:
     from gpu_pipelines.accelerators.catalog import load_catalog
 
@@ -188,6 +194,7 @@ _WORDS_OF_COMMAND: dict[tuple[str, str], Words] = {
     ("accelerators show", "name"): _gpus,
     ("accelerators advise", "precision"): _fixed("auto", "bf16", "fp16", "fp32"),
     ("accelerators advise", "optimizer"): _fixed("adamw", "adamw-8bit", "momentum", "sgd"),
+    ("components show", "name"): _components,
     ("models show", "name"): _models,
     ("models alias", "name"): _models,
     ("models alias", "alias"): _fixed("champion", "challenger"),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, completion, job, models, runs, schedule, vm
+from gpu_pipelines.cli import accelerators, completion, components, job, models, runs, schedule, vm
 from gpu_pipelines.cli.application import WRONG_REQUEST, Application, UsageError, told_usage_error
 from gpu_pipelines.cli.compile import compile_pipelines, upload
 from gpu_pipelines.cli.doctor import doctor
@@ -26,6 +26,7 @@ app = Application(
 )
 app.command(rich_help_panel=PIPELINES)(run)
 app.command(rich_help_panel=PIPELINES)(parameters)
+app.add_typer(components.app, name="components", rich_help_panel=PIPELINES)
 app.command(rich_help_panel=PIPELINES)(follow)
 app.command(rich_help_panel=PIPELINES)(cancel)
 app.command("compile", rich_help_panel=PIPELINES)(compile_pipelines)

@@ -58,14 +58,15 @@ def show(name: Name, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = Fa
         content = [{"version": v.number, "aliases": v.aliases, "place": v.place, **v.info} for v in reversed(versions)]
         print_json({"name": name, "versions": content})
         return
-    newest = versions[-1].info["metrics"]
+    # One that was not evaluated has none.
+    newest: dict[str, Any] = next((v.info["metrics"] for v in reversed(versions) if v.info["metrics"]), {})
     metrics = ([name for name in SHOWN_METRICS if name in newest] or list(newest))[:MOST_METRICS_SHOWN]
     rows = [
         [
             v.number,
             ", ".join(v.aliases) or "–",
             v.info["created"][:16].replace("T", " "),
-            "passed" if v.info["passed"] else "failed",
+            _gates(v),
             *(figure(v.info["metrics"].get(metric)) for metric in metrics),
         ]
         for v in reversed(versions)
@@ -73,6 +74,13 @@ def show(name: Name, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = Fa
     print(f"{name} in {opened.where(name)}")
     columns = [Column.number("version"), Column.text("aliases"), Column("created (UTC)", spare=1), Column("gates")]
     _print_table(Table(*columns, *map(Column.number, metrics)), rows)
+
+
+def _gates(version: Any) -> str:
+    """What became of the gates, where there were any."""
+    if not version.has_evaluation:
+        return "not evaluated"
+    return "passed" if version.info["passed"] else "failed"
 
 
 @app.command()

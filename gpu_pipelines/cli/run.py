@@ -44,7 +44,8 @@ def run(
     pipeline: Annotated[
         str,
         typer.Argument(
-            help="train_evaluate_upload or scheduled_retraining; in the cloud also a compiled file; vertex: an address."
+            help="A name, FILE.py, FILE.py:function or a compiled file; vertex: also an address. "
+            "Names: train_evaluate_upload, scheduled_retraining."
         ),
     ],
     target: Any,

@@ -33,7 +33,10 @@ def of_schedules(verb: str) -> Any:
 @of_schedules("create")
 def create(
     pipeline: Annotated[
-        str, typer.Argument(help="An uploaded pipeline: its name, NAME/TAG or NAME/VERSION, or its address.")
+        str,
+        typer.Argument(
+            help="An uploaded pipeline: its name, NAME/TAG or NAME/VERSION, or its address; vertex: also a file."
+        ),
     ],
     target: Any,
     cron: Annotated[str, typer.Option("--cron", metavar="EXPRESSION", help="Five fields: '0 3 * * *' is daily at 3.")],

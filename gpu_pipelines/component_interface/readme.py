@@ -6,30 +6,29 @@ import json
 import sys
 from pathlib import Path
 
-from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
+from gpu_pipelines.component_interface.catalog import COMPONENTS
+from gpu_pipelines.component_interface.description import Port, description_of
+from gpu_pipelines.component_interface.examples import example
 from gpu_pipelines.component_interface.generated import write_generated
-from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
 
 _HEAD = "<!-- Generated from the interfaces of the components by make docs. -->"
 
 
 def readme(name: str) -> str:
     """The README of a component: what it does, inputs with defaults, outputs, and an example."""
-    spec = load_component(name).component_spec
-    artifacts = {n: i for n, i in spec.inputs.items() if i.type not in PYTHON_TYPES}
-    parameters = {n: i for n, i in spec.inputs.items() if i.type in PYTHON_TYPES}
-    parts = [f"{_HEAD}\n\n# {name}\n\n{_prose(spec.description)}\n"]
-    if artifacts:
-        rows = [f"| `{n}` | {_artifact(i.type)} | {_cell(i.description)} |" for n, i in artifacts.items()]
+    component = description_of(name)
+    parts = [f"{_HEAD}\n\n# {name}\n\n{component.text}\n"]
+    if component.artifacts:
+        rows = [f"| `{each.name}` | {_type(each)} | {_cell(each.text)} |" for each in component.artifacts]
         parts.append(_table("Input artifacts", "| name | type | what |\n|---|---|---|", rows))
     rows = [
-        f"| `{n}` | {PYTHON_TYPES[i.type].__name__} | `{json.dumps(i.default)}` | {_cell(i.description)} |"
-        for n, i in parameters.items()
+        f"| `{each.name}` | {each.type} | `{json.dumps(each.default)}` | {_cell(each.text)} |"
+        for each in component.parameters
     ]
     parts.append(_table("Parameters", "| name | type | default | what |\n|---|---|---|---|", rows))
-    rows = [f"| `{n}` | {_artifact(o.type)} | {_cell(o.description)} |" for n, o in spec.outputs.items()]
+    rows = [f"| `{each.name}` | {_type(each)} | {_cell(each.text)} |" for each in component.outputs]
     parts.append(_table("Outputs", "| name | type | what |\n|---|---|---|", rows))
-    parts.append(_example(name, list(artifacts)))
+    parts.append(_example(name))
     return "\n".join(parts)
 
 
@@ -37,31 +36,24 @@ def _table(title: str, head: str, rows: list[str]) -> str:
     return f"## {title}\n\n{head}\n" + "\n".join(rows) + "\n"
 
 
-def _prose(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _cell(text: str) -> str:
-    return _prose(text).replace("|", "\\|")
+    return text.replace("|", "\\|")
 
 
-def _artifact(kind: str) -> str:
-    return PYTHON_TYPES[kind].__name__ if kind in PYTHON_TYPES else kind.partition("@")[0]
+def _type(port: Port) -> str:
+    return f"{port.shown_type}, may be left out" if port.optional else port.shown_type
 
 
-def _example(name: str, artifacts: list[str]) -> str:
-    arguments = ", ".join(f'{artifact}=before.outputs["{artifact}"]' for artifact in artifacts)
+def _example(name: str) -> str:
     return f"""## In a pipeline of your own
 
 ```python
-from kfp import components
+{example(name)}```
 
-{name} = components.load_component_from_file("compiled/components/{name}.yaml")
-task = {name}({arguments})
-```
-
-The compiled file stands alone: its image has to hold this package, nothing else is needed to compile with it. With the
-package installed, `from gpu_pipelines.components.{COMPONENTS[name]}.component import {name}` is the same component.
+`gpu-pipelines components show {name}` prints all this. Where the package is not installed,
+`compiled/components/{name}.yaml` is the same component for `kfp.components.load_component_from_file`; its image has to
+hold the package.
+[docs/components.md](../../docs/components.md) says how the components go together.
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote, listed
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import as_number
 from gpu_pipelines.step_environment import RUN, STORAGE
@@ -121,6 +122,20 @@ def local_files(artifact: Any) -> Path:
     """
     place = place_of(artifact)
     return fetched_folder(place) if is_remote(place) else Path(place)
+
+
+@contextmanager
+def local_folder(artifact: Any) -> Iterator[Path]:
+    """A directory with the files of an input artifact, which may be a single file; see `local_files`."""
+    place = place_of(artifact).rstrip("/")
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-input-") as scratch:
+        alone = Path(scratch) / place.rpartition("/")[2]
+        if is_remote(place) and list(listed(place)) == [place]:
+            folder, _, name = place.rpartition("/")
+            RemoteFolder(folder).download([name], alone.parent)
+        elif Path(place).is_file():
+            shutil.copy2(place, alone)
+        yield alone.parent if alone.is_file() else local_files(artifact)
 
 
 @contextmanager

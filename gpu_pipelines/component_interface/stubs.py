@@ -24,6 +24,7 @@ from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter,
 _WIDTH = 120
 # It is asked for the common parameters of all other components, too.
 _FIRST = "check_request"
+_INPUT = ": Input["
 
 
 def stub(name: str, text: str) -> str:
@@ -40,8 +41,9 @@ def stub(name: str, text: str) -> str:
     declared = {name: each for group in groups.values() for name, each in group.items()}
     in_settings = {node.id for given in ending.value.args for node in ast.walk(given) if isinstance(node, ast.Name)}
     by_hand = {name: each for name, each in _arguments(function, text) if name not in {*in_settings, *declared}}
-    # A parameter has a default, an artifact has none.
-    artifacts = [name for name, each in by_hand.items() if " = " not in each]
+    # A parameter has a default; of artifacts those have one that may be left out.
+    needed = [name for name, each in by_hand.items() if " = " not in each]
+    artifacts = [*needed, *(name for name, each in by_hand.items() if _INPUT in each and name not in needed)]
     others = [name for name in by_hand if name not in artifacts]
     order = [*artifacts, *declared, *others]
 

@@ -25,7 +25,7 @@ from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.files_read import FilesOfSources
-from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.sources.fingerprint import artifact_fingerprint, source_fingerprint
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.splits.judging import judge
@@ -72,6 +72,7 @@ def prepare_together(
     work: UnfinishedWork,
     cluster: Cluster,
     *,
+    named: str = "",
     unit_weight: int = 0,
     timing: Timing | None = None,
 ) -> Manifest | None:
@@ -82,6 +83,7 @@ def prepare_together(
         directory: where the dataset goes.
         work: what is done of it already, and gets what is done now.
         cluster: the machines that prepare it together, each with the same arguments.
+        named: what the dataset calls its source, if that is an artifact of a step before; empty for its own name.
         unit_weight: bytes of a source, or characters or pixels of its rows, after which the work is kept; 0 to choose
             it; for tests.
         timing: how long to wait for other machines; for tests.
@@ -108,6 +110,7 @@ def prepare_together(
                 work,
                 replicas,
                 unit_weight or unit_bytes(settings),
+                named,
             )
 
 
@@ -123,6 +126,7 @@ def _prepare(
     work: UnfinishedWork,
     replicas: Replicas,
     unit_weight: int,
+    named: str,
 ) -> Manifest | None:
     """Prepares a dataset, or this machine's share of it.
 
@@ -133,6 +137,7 @@ def _prepare(
         work: what is done already, and gets what is done now.
         replicas: the machines.
         unit_weight: bytes or characters after which a unit ends.
+        named: what the dataset calls its source, if that is an artifact of a step before; empty for its own name.
 
     Returns:
         The manifest of the dataset; None on a machine that is not rank 0.
@@ -146,7 +151,7 @@ def _prepare(
     files.say()
     shards = source_shards_of(preparation.source, unit_weight, preparation.test_source)
     own = share_of(shards, replicas.rank, replicas.nodes)
-    plan = _planned(preparation, own, work, replicas)
+    plan = _planned(preparation, own, work, replicas, is_artifact=bool(named))
     assignments: SplitAssignments
     if replicas.nodes > 1 or settings.needs_judgement:
         _judge(preparation, shards, own, work, replicas)
@@ -156,6 +161,8 @@ def _prepare(
     meter = Meter(joined(preparation.source, own))
     units = Units(own, preparation.records, preparation.sizes(plan, unit_weight), work, assignments, meter)
     form = {**preparation.form(plan), **{name: plan[name] for name in (SOURCE_FINGERPRINT, TEST_SOURCE)}}
+    if named:
+        form["source"] = named
     writers = UnitWriters(work, form)
     for _ in preparation.write(plan, work.path(PLAN), Writing(units, writers, assignments)):
         replicas.check()
@@ -169,11 +176,16 @@ def _prepare(
 
 
 def _planned(
-    preparation: Preparation[Any], own: Sequence[SourceShard], work: UnfinishedWork, replicas: Replicas
+    preparation: Preparation[Any],
+    own: Sequence[SourceShard],
+    work: UnfinishedWork,
+    replicas: Replicas,
+    *,
+    is_artifact: bool,
 ) -> Mapping[str, Any]:
     if work.find(PLAN) is None:
         # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprints = _fingerprints(preparation.settings) if replicas.is_rank_0 else {}
+        fingerprints = _fingerprints(preparation.settings, is_artifact) if replicas.is_rank_0 else {}
         share = joined(preparation.source, [shard for shard in own if not shard.is_test])
         found = _surveyed(preparation, "survey", lambda: preparation.survey(share, replicas), work, replicas)
         of_test = None
@@ -206,12 +218,15 @@ def _surveyed(
     return lambda: preparation.join_surveys([(work.path(name), work.require(name)) for name in names])
 
 
-def _fingerprints(settings: PrepareSettings) -> dict[str, Any]:
+def _fingerprints(settings: PrepareSettings, is_artifact: bool) -> dict[str, Any]:
     test_source = None
     if settings.test_source:
         fingerprint = source_fingerprint(settings.test_source, settings.billing_project)
         test_source = {"source": shown_path(settings.test_source), "fingerprint": fingerprint}
-    source = source_fingerprint(settings.source, settings.billing_project)
+    if is_artifact:
+        source = artifact_fingerprint(settings.source)
+    else:
+        source = source_fingerprint(settings.source, settings.billing_project)
     return {SOURCE_FINGERPRINT: source, TEST_SOURCE: test_source}
 
 

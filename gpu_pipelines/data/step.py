@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.errors import UserError, user_errors_end_the_step
 from gpu_pipelines.step_environment import UNFINISHED_WORK
 
+#: What the name of a source begins with that is an artifact of a step before.
+ARTIFACT = "artifact:"
+#: What the metadata of `google.BQTable` say of the table.
+_TABLE = ("projectId", "datasetId", "tableId")
 #: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
 _FOLDERS_OF_AN_ATTEMPT = 2
 
@@ -28,6 +33,7 @@ def run(
     dataset: Any,
     report: Any,
     statistics: Any,
+    data: Any = None,
     source_fingerprint: str = "",
     test_source_fingerprint: str = "",
     advanced: Mapping[str, Any],
@@ -39,23 +45,27 @@ def run(
         dataset: a KFP artifact, as are the next two.
         report: gets the report.
         statistics: gets the figures.
+        data: a KFP artifact that is read in place of the source; None for the source.
         source_fingerprint: of the source when the request was checked; empty if it was not.
         test_source_fingerprint: the same of the test source; it is there for caches alone.
         advanced: values of parameters by name, which win.
     """
     with user_errors_end_the_step():
         settings = with_advanced(settings, advanced, "test_source_fingerprint")
+        named = ""
+        if data is not None:
+            settings, named = _of_artifact(settings, data)
         cluster = Cluster.from_environment(os.environ)
         place = os.environ.get(UNFINISHED_WORK) or _beside(dataset)
         with unfinished_work(settings, place, cluster.nodes) as work:
             with output_files(dataset, MANIFEST) as directory:
-                manifest = prepare_together(settings, directory, work, cluster)
+                manifest = prepare_together(settings, directory, work, cluster, named=named)
                 if manifest is None:
                     # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
                     sys.exit(0)
                 write_report(directory, Path(report.path))
             work.remove()
-        if source_fingerprint not in ("", manifest.source_fingerprint):
+        if data is None and source_fingerprint not in ("", manifest.source_fingerprint):
             print(
                 f"warning: {settings.source} has changed since the request was checked; the dataset is of the source "
                 "as it was when it was read, and says so",
@@ -98,6 +108,26 @@ def _tell(manifest: Manifest) -> None:
         + ", ".join(f"{split} {manifest.rows(split):,}" for split in manifest.splits),
         flush=True,
     )
+
+
+def _of_artifact(settings: PrepareSettings, artifact: Any) -> tuple[PrepareSettings, str]:
+    """The settings for reading an artifact, and what its dataset calls the source.
+
+    Where the artifact lies is of one run alone; what its file or folder is called is the same in all. One that stands
+    for a table in BigQuery, as Google's components leave it, is that table.
+
+    Raises:
+        UserError: a source is given as well.
+    """
+    if settings.source != PrepareSettings().source:
+        raise UserError(
+            f"prepare_data has two sources: the artifact data, and source={settings.source}.", "Give one of them."
+        )
+    table = [artifact.metadata.get(key) for key in _TABLE]
+    if all(table):
+        return replace(settings, source=f"bq://{'.'.join(map(str, table))}"), ""
+    place = place_of(artifact)
+    return replace(settings, source=place), f"{ARTIFACT}{place.rstrip('/').rpartition('/')[2]}"
 
 
 def _beside(artifact: Any) -> str:

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.registry import RegisteredVersion
+
+
+class NoComparisonError(UserError):
+    """The champion cannot be scored on these rows: its recipe is not here, cannot read them, or fails."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,7 @@ class Candidate:
         epoch: passes over the training rows; None if it is not known.
         rehearsal: trained on CPU processes in place of the GPUs that were chosen.
         averages: names of the checkpoints whose mean it is; none where it is one itself.
+        training: name of the training that it is of; empty where there is one only.
     """
 
     path: Path
@@ -28,22 +34,24 @@ class Candidate:
     epoch: float | None = None
     rehearsal: bool = False
     averages: tuple[str, ...] = ()
+    training: str = ""
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return f"{self.training}/{self.path.name}" if self.training else self.path.name
 
 
 class Scorer(Protocol):
     """Scores candidates on a dataset.
 
     Attributes:
-        candidates: all of them, oldest first; at least one.
-        configuration: how they were trained: `settings` and `devices`, as far as it is known.
+        candidates: all of them, training by training, oldest first; at least one.
     """
 
     candidates: list[Candidate]
-    configuration: dict[str, Any]
+
+    def configuration_of(self, candidate: Candidate) -> dict[str, Any]:
+        """How a candidate was trained: `settings` and `devices`, as far as it is known."""
 
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         """Scores all candidates on `val`; `done` is called with the number of each and its scores."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Manifest
-from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.candidates import Scorer
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.evaluation.candidates import NoComparisonError, Scorer
 from gpu_pipelines.evaluation.comparison import Comparison, Incomparable
-from gpu_pipelines.evaluation.models import NoComparisonError
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.shift import ShiftCheck, checks
 from gpu_pipelines.registry import RegisteredVersion
@@ -24,7 +23,7 @@ class Champion:
     Attributes:
         version: its number.
         comparison: the model beside it, or why there is none.
-        recorded: the evaluation that it was registered with; None where its files are damaged.
+        recorded: the evaluation that it was registered with; None where there is none, or its files are damaged.
         shift: what was looked at to see whether the data is what it was evaluated on.
     """
 
@@ -65,7 +64,7 @@ def beside(registered: RegisteredVersion, scorer: Scorer, scores: Scores, manife
     """
     comparison: Comparison | Incomparable
     try:
-        recorded = Evaluation.load(registered.path)
+        recorded = Evaluation.load(registered.path) if (registered.path / EVALUATION).is_file() else None
     except DamagedVersionError as error:
         return Champion(registered.number, _not_compared(registered, error), None, [])
     try:
@@ -73,7 +72,7 @@ def beside(registered: RegisteredVersion, scorer: Scorer, scores: Scores, manife
     except NoComparisonError as error:
         comparison = _not_compared(registered, error)
     theirs = comparison.theirs if isinstance(comparison, Comparison) else None
-    return Champion(registered.number, comparison, recorded, checks(recorded, manifest, theirs))
+    return Champion(registered.number, comparison, recorded, checks(recorded, manifest, theirs) if recorded else [])
 
 
 def _not_compared(registered: RegisteredVersion, error: NoComparisonError | DamagedVersionError) -> Incomparable:

@@ -27,6 +27,8 @@ from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
+from gpu_pipelines.evaluation.trainings import differing
+from gpu_pipelines.evaluation.trainings_scoring import TrainingsScorer
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -41,7 +43,7 @@ OTHERS = "(all others)"
 def evaluate_checkpoints(
     settings: EvaluationSettings,
     dataset_directory: Path,
-    checkpoint_directory: Path,
+    checkpoints: Path | Mapping[str, Path],
     export_directory: Path,
     processes: int | None = None,
 ) -> Evaluation:
@@ -50,7 +52,8 @@ def evaluate_checkpoints(
     Args:
         settings: gates, metric to choose by, scoring function, registry and name of the champion.
         dataset_directory: the dataset artifact; `val` ranks, `test` decides.
-        checkpoint_directory: where training left its checkpoints, or models in Hugging Face layout.
+        checkpoints: where training left its checkpoints, or models in Hugging Face layout; of several trainings that
+            are ranked together, these directories by the names of the trainings.
         export_directory: where the best one goes: in Hugging Face layout, or as it is if a function scores it.
         processes: GPUs or CPU processes to use; None for all that the step was placed on.
 
@@ -61,18 +64,26 @@ def evaluate_checkpoints(
     task = dataset.manifest.task
     if problems := settings.problems(task):
         raise UserError.of_all(problems)
-    scorer: Scorer
-    if settings.scoring_function:
-        scorer = FunctionScorer(settings, dataset, checkpoint_directory)
-    else:
-        scorer = RecipeScorer(dataset, checkpoint_directory, settings.average_last, processes)
-    with closing(scorer):
+    directories = {"": checkpoints} if isinstance(checkpoints, Path) else checkpoints
+    with closing(_scorer(settings, dataset, directories, processes)) as scorer:
         return _evaluate(scorer, settings, dataset, export_directory)
+
+
+def _scorer(
+    settings: EvaluationSettings, dataset: Dataset, directories: Mapping[str, Path], processes: int | None
+) -> Scorer:
+    if settings.scoring_function:
+        return FunctionScorer(settings, dataset, directories)
+    if len(directories) > 1:
+        return TrainingsScorer(dataset, directories, settings.average_last, processes)
+    (directory,) = directories.values()
+    return RecipeScorer(dataset, directory, settings.average_last, processes)
 
 
 def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, export_directory: Path) -> Evaluation:
     task = dataset.manifest.task
     values = scorer.slice_values(settings.slice_by) if settings.slice_by else []
+    trainings = _trainings(scorer)
     on_val = _score_all(scorer, settings, task)
     ranking = settings.ranking(task, on_val[0])
     best = _choose(scorer.candidates, on_val, ranking)
@@ -91,7 +102,7 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
         task=task,
         labels=dataset.manifest.labels,
         dataset_fingerprint=dataset.manifest.fingerprint,
-        configuration=scorer.configuration,
+        configuration=scorer.configuration_of(best),
         select_by=ranking.metric,
         more_is_better=ranking.more_is_better,
         checkpoints=[_scored(*scored) for scored in zip(scorer.candidates, on_val, strict=True)],
@@ -109,12 +120,23 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
         data=data_of(dataset.manifest),
         shift=shift_json(champion.shift, settings.accept_shift) if champion else None,
         test_source=dataset.manifest.test_source,
+        trainings=trainings,
     )
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
     evaluation.save(export_directory)
     write_model_card(export_directory, evaluation, dataset.manifest.source, task_named(task).pipeline_tag)
     return evaluation
+
+
+def _trainings(scorer: Scorer) -> list[dict[str, Any]]:
+    """What `evaluation.json` says of the trainings; nothing where there is one only."""
+    found = {each.training: scorer.configuration_of(each) for each in scorer.candidates if each.training}
+    told = differing({name: configuration["settings"] for name, configuration in found.items()})
+    for name, settings in told.items():
+        said = ", ".join(f"{setting}={value}" for setting, value in settings.items())
+        print(f"training {name}: {said or 'the same settings as the others'}", flush=True)
+    return [{"name": name, **configuration} for name, configuration in found.items()]
 
 
 def _score_all(scorer: Scorer, settings: EvaluationSettings, task: str) -> list[dict[str, float]]:
@@ -142,6 +164,7 @@ def _score_all(scorer: Scorer, settings: EvaluationSettings, task: str) -> list[
 def _scored(candidate: Candidate, metrics: Mapping[str, float]) -> dict[str, Any]:
     """What `evaluation.json` says of a checkpoint."""
     scored = {"name": candidate.name, "step": candidate.step, "epoch": candidate.epoch, "val": json_metrics(metrics)}
+    scored |= {"training": candidate.training} if candidate.training else {}
     return {**scored, "averages": list(candidate.averages)} if candidate.averages else scored
 
 

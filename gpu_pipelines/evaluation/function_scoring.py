@@ -23,7 +23,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
 from gpu_pipelines.errors import NotFoundError, UserError, nearest, some_of
-from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import RegisteredVersion
@@ -66,21 +66,26 @@ class FunctionScorer:
     Args:
         settings: `scoring_function` names the function.
         dataset: its directory is given to the function.
-        directory: each folder or file `step-*`, `checkpoint-*` or `epoch-*` in it is a checkpoint.
+        directories: by the names of the trainings, of which one alone may be empty; each folder or file `step-*`,
+            `checkpoint-*` or `epoch-*` in them is a checkpoint.
 
     Raises:
         UserError: there is no checkpoint, or the function cannot be imported.
     """
 
-    def __init__(self, settings: EvaluationSettings, dataset: Dataset, directory: Path) -> None:
-        if not directory.is_dir():
-            raise NotFoundError(f"There is no checkpoint directory {directory}.")
+    def __init__(self, settings: EvaluationSettings, dataset: Dataset, directories: Mapping[str, Path]) -> None:
+        for directory in directories.values():
+            if not directory.is_dir():
+                raise NotFoundError(f"There is no checkpoint directory {directory}.")
         self._name = settings.scoring_function
         self._dataset = dataset
-        self.candidates = _candidates(directory)
-        self.configuration = _configuration(directory)
+        self.candidates = [found for name, directory in directories.items() for found in _candidates(directory, name)]
+        self._configurations = {name: _configuration(directory) for name, directory in directories.items()}
         self._module, self._function = _load(settings)
         self._metrics: list[str] = []
+
+    def configuration_of(self, candidate: Candidate) -> dict[str, Any]:
+        return self._configurations[candidate.training]
 
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         for number, candidate in enumerate(self.candidates):
@@ -102,11 +107,23 @@ class FunctionScorer:
         """Nothing was started."""
 
     def champion_on_test(self, champion: RegisteredVersion) -> Scores:
+        title = f"the champion, {champion.name} version {champion.number}"
+        if not (champion.path / EVALUATION).is_file():
+            return self._unevaluated_on_test(champion.path, title)
         evaluation = Evaluation.load(champion.path)
         # A checkpoint that was a single file is a file in the registered model.
-        file = champion.path / evaluation.best
+        file = champion.path / evaluation.best.rpartition("/")[2]
         path = file if evaluation.scoring_function and file.is_file() else champion.path
-        return self._call(path, "test", f"the champion, {champion.name} version {champion.number}")
+        return self._call(path, "test", title)
+
+    def _unevaluated_on_test(self, directory: Path, title: str) -> GivenScores:
+        """Scores a model that nobody has evaluated: it need not be one that the function reads."""
+        files = [path for path in directory.iterdir() if path.name != VERSION]
+        path = files[0] if len(files) == 1 and files[0].is_file() else directory
+        try:
+            return self._call(path, "test", title)
+        except UserError as error:
+            raise NoComparisonError(f"it was registered without an evaluation: {error.problem}", error.remedy) from None
 
     def export(self, candidate: Candidate, directory: Path) -> None:
         """Copies the checkpoint: the files of a folder, or the one file that it is."""
@@ -159,11 +176,11 @@ def _number(value: Any) -> float:
         return math.inf
 
 
-def _candidates(directory: Path) -> list[Candidate]:
+def _candidates(directory: Path, training: str) -> list[Candidate]:
     found = []
     for path in sorted({path for pattern in CHECKPOINT_PATTERNS for path in directory.glob(pattern)}):
         if match := CHECKPOINT_NAME.fullmatch(path.name):
-            found.append(Candidate(path, step=int(match["number"])))
+            found.append(Candidate(path, step=int(match["number"]), training=training))
         else:
             print(f"warning: passing over {path.name}: its name does not go on with a number", flush=True)
     if not found:

@@ -14,9 +14,10 @@ from safetensors.torch import load_model
 from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.hugging_face import open_model
+from gpu_pipelines.evaluation.candidates import NoComparisonError
+from gpu_pipelines.evaluation.hugging_face import is_model, open_model
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256, load_weights
 from gpu_pipelines.tasks.recipe import Recipe
@@ -37,10 +38,6 @@ class ModelSource:
     kind: Literal["checkpoint", "champion", "hugging_face"]
     path: Path
     title: str
-
-
-class NoComparisonError(UserError):
-    """The champion cannot be scored on these rows: its recipe is not here, cannot read them, or fails."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +132,8 @@ def load_champion(source: ModelSource, dataset: Dataset) -> Loaded:
         NoComparisonError: its recipe cannot be imported, cannot read the dataset, or does not load the model.
         UserError: it is a model for something else.
     """
+    if not (source.path / EVALUATION).is_file():
+        return _load_unevaluated(source, dataset)
     evaluation = Evaluation.load(source.path)
     _require_same_kind(source, evaluation, dataset)
     settings = evaluation.configuration["settings"]
@@ -150,6 +149,21 @@ def load_champion(source: ModelSource, dataset: Dataset) -> Loaded:
     with champion_errors(source):
         model = recipe.load_exported(source.path) if is_exported else _built(source, recipe, settings["model"])
     return Loaded(recipe, model, evaluation.labels)
+
+
+def _load_unevaluated(source: ModelSource, dataset: Dataset) -> Loaded:
+    """A registered model that nobody has evaluated, where it is one in Hugging Face layout.
+
+    Raises:
+        NoComparisonError: it is none, or none for this dataset.
+    """
+    if not is_model(source.path):
+        raise NoComparisonError(
+            f"{source.title} was registered without an evaluation, and is no model in Hugging Face layout."
+        )
+    with champion_errors(source):
+        recipe, model, labels = open_model(source.path, dataset)
+    return Loaded(recipe, model, labels)
 
 
 def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:

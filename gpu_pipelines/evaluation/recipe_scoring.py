@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,32 +43,58 @@ class RecipeScorer:
         directory: where training left its checkpoints; or a model in Hugging Face layout, or a folder of them.
         average_last: how many of the last checkpoints are averaged into one more candidate; 0 for none.
         processes: number of GPUs or CPU processes; None for all that the step was placed on.
+        training: what the candidates' names begin with; empty where there is one training only.
 
     Raises:
         UserError: there is no good checkpoint, or data and checkpoints do not belong together.
     """
 
-    def __init__(self, dataset: Dataset, directory: Path, average_last: int = 0, processes: int | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        directory: Path,
+        average_last: int = 0,
+        processes: int | None = None,
+        training: str = "",
+    ) -> None:
         self._dataset = dataset
         self._scoring = task_named(dataset.manifest.task).load_scoring(dataset)
         self._scratch = tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")
         self._trained = not foreign_models(directory)
-        checkpoints = _good_checkpoints(directory, dataset) if self._trained else []
-        self.configuration = _configuration(directory) if self._trained else {"settings": {}, "devices": {}}
+        checkpoints = _good_checkpoints(directory, dataset, training) if self._trained else []
+        self._configuration = _configuration(directory) if self._trained else {"settings": {}, "devices": {}}
         frozen = {checkpoint.info.frozen_weights_sha256 for checkpoint in checkpoints} - {""}
         if len(frozen) > 1:
             raise UserError(f"The checkpoints of {directory} hold adapters for different models.")
-        settings = RunnerSettings(
+        self._settings = RunnerSettings(
             dataset.directory,
-            self.configuration["settings"],
+            self._configuration["settings"],
             next(iter(frozen), ""),
             self._rows_per_batch(),
         )
-        devices = evaluation_devices(torch.cuda.device_count(), processes)
-        self._sharded = ShardedRunner(settings, devices, at_once=processes is not None)
-        self.candidates = _trained_candidates(checkpoints) if self._trained else _foreign_candidates(directory)
+        self._processes = processes
+        self._opened: ShardedRunner | None = None
+        found = _trained_candidates(checkpoints) if self._trained else _foreign_candidates(directory)
+        self.candidates = [replace(candidate, training=training) for candidate in found]
         if average_last:
             self._add_average(average_last)
+
+    @property
+    def _sharded(self) -> ShardedRunner:
+        """What runs the models; begun when it is first needed."""
+        if self._opened is None:
+            devices = evaluation_devices(torch.cuda.device_count(), self._processes)
+            self._opened = ShardedRunner(self._settings, devices, at_once=self._processes is not None)
+        return self._opened
+
+    def release(self) -> None:
+        """Ends the processes and gives the memory back, until the next model is run."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def configuration_of(self, candidate: Candidate) -> dict[str, Any]:
+        return self._configuration
 
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         sources = [self._source(candidate) for candidate in self.candidates]
@@ -101,7 +128,7 @@ class RecipeScorer:
         if not self._trained:
             copy_model(candidate.path, directory, self._dataset)
         else:
-            if self.configuration["settings"].get("lora_rank"):
+            if self._configuration["settings"].get("lora_rank"):
                 from gpu_pipelines.tasks.adapters import merge_adapters
 
                 merge_adapters(loaded.model)
@@ -110,7 +137,7 @@ class RecipeScorer:
             examples.save(directory)
 
     def close(self) -> None:
-        self._sharded.close()
+        self.release()
         self._scratch.cleanup()
 
     def _source(self, candidate: Candidate) -> ModelSource:
@@ -132,7 +159,7 @@ class RecipeScorer:
         """As many as the scoring says, else as many as were trained on."""
         if self._scoring.rows_at_once:
             return self._scoring.rows_at_once
-        settings, devices = self.configuration["settings"], self.configuration["devices"]
+        settings, devices = self._configuration["settings"], self._configuration["devices"]
         if not settings:
             return TEXTS_PER_BATCH
         of_a_process = settings.get("global_batch_size", 1) // devices.get("processes", 1)
@@ -142,14 +169,15 @@ class RecipeScorer:
         chosen = self.candidates[-count:]
         if not self._trained or len(chosen) < 2:
             what = "models that this project did not train" if not self._trained else f"{len(chosen)} checkpoint"
-            raise UserError(f"average_last is {count}, but there is nothing to average: {what}.", "Give 0.")
+            where = f" of {chosen[-1].training}" if chosen[-1].training else ""
+            raise UserError(f"average_last is {count}, but there is nothing to average: {what}{where}.", "Give 0.")
         last = chosen[-1]
         path = Path(self._scratch.name) / f"average-of-last-{len(chosen)}"
         model = self._sharded.runner.models.load(self._source(last)).model
         write_average(model, [candidate.path for candidate in chosen], path)
         self._sharded.runner.models.forget()
         names = tuple(candidate.name for candidate in chosen)
-        self.candidates.append(Candidate(path, last.step, last.epoch, last.rehearsal, averages=names))
+        self.candidates.append(replace(last, path=path, averages=names))
 
 
 def foreign_models(directory: Path) -> bool:
@@ -173,18 +201,24 @@ def _foreign_candidates(directory: Path) -> list[Candidate]:
     return [Candidate(path, step=number) for path, number in models_in(directory)]
 
 
-def _good_checkpoints(directory: Path, dataset: Dataset) -> list[Checkpoint]:
+def _good_checkpoints(directory: Path, dataset: Dataset, training: str) -> list[Checkpoint]:
     _configuration(directory)
-    good = []
+    ours, theirs = dataset.manifest.task, read_configuration(directory).get("task", dataset.manifest.task)
+    if theirs != ours:
+        raise UserError(
+            f"The training {training or directory} is for {theirs}, and the dataset for {ours}.",
+            "Give the dataset it was trained on.",
+        )
+    good, before = [], f"{training}/" if training else ""
     for checkpoint in complete_checkpoints(directory):
         if checkpoint.info.dataset_fingerprint != dataset.manifest.fingerprint:
             raise UserError(
-                f"The checkpoint {checkpoint.name} was trained on another dataset, so these val and test rows may be "
-                "among its training rows.",
+                f"The checkpoint {before}{checkpoint.name} was trained on another dataset, so these val and test rows "
+                "may be among its training rows.",
                 "Give the dataset it was trained on.",
             )
         if damaged := checkpoint.damaged_file():
-            print(f"warning: passing over {checkpoint.name}: {damaged} is damaged", flush=True)
+            print(f"warning: passing over {before}{checkpoint.name}: {damaged} is damaged", flush=True)
         else:
             good.append(checkpoint)
     if not good:

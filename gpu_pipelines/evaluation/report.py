@@ -12,6 +12,7 @@ from markupsafe import Markup
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.bootstrap import without_interval
+from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.numbers import figure
 from gpu_pipelines.reports.charts import Line, Range, heatmap, interval_chart, line_chart, reliability_chart
 from gpu_pipelines.reports.page import image_data, render, write_page
@@ -27,6 +28,8 @@ CHARTS = (
     ("Mean loss on val (nats)", ("loss",)),
     ("Token accuracy on val", ("token_accuracy",)),
 )
+#: A chart has no more lines.
+TRAININGS_IN_CHART = 4
 CLASSES_IN_TABLE = 25
 CLASSES_IN_PICTURE = 1000
 PAIRS_SHOWN = 20
@@ -56,6 +59,7 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         epochs=any(scored["epoch"] is not None for scored in evaluation.checkpoints),
         intervals=any(metric["low"] is not None for metric in metrics.values()),
         charts=_charts(evaluation),
+        trainings=_trainings(evaluation),
         differences=(evaluation.champion or {}).get("differences", {}),
         better=_better(evaluation),
         beside=_beside_champion(evaluation),
@@ -81,7 +85,41 @@ def _reasons(evaluation: Evaluation) -> list[str]:
     return failed or [gate["why"] for gate in evaluation.gates]
 
 
+def _trainings(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The trainings, where there are several: the best checkpoint of each on val, and what each was told alone."""
+    told = differing({each["name"]: each["settings"] for each in evaluation.trainings})
+    found = []
+    for name, settings in told.items():
+        values = {each["name"]: each["val"][evaluation.select_by] for each in _of_training(evaluation, name)}
+        known = {checkpoint: value for checkpoint, value in values.items() if value is not None}
+        sign = 1 if evaluation.more_is_better else -1
+        best = max(known, key=lambda checkpoint: sign * known[checkpoint], default="")
+        said = ", ".join(f"{setting}={value}" for setting, value in settings.items())
+        found.append({"name": name, "best": best, "value": known.get(best), "settings": said, "of": len(values)})
+    return found
+
+
+def _of_training(evaluation: Evaluation, name: str) -> list[dict[str, Any]]:
+    return [scored for scored in evaluation.checkpoints if scored.get("training", "") == name]
+
+
+def _chart_of_trainings(evaluation: Evaluation) -> list[Markup]:
+    """The metric that chooses, over the checkpoints of each training; of many trainings those that did best."""
+    sign = -1 if evaluation.more_is_better else 1
+    best_first = sorted(
+        (each for each in _trainings(evaluation) if each["value"] is not None), key=lambda each: sign * each["value"]
+    )
+    lines = []
+    for training in best_first[:TRAININGS_IN_CHART]:
+        trained = [scored for scored in _of_training(evaluation, training["name"]) if not scored.get("averages")]
+        values = [_or_nan(scored["val"][evaluation.select_by]) for scored in trained]
+        lines.append(Line(training["name"], [scored["step"] for scored in trained], values, dots=True))
+    return [line_chart(f"{evaluation.select_by} on val", "step", lines)] if lines else []
+
+
 def _charts(evaluation: Evaluation) -> list[Markup]:
+    if evaluation.trainings:
+        return _chart_of_trainings(evaluation)
     # The mean of several checkpoints has no place of its own in time.
     trained = [scored for scored in evaluation.checkpoints if not scored.get("averages")]
     steps = [scored["step"] for scored in trained]

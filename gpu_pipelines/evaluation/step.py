@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,20 @@ from gpu_pipelines.component_interface.step import (
     with_advanced,
     write_figures,
 )
-from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.errors import UserError, user_errors_end_the_step
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.evaluation.trainings import names_of
 
 
 def run(
     settings: EvaluationSettings,
     *,
     dataset: Any,
-    checkpoints: Any,
+    checkpoints: Any = None,
+    more_checkpoints: Any = None,
+    collected: Sequence[Any] | None = None,
     best_checkpoint: Any,
     evaluation: Any,
     confusion: Any,
@@ -38,8 +41,10 @@ def run(
 
     Args:
         settings: the parameters that the component declares.
-        dataset: a KFP artifact, as are the next five.
+        dataset: a KFP artifact, as are the others.
         checkpoints: what is evaluated.
+        more_checkpoints: those of another training, ranked with them.
+        collected: those of any number of other trainings.
         best_checkpoint: gets the best one.
         evaluation: gets the figures.
         confusion: gets the confusion matrix.
@@ -52,12 +57,14 @@ def run(
     with user_errors_end_the_step():
         settings = with_advanced(settings, advanced)
         rows = local_files(dataset)
-        place = place_of(checkpoints)
+        places = _places([checkpoints, more_checkpoints, *(collected or [])])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
-            foreign = bool(settings.scoring_function) or not holds_training(place)
-            directory = local_copy(place, Path(scratch), foreign=foreign)
+            directories = {}
+            for name, place in places.items():
+                foreign = bool(settings.scoring_function) or not holds_training(place)
+                directories[name] = local_copy(place, Path(scratch) / (name or "only"), foreign=foreign)
             with output_files(best_checkpoint, EVALUATION) as exported:
-                found = evaluate_checkpoints(settings, rows, directory, exported)
+                found = evaluate_checkpoints(settings, rows, directories, exported)
         best_checkpoint.metadata.update(task=found.task, checkpoint=found.best, rehearsal=found.rehearsal)
         if not found.scoring_function:
             best_checkpoint.metadata["framework"] = "pytorch"
@@ -74,6 +81,21 @@ def run(
         for gate in found.gates:
             print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
     return (found.passed,)
+
+
+def _places(artifacts: Sequence[Any]) -> dict[str, str]:
+    """Where the checkpoints are, by the names of the trainings; the name of a single one is empty.
+
+    Raises:
+        UserError: there are none.
+    """
+    places = list(dict.fromkeys(place_of(artifact) for artifact in artifacts if artifact is not None))
+    if not places:
+        raise UserError(
+            "evaluate_checkpoints has nothing to evaluate.",
+            "Give it checkpoints, or the checkpoints of a ParallelFor as collected (dsl.Collected).",
+        )
+    return dict(zip(names_of(places) if len(places) > 1 else [""], places, strict=True))
 
 
 def _write_confusion(artifact: Any, evaluation: Evaluation) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.evaluation import EVALUATION
 from gpu_pipelines.artifacts.integrity import VERSION, damage, digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
 from gpu_pipelines.errors import UserError
@@ -70,6 +71,15 @@ class RegisteredVersion:
             UserError: they cannot be read.
         """
         self._require_undamaged(self.place)
+
+    @property
+    def has_evaluation(self) -> bool:
+        """Whether it was registered with an evaluation, to which another model can be compared."""
+        if files := self.info.get("files"):
+            return EVALUATION in files
+        if is_remote(self.place):
+            return EVALUATION in RemoteFolder(self.place).names()
+        return bool(self.place) and (Path(self.place) / EVALUATION).is_file()
 
     @property
     def is_damaged(self) -> bool:

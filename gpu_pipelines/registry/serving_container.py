@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.evaluation import EVALUATION
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import FILE, load_project_settings
 from gpu_pipelines.serving.served_models import why_not_served
 
@@ -21,6 +23,8 @@ HUGGING_FACE_IMAGE = (
 VLLM_IMAGE = "us-docker.pkg.dev/vertex-ai/vertex-vision-model-garden-dockers/pytorch-vllm-serve:20251205_0916_RC01"
 #: What this project's own image of the server is called, before its tag; see docs/images.md.
 OUR_IMAGE = "serving"
+#: A model that nobody has evaluated, and that has no such file, is none of those that are known.
+_KNOWN_FILES = (EVALUATION, "config.json", "*.safetensors")
 #: The server in an image of the steps, which holds it as well.
 OUR_COMMAND = ("python3", "-m", "gpu_pipelines.serving")
 #: Weights from which on a language model is vLLM's, bytes.
@@ -100,6 +104,9 @@ def serving_container(model: Path, image: str = "", gpus: int = 1, steps_image: 
         gpus: that a machine has for it, over which vLLM splits the model.
         steps_image: the image in which the upload runs, and with it the test of what is uploaded; empty if that is not
             known.
+
+    Raises:
+        UserError: no container is known that serves such files.
     """
     # Of the settings it alone is in the file or nowhere; a job's own variables are not looked at for it.
     asked = image or (load_project_settings().serving_image if Path(FILE).is_file() else "") or ""
@@ -110,6 +117,11 @@ def serving_container(model: Path, image: str = "", gpus: int = 1, steps_image: 
     # Models of other recipes than this project's are not for its server.
     if steps_image and not why_not_served(model):
         return ServingContainer(steps_image, command=OUR_COMMAND)
+    if not any(file for pattern in _KNOWN_FILES for file in model.glob(pattern)):
+        raise UserError(
+            f"Nothing is known that serves the model in {model}: it is none of Hugging Face's layout.",
+            "Vertex AI registers a model with the container that serves it; give serving_image.",
+        )
     return ServingContainer(HUGGING_FACE_IMAGE)
 
 

@@ -1,18 +1,19 @@
-"""Uploads an evaluated model to a registry; the better model, and only that, becomes the champion."""
+"""Uploads a model to a registry; the better model, and only that, becomes the champion."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpu_pipelines import __version__
-from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_registry, registry_problems
-from gpu_pipelines.registry.registered import DamagedVersionError, Promotion, ServesModels
+from gpu_pipelines.registry.registered import CHAMPION, VERSION, DamagedVersionError, Promotion, ServesModels
 from gpu_pipelines.registry.smoke_test import SmokeTest
 
 
@@ -29,7 +30,7 @@ class UploadSettings:
     model_name: str = parameter(
         "",
         "Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for the name "
-        "that the evaluation used.",
+        "that the evaluation used; a model without evaluation.json needs one.",
         common=True,
     )
     serving_image: str = parameter(
@@ -63,23 +64,29 @@ class UploadSettings:
 def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, place: str = "") -> RegisteredVersion:
     """Adds a version and moves the aliases.
 
+    A model that this project has not evaluated never takes the place of a champion that it has: which of the two is
+    better is not known.
+
     Args:
         settings: registry and name.
-        model_directory: the exported model with its evaluation.
-        passed: whether all gates passed, the comparison with the champion among them.
+        model_directory: an exported model with its evaluation; or any files that are a model, without evaluation.json.
+        passed: whether all gates passed, the comparison with the champion among them; of a model that was not evaluated
+            whether it may be the champion where there is none that was.
         place: where the step leaves its artifacts; if it is in a bucket, models of Vertex AI are kept there.
 
     Returns:
         The version added, with the aliases that name it; or the one that was there, where it is the same model.
 
     Raises:
-        UserError: the directory is no exported model, the registry cannot be written, or what was uploaded does not
-            predict as it was evaluated. No version is left then.
+        UserError: the directory is no exported model, nothing names it, the registry cannot be written, or what was
+            uploaded does not predict as it was evaluated. No version is left then.
     """
     if problems := settings.problems():
         raise UserError.of_all(problems)
-    require_exported_model(model_directory)
-    evaluation = Evaluation.load(model_directory)
+    evaluation = _evaluation_in(model_directory)
+    name = settings.model_name or (evaluation.model_name if evaluation else "")
+    if not name:
+        raise UserError(f"The model in {model_directory} has no {EVALUATION}, so nothing names it.", "Give model_name.")
     near = place if is_remote(place) else ""
     if near and is_local(settings.registry):
         raise UserError(
@@ -87,35 +94,77 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
             "Give registry=vertex:// for Vertex AI Model Registry.",
         )
     registry = open_registry(settings.registry, near, settings.serving_image, settings.encryption_key)
-    name = settings.model_name or evaluation.model_name
     version = registry.add(
         name,
         model_directory,
         {
-            "task": evaluation.task,
+            **_told_of(evaluation),
             "passed": passed,
-            "checkpoint": evaluation.best,
-            "dataset_fingerprint": evaluation.dataset_fingerprint,
-            "source_fingerprint": evaluation.source_fingerprint,
-            "test_source": evaluation.test_source,
-            "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
             "gpu_pipelines": __version__,
             "pipeline_job": settings.pipeline_job,
         },
-        Promotion(passed and _may_be_replaced(registry.champion(name)), evaluation.champion_version),
+        _promotion(evaluation, registry.champion(name), passed),
         _smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
     )
     told = f"{version.name} version {version.number} ({', '.join(version.aliases)})"
     same = f"nothing was added: {told} is the same model, byte for byte"
     print(f"added {told}" if version.added else same, flush=True)
     champion = registry.champion(name)
-    if passed and champion is not None and champion.number not in (version.number, evaluation.champion_version):
+    if evaluation and passed and champion and champion.number not in (version.number, evaluation.champion_version):
         print(
             f"warning: the champion is now version {champion.number}, which this model was not compared with; "
             "it stays. Run the evaluation again to compare.",
             flush=True,
         )
     return version
+
+
+def _evaluation_in(directory: Path) -> Evaluation | None:
+    """The evaluation of a model; None for files that nobody has evaluated.
+
+    Raises:
+        UserError: there are no files, or they are not a whole exported model; or one is called as the registry's own.
+    """
+    if (directory / EVALUATION).is_file():
+        require_exported_model(directory)
+        return Evaluation.load(directory)
+    if (directory / VERSION).exists():
+        raise UserError(
+            f"{directory} has a file {VERSION}, which the registry writes itself.", "Upload the model without it."
+        )
+    if not any(path.is_file() for path in directory.rglob("*")):
+        raise UserError(f"{directory} has no files to upload.", "Give the folder of a model.")
+    print(f"the model has no {EVALUATION}: it is registered without metrics", flush=True)
+    return None
+
+
+def _told_of(evaluation: Evaluation | None) -> dict[str, Any]:
+    """What is recorded with a version of its evaluation."""
+    if evaluation is None:
+        return {"task": "", "metrics": {}}
+    return {
+        "task": evaluation.task,
+        "checkpoint": evaluation.best,
+        "dataset_fingerprint": evaluation.dataset_fingerprint,
+        "source_fingerprint": evaluation.source_fingerprint,
+        "test_source": evaluation.test_source,
+        "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
+    }
+
+
+def _promotion(evaluation: Evaluation | None, champion: RegisteredVersion | None, passed: bool) -> Promotion:
+    """Whether the model may take the champion's place; says why not, where that is not the gates' doing."""
+    if evaluation is not None:
+        return Promotion(passed and _may_be_replaced(champion), evaluation.champion_version)
+    if passed and champion is not None and champion.has_evaluation:
+        print(
+            f"the champion stays: version {champion.number} was evaluated and this model was not, so nobody knows "
+            "whether it is better. Evaluate it with evaluate_checkpoints, or move the alias by hand: gpu-pipelines "
+            f"models alias {champion.name} {CHAMPION} NUMBER",
+            flush=True,
+        )
+        passed = False
+    return Promotion(passed and _may_be_replaced(champion), champion.number if champion else None)
 
 
 def _may_be_replaced(champion: RegisteredVersion | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.component_interface.step import local_files, place_of, storage_of, with_advanced
+from gpu_pipelines.component_interface.step import local_folder, place_of, storage_of, with_advanced
 from gpu_pipelines.errors import user_errors_end_the_step
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
@@ -29,7 +29,8 @@ def run(
     """
     with user_errors_end_the_step():
         settings = with_advanced(settings, advanced)
-        version = upload_model(settings, local_files(best_checkpoint), passed, storage_of(model))
+        with local_folder(best_checkpoint) as files:
+            version = upload_model(settings, files, passed, storage_of(model))
         place_of(model, version.place)
         model.metadata.update(
             resource_name=version.resource_name,

@@ -153,10 +153,11 @@ class VertexRegistry(Registry):
             self._mend(self.version(name, str(same)), model, {"created": _now(), **info, "files": files})
         if number is None:
             place = self._place_of(name, digest)
+            # What nothing is known to serve is refused before anything is written.
+            container = self.container_for(model, str(info.get("pipeline_job", "")))
             self._copy_files(model, place, {"created": _now(), **info, "files": files})
             if check:
                 _checked(place, check)
-            container = self.container_for(model, str(info.get("pipeline_job", "")))
             fields = {"container_spec": container.spec(), **_model_fields(model, info)}
             number = self._upload(name, place, {_DIGEST: digest, **_lineage_labels(info)}, fields)
         if (model / EVALUATION).is_file():

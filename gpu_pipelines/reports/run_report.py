@@ -98,7 +98,7 @@ def _headline(record: RunRecord) -> dict[str, Any]:
         line = f"Its process, {record.process_id}, is gone without having said how it ended."
         return {"kind": "bad", "text": "The run has died", "lines": [line], "message": ""}
     if record.status == "failed" and record.steps:
-        step = record.steps[-1]
+        step = record.failed_step
         return {
             "kind": "bad",
             "text": f"{step.name} failed",

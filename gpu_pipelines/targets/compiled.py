@@ -56,6 +56,16 @@ def with_image(text: str, settings: ProjectSettings, origin: str) -> str:
     return text
 
 
+def note_of_file(settings: ProjectSettings) -> str:
+    """What a file says of the image of its steps; nobody can pull the one that stands in a file for no image."""
+    if settings.image:
+        return f"Its steps run in {settings.image}."
+    return (
+        f"Its steps run in {STEPS_IMAGE}, which stands for an image of your own: compile it with --image, or run this "
+        "file with gpu-pipelines, which fills in that of the settings."
+    )
+
+
 def text_of_file(name: str) -> str:
     """The text of a compiled file.
 

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 
 #: How the names of compiled files end.
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
+PYTHON = ".py"
+
+
+def is_python(pipeline: str) -> bool:
+    """Whether it is `FILE.py` or `FILE.py:function`."""
+    path, _, function = pipeline.rpartition(":")
+    return pipeline.endswith(PYTHON) or (path.endswith(PYTHON) and function.isidentifier())
+
+
+def is_own(pipeline: str) -> bool:
+    """Whether it is a pipeline in a file, of Python or compiled, and no name of one of this project."""
+    return is_python(pipeline) or pipeline.endswith(FILE_SUFFIXES)
 
 
 class Watch(Protocol):
@@ -64,7 +76,12 @@ class Request:
     @property
     def is_name(self) -> bool:
         """Whether it is the name of a pipeline, which is compiled."""
-        return not self.is_file and "://" not in self.pipeline
+        return not self.is_own and "://" not in self.pipeline
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a pipeline in a file, of Python or compiled."""
+        return is_own(self.pipeline)
 
     def require(self, target: Any, *names: str) -> None:
         """Checks that all is given that a command needs, so that nobody is sent from one missing setting to the next.

@@ -202,6 +202,11 @@ class RunRecord:
         return self.reason.partition(":")[0] or "finished"
 
     @property
+    def failed_step(self) -> StepRecord:
+        """The step that a failed run has failed with: others may have run after it, such as one that cleans up."""
+        return next((step for step in reversed(self.steps) if step.status == "failed"), self.steps[-1])
+
+    @property
     def report(self) -> Path:
         return self.directory / REPORT
 
@@ -229,7 +234,7 @@ def write_outcome(runs: Path, record: RunRecord) -> None:
 
     For whatever watches a schedule on this machine: its place is known before the run is.
     """
-    failed = record.steps[-1] if record.steps and record.status == "failed" else None
+    failed = record.failed_step if record.steps and record.status == "failed" else None
     content = {
         "outcome": record.outcome,
         "reason": failed.message or f"{failed.name} failed" if failed else record.reason,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from conftest import storage_emulator, write_photos
+from kfp import dsl
 
-from gpu_pipelines.artifacts.dataset import SPLITS
+from gpu_pipelines.artifacts.dataset import SPLITS, Dataset
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.prepare import prepare_data
@@ -26,6 +27,7 @@ from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
+from gpu_pipelines.data.step import run as prepare_step
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.vertex.vertex import Vertex
 
@@ -178,6 +180,21 @@ def test_a_dataset_from_a_table_is_that_of_the_same_rows_in_a_file(bigquery: Big
         prepare_data(settings_of(max_rejected="0"), tmp_path / "strict")
     with pytest.raises(UserError, match=r"1 × no text \(first: rows.jsonl:601: "):
         prepare_data(settings_of(str(tmp_path / "rows.jsonl"), max_rejected="0"), tmp_path / "strict")
+
+
+def test_the_artifact_that_googles_components_leave_of_a_table_is_read(bigquery: BigQueryApi, tmp_path: Path) -> None:
+    project, dataset, table = NAME.split(".")
+    left = dsl.Artifact(
+        name="destination_table",
+        uri=f"https://www.googleapis.com/bigquery/v2/projects/{project}/datasets/{dataset}/tables/{table}",
+        metadata={"projectId": project, "datasetId": dataset, "tableId": table},
+    )
+    outputs = {"dataset": dsl.Dataset, "report": dsl.HTML, "statistics": dsl.Metrics}
+    made = {name: kind(name=name, uri=str(tmp_path / name)) for name, kind in outputs.items()}
+    prepare_step(PrepareSettings(task="text_classification"), **made, data=left, advanced={})
+    manifest = Dataset(tmp_path / "dataset").manifest
+    assert (manifest.source, manifest.records_kept) == (SOURCE, len(ROWS))
+    assert manifest.source_fingerprint == source_fingerprint(SOURCE)
 
 
 def test_a_query_is_checked_first_run_then_and_its_result_read(bigquery: BigQueryApi, tmp_path: Path) -> None:

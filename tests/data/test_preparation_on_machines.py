@@ -42,6 +42,7 @@ def test_two_machines_leave_the_dataset_of_one(texts: Path, tmp_path: Path) -> N
     assert manifest["in_test_source"] > 250
 
 
+@pytest.mark.slow
 def test_images_on_two_machines_and_without_looking_for_all_first(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos", per_class=60)
     # The same image once more with its own class, and once more with another.

@@ -164,6 +164,7 @@ def test_a_dataset_of_it_is_that_of_the_same_rows_in_a_file(database: Path, tmp_
     assert manifest(tmp_path / "again")["source_fingerprint"] != there["source_fingerprint"]
 
 
+@pytest.mark.slow
 def test_a_pipeline_reads_it(database: Path, tmp_path: Path) -> None:
     given = {"source": f"sqlite://{database}?table=points", "task": "regression", "label_column": "y", "max_steps": 2}
     done = run_pipeline(tmp_path, **given)

@@ -117,6 +117,33 @@ def test_a_champion_whose_recipe_cannot_score_these_rows_stays_and_the_report_sa
     assert register(tmp_path, "model", evaluation.passed).aliases == ("challenger",)
 
 
+@pytest.mark.parametrize("by", ["its recipe", "a function"])
+def test_a_champion_that_nobody_has_evaluated_and_that_cannot_be_scored_stays(
+    images: Dataset, tmp_path: Path, by: str
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"weights")
+    (tmp_path / "scoring.py").write_text(
+        "import json\ndef score(path, *_): return {'value': json.loads(path.read_text())}"
+    )
+    given: dict[str, Any] = {}
+    if by == "a function":
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "step-1").write_text("0.5")
+        given = {"scoring_function": f"{tmp_path}/scoring.py:score", "gates": []}
+    else:
+        write_brightness(tmp_path / "model", images)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (tmp_path / "model.onnx").rename(foreign / "model.onnx")
+    settings = UploadSettings(settings_in(tmp_path).registry, "mine", smoke_test=False)
+    assert upload_model(settings, foreign, passed=True).aliases == ("challenger", "champion")
+    evaluation = evaluate(tmp_path, images, "model", **given)
+    assert not evaluation.passed
+    assert "registered without an evaluation" in gate_of(evaluation)["why"]
+    assert "models alias mine champion NUMBER" in page_of(tmp_path, images, evaluation)
+    assert register(tmp_path, "model", evaluation.passed).aliases == ("challenger",)
+
+
 # Damaged champions
 
 

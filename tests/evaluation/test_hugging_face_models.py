@@ -90,6 +90,18 @@ def test_checkpoints_of_another_program_are_ranked_exported_and_compared(
     assert again.champion["metrics"] == again.test["metrics"] == evaluation.test["metrics"]
 
 
+def test_a_champion_that_was_registered_without_an_evaluation_is_scored_on_the_same_rows(
+    texts: Dataset, trained: Path, tmp_path: Path
+) -> None:
+    settings = UploadSettings(settings_in(tmp_path).registry, "mine")
+    assert upload_model(settings, trained / "checkpoint-500", passed=True).aliases == ("challenger", "champion")
+    evaluation = evaluate(texts, trained / "checkpoint-500", tmp_path)
+    assert evaluation.champion is not None
+    assert evaluation.champion["metrics"] == evaluation.test["metrics"]
+    assert not evaluation.passed, "it is no better than itself"
+    assert evaluation.shift == {**evaluation.shift, "checks": []}  # type: ignore[dict-item]
+
+
 def test_what_does_not_fit_is_refused(texts: Dataset, trained: Path, tmp_path: Path) -> None:
     def refused(model: Path) -> str:
         with pytest.raises(UserError) as caught:

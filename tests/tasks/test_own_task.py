@@ -76,8 +76,8 @@ def test_its_defaults_columns_and_metrics_are_checked_before_anything_is_run(imp
     assert PrepareSettings(task=name, source="sample:counts").problems() == []
     wrong = PrepareSettings(task=name, source="sample:digits", source_format="images").problems()
     assert [problem.partition(". ")[0] for problem in wrong] == [
-        "There is no 'sample:digits' for counts.task:Counts",
         "source_format is 'images'; counts.task:Counts reads auto, csv, jsonl, parquet, arrow.",
+        "There is no 'sample:digits' for counts.task:Counts",
     ]
 
 

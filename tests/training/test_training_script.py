@@ -71,6 +71,7 @@ def told(tmp_path: Path) -> dict[str, Any]:
 def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("GPU_PIPELINES_ACCELERATOR")
     monkeypatch.setenv("AIP_CHECKPOINT_DIR", "gs://bucket/other")
     monkeypatch.setenv("AIP_TENSORBOARD_LOG_DIR", "gs://bucket/logs")
     awkward = ["--text", "two words", "$(touch x); 'quoted\"", "", "--n", 3]
@@ -266,6 +267,7 @@ def examples() -> dict[str, str]:
     return dict(blocks)
 
 
+@pytest.mark.slow
 def test_the_examples_run_as_a_pipeline_and_their_checkpoints_are_evaluated(tmp_path: Path) -> None:
     written = examples()
     assert set(written) == {"train.py", "my_pipeline.py", "train_tf.py"}

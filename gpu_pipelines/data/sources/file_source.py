@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.artifacts.remote_files import folders_in, is_remote, listed, problems_of_place
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
@@ -85,6 +86,21 @@ def states_of_files(path: str) -> Iterator[tuple[str, str]]:
             yield name, f"{status.st_size} {status.st_mtime_ns}"
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreadable(path, error) from None
+
+
+def contents_of_files(place: str) -> list[tuple[str, str]]:
+    """The names of the files at a place, and their SHA-256, or the checksums that the object storage keeps.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    try:
+        listing = list_source(place)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unreadable(place, error) from None
+    found = listed(place) if is_remote(place) else {}
+    places = ((name, f"{listing.root}{name}") for name in listing.files)
+    return [(repr(name), _version_of(found[at]) if at in found else sha256_of_file(Path(at))) for name, at in places]
 
 
 def _version_of(info: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+from gpu_pipelines.data.sources.file_source import contents_of_files
 from gpu_pipelines.data.sources.sources import source_of
 
 
@@ -20,3 +21,18 @@ def source_fingerprint(source: str, billing_project: str = "") -> str:
     """
     state = source_of(source).state(source, billing_project)
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()
+
+
+def artifact_fingerprint(place: str) -> str:
+    """Hex SHA-256 of what tells one content of an artifact from another.
+
+    A step that writes the same again writes it elsewhere and later. So neither the place counts nor the time: the names
+    of the files below it do, and their bytes, or the checksums that the object storage keeps.
+
+    Args:
+        place: a file or a folder, on this machine or in object storage.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    return hashlib.sha256(json.dumps(contents_of_files(place)).encode()).hexdigest()

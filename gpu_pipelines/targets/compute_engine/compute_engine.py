@@ -12,6 +12,7 @@ from gpu_pipelines.errors import UnavailableError, UserError, as_data
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.targets.compiled import compiled, documents_of
+from gpu_pipelines.targets.local.own import require_no_container
 from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Request, Submission, Values
 from gpu_pipelines.targets.options import (
@@ -29,6 +30,7 @@ from gpu_pipelines.targets.options import (
     setting,
     words_of,
 )
+from gpu_pipelines.targets.own.pipeline import own_pipeline
 from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
@@ -189,19 +191,19 @@ class ComputeEngine(LocalTarget, Target):
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 
-        if not request.is_name:
-            raise UserError(f"{request.pipeline} is no name of a pipeline.", "A VM runs those of this project.")
-        module = load_pipeline(request.pipeline)
-        request.require(self, "project", "pipeline_root")
+        if not (request.is_name or request.is_own):
+            raise UserError(f"{request.pipeline} is no pipeline.", "Give a name, or a file.")
+        if request.is_own:
+            own = own_pipeline(request.pipeline)
+            require_no_container(own.steps)
+            name, spec, built = own.name, own.spec, None
+        else:
+            own, name, built = None, request.pipeline, load_pipeline(request.pipeline).build(self, None)
+            spec = documents_of(compiled(built))[0]
+        request.require(self, "project", "pipeline_root", "image")
         vm, plan = self._machine("gs://bucket/run")
-        built = module.build(self, None)
-        return Compiled(
-            request.pipeline,
-            spec=documents_of(compiled(built))[0],
-            built=built,
-            known={"processes": plan.count},
-            told=[told_plan(plan), told_cost(plan), *(f"warning: {message}" for message in vm.warnings)],
-        )
+        told = [told_plan(plan), told_cost(plan), *(f"warning: {message}" for message in vm.warnings)]
+        return Compiled(name, spec=spec, built=built, known={"processes": plan.count}, origin=own, told=told)
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The VM with a name of its own, and what it is to run."""
@@ -212,6 +214,7 @@ class ComputeEngine(LocalTarget, Target):
         vm, plan = self._machine(run.uri)
         content = {
             "pipeline": compiled.name,
+            **({"spec": compiled.spec} if compiled.origin else {}),
             "arguments": dict(values.arguments),
             "taken": dict(values.taken),
             "cache": bool(request.cache),

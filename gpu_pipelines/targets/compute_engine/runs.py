@@ -328,15 +328,22 @@ def run_on_vm(run: VmRun, work: Path) -> int:
 
 def _recorded(run: VmRun, request: Mapping[str, Any], work: Path) -> RunRecord:
     from gpu_pipelines.dag import load_pipeline
+    from gpu_pipelines.targets.local.own import own_here
     from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record
     from gpu_pipelines.targets.local.state import state_of_steps
     from gpu_pipelines.targets.local.target import LocalTarget
     from gpu_pipelines.targets.messages import Values
+    from gpu_pipelines.targets.own.pipeline import OwnPipeline
 
     arguments, runs = request["arguments"], work / "runs"
-    target = LocalTarget(state_of_steps(arguments), f"{run.uri}/{CHECKPOINTS}", runs / ".unfinished")
-    built = load_pipeline(request["pipeline"]).build(target, None)
-    local = LocalRequest(request["pipeline"], built, Values(arguments, request["taken"]), "")
+    checkpoints, unfinished, spec = f"{run.uri}/{CHECKPOINTS}", runs / ".unfinished", request.get("spec", {})
+    if spec:
+        own, target = OwnPipeline([spec]), LocalTarget(None, checkpoints, unfinished)
+        spec, built = own_here(own, target, {}, arguments, containers=False, may_install=True)
+    else:
+        target = LocalTarget(state_of_steps(arguments), checkpoints, unfinished)
+        built = load_pipeline(request["pipeline"]).build(target, None)
+    local = LocalRequest(request["pipeline"], built, Values(arguments, request["taken"]), "", spec)
     # Steps that an earlier start has finished are not run again.
     return run_and_record(local, runs, _Lines(), reuse=request["cache"] or bool(list(runs.glob("*/run.json"))))
 
@@ -353,7 +360,7 @@ def _ended(run: VmRun, record: RunRecord) -> int:
     if record.status == "succeeded":
         run.end("succeeded", record=told, shown=shown)
         return 0
-    step = record.steps[-1]
+    step = record.failed_step
     error = ProcessFailedError(
         f"{step.name} failed: {step.message or 'it left no error'}", f"Its log: {run.uri}/{step.log}"
     )

@@ -85,9 +85,12 @@ class Exchange:
         """The executor input for the nodes, when the input artifacts have been copied."""
         sent = copy.deepcopy(document)
         for name, artifacts in sent.get("inputs", {}).get("artifacts", {}).items():
-            for artifact in artifacts.get("artifacts", []):
+            listed = artifacts.get("artifacts", [])
+            for number, artifact in enumerate(listed):
                 if not (artifact.get("uri", "").startswith("gs://") or artifact.get("metadata", {}).get(PLACE)):
-                    artifact["uri"] = f"{self.place}/{_INPUTS}/{name}"
+                    # Of a loop there are several, each in a folder of its own.
+                    own = f"{name}/{number}" if len(listed) > 1 else name
+                    artifact["uri"] = f"{self.place}/{_INPUTS}/{own}"
         return sent
 
     def note(self, name: str, text: str) -> None:

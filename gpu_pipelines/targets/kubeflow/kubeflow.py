@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import text_of_file, with_image
+from gpu_pipelines.targets.compiled import note_of_file, with_image
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
 from gpu_pipelines.targets.messages import (
     Compiled,
@@ -19,12 +20,16 @@ from gpu_pipelines.targets.messages import (
     Request,
     Submission,
     Values,
+    is_own,
     shown_request,
 )
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, setting
+from gpu_pipelines.targets.own.pipeline import OwnPipeline, own_pipeline, require_no_task, require_placeable
+from gpu_pipelines.targets.own.plans import plans_by, told_plans, told_warnings
 from gpu_pipelines.targets.target import Target, require_no_flags
 
 if TYPE_CHECKING:
+    from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
     from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
     from gpu_pipelines.targets.messages import Watch
@@ -81,6 +86,11 @@ class Kubeflow(KubeflowTarget, Target):
         """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
         from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
 
+        if is_own(pipeline):
+            require_no_task(task)
+            own, plans = self._own(own_pipeline(pipeline), pipeline, self.options.region)
+            self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
+            return Compiled(own.name, own.text, told=told_warnings(plans))
         planned = self.options.planned(self.options.region, self.title)
         evaluation = self.options.evaluation(planned)
         text = compiled_for_kubeflow(pipeline, planned, self.settings, self.options.environment, evaluation, task=task)
@@ -96,12 +106,27 @@ class Kubeflow(KubeflowTarget, Target):
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, or a compiled file."""
         request.require(self, "kubeflow_host")
-        if not request.is_file:
+        if not request.is_own:
             return self._compiled(request.pipeline)
-        require_no_flags(request.pipeline, self.options)
-        return self._parsed(
-            with_image(text_of_file(request.pipeline), self.settings, request.pipeline), request.pipeline
-        )
+        place = request.pipeline
+        own, told = own_pipeline(place, lambda text: with_image(text, self.settings, place)), []
+        if own.is_of_this_project:
+            require_no_flags(place, self.options)
+        else:
+            own, plans = self._own(own, place, self.settings.region)
+            told = told_plans(plans)
+        return self._parsed(own.text, place, told)
+
+    def _own(
+        self, own: OwnPipeline, place: str, region: str | None
+    ) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan]]:
+        """A pipeline of one's own as Kubeflow runs it, and the plans of its steps."""
+        from gpu_pipelines.accelerators.one_gpu import one_gpu
+
+        require_placeable(place, own, self.options)
+        plans = plans_by(self.options, own.steps, region, self.title, one_gpu)
+        target = KubeflowTarget(self.settings, self.options.environment)
+        return own.placed(target, plans, str(target.checkpoint_uri)), plans
 
     def _compiled(self, name: str) -> Compiled:
         from gpu_pipelines.accelerators.one_gpu import one_gpu

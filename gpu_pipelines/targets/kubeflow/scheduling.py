@@ -13,7 +13,7 @@ from gpu_pipelines.targets.cron import Cron
 from gpu_pipelines.targets.kubeflow.connection import all_of, connect, page_of, quietly, service_errors
 from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, experiment_id, given
 from gpu_pipelines.targets.kubeflow.uploads import UploadedVersion, find_version
-from gpu_pipelines.targets.messages import Compiled, Done, Submission
+from gpu_pipelines.targets.messages import Compiled, Done, Submission, is_own
 from gpu_pipelines.targets.scheduling import Schedules, Wanted
 from gpu_pipelines.terminal import Column, Table
 
@@ -93,6 +93,11 @@ class KubeflowSchedules(Schedules):
 
     def version(self, pipeline: str) -> Compiled:
         """An uploaded version: PIPELINE, or PIPELINE/VERSION."""
+        if is_own(pipeline):
+            raise UserError(
+                f"{pipeline} is a file, and Kubeflow Pipelines schedules what it has.",
+                f"Upload it, gpu-pipelines upload {pipeline} --target kubeflow, and give the name of the pipeline.",
+            )
         version = find_version(pipeline, self._settings)
         return Compiled(version.spec["pipelineInfo"]["name"], spec=version.spec, origin=version)
 

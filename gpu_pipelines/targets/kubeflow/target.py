@@ -17,10 +17,11 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
 from gpu_pipelines.dag.placement import CACHED_STEPS, PREPARES
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
-from gpu_pipelines.targets.compiled import compiled
+from gpu_pipelines.targets.compiled import compiled, note_of_file
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.process_1 import as_process_1
@@ -72,7 +73,7 @@ class KubeflowTarget:
     def __init__(self, settings: ProjectSettings | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})
-        self.note = note_of_image(self._settings)
+        self.note = note_of_file(self._settings)
         self.encryption_key = self._settings.encryption_key or ""
         self._claim = claim_of(self._settings)
         # Where steps write while they run.
@@ -93,6 +94,12 @@ class KubeflowTarget:
         name = component.name
         needs = _STEP_SIZES.get(name, _OTHER_SIZE) if plan is None else pod_needs(plan, self._settings)
         is_train_job = plan is not None and (plan.nodes > 1 or plan.strategy == "spot")
+        image = component.component_spec.implementation.container.image
+        if is_train_job and image not in (STEPS_IMAGE, self._image):
+            raise UserError(
+                f"{name} runs in {image}. On several nodes, and on Spot nodes, a step is started by this project.",
+                f"Make an image FROM {self._image}, and give it to the component and as --image; or take one node.",
+            )
 
         def task(**arguments: Any) -> Any:
             made = component(**arguments)
@@ -119,7 +126,9 @@ class KubeflowTarget:
         from kfp import kubernetes
 
         # No limit on CPUs: a pod may use those that are idle.
-        task.set_container_image(self._image).set_cpu_request(str(needs.cpus))
+        if task.container_spec.image == STEPS_IMAGE:
+            task.set_container_image(self._image)
+        task.set_cpu_request(str(needs.cpus))
         task.set_memory_request(f"{needs.memory_gib}Gi").set_memory_limit(f"{needs.memory_gib}Gi")
         if needs.gpus:
             task.set_accelerator_type(GPU_RESOURCE).set_accelerator_limit(needs.gpus)
@@ -178,16 +187,6 @@ class KubeflowTarget:
         container = task.container_spec
         container.args = ["--train-job", spec.dumps(), "--", *as_process_1(container.command), *container.args]
         container.command = ["python3", "-m", _LAUNCHER]
-
-
-def note_of_image(settings: ProjectSettings) -> str:
-    """What a file says of the image of its steps; nobody can pull the one that stands in a file for no image."""
-    if settings.image:
-        return f"Its steps run in {settings.image}."
-    return (
-        f"Its steps run in {STEPS_IMAGE}, which stands for an image of your own: compile it with --image, or run this "
-        "file with gpu-pipelines, which fills in that of the settings."
-    )
 
 
 def claim_of(settings: ProjectSettings) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.step_environment import INPUT_STATE
 from gpu_pipelines.targets.local.next_commands import next_commands
-from gpu_pipelines.targets.local.packages import for_this_machine
+from gpu_pipelines.targets.local.own import for_this_machine, own_here
 from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
-from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request, Submission, Values
+from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request, Submission, Values, is_own
 from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
-from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline, is_own, own_pipeline, require_no_task
+from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline, own_pipeline, require_no_task
 from gpu_pipelines.targets.own.plans import plans_here
 from gpu_pipelines.targets.target import Target
 from gpu_pipelines.targets.trial_record import RUNS
@@ -123,7 +121,10 @@ class Local(LocalTarget, Target):
         if self.options.resume:
             resumed = checkpoints_to_resume(runs.resolve(), compiled.name, values.arguments)
         if isinstance(compiled.origin, OwnPipeline):
-            return self._placed(compiled, values, resumed)
+            own, plans, containers = compiled.origin, compiled.known["plans"], self.options.containers
+            target = LocalTarget(None, resumed or CHECKPOINT_URI, runs / _UNFINISHED)
+            spec, built = own_here(own, target, plans, values.arguments, containers=containers)
+            return replace(compiled, spec=spec, built=built)
         # Not resolved: it is a part of what results are found again by.
         target = LocalTarget(state_of_steps(values.arguments), resumed, runs / _UNFINISHED)
         built = load_pipeline(compiled.name).build(target, plan_here(self.options.accelerator))
@@ -140,25 +141,6 @@ class Local(LocalTarget, Target):
         # What cannot run here is said before anything else is asked.
         for_this_machine(own.documents, containers=self.options.containers)
         return Compiled(own.name, spec=own.spec, origin=own, known={"plans": plans})
-
-    def _placed(self, compiled: Compiled, values: Values, resumed: str | None) -> Compiled:
-        """A pipeline of one's own with what its steps read, which runs them again, and where to continue."""
-        from kfp.components import load_component_from_text
-
-        from gpu_pipelines.targets.local.state import state_of_own
-
-        target = LocalTarget(None, None, self.options.runs / _UNFINISHED)
-        own = compiled.origin.placed(target, compiled.known["plans"], resumed or CHECKPOINT_URI)
-        reread = state_of_own(own.steps, values.arguments)
-        for step in own.steps:
-            if step.name in reread:
-                step.set_variable(INPUT_STATE, reread[step.name])
-            elif step.is_ours:
-                step.task["cachingOptions"] = {}
-        here = OwnPipeline(for_this_machine(own.documents, containers=self.options.containers))
-        # JSON is YAML, and read faster.
-        built = load_component_from_text(json.dumps(here.spec))
-        return replace(compiled, spec=here.spec, built=built)
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The run, with a table of its parameters for a dry run."""

@@ -1,27 +1,26 @@
-"""Reads what KFP's local runner prints, and tells the steps apart.
+"""Reads what KFP's local runner says, and tells the steps apart.
 
-The runner has no hooks: it prints when a task begins and ends, and between the two what the task prints, indented.
+The runner has no hooks: it logs when a task begins and ends, and between the two it prints what the task prints.
 """
 
 from __future__ import annotations
 
+import builtins
 import io
-import json
 import re
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, left_error
 
+_PRINT = builtins.print
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _BEGINS = re.compile(r"Executing task '(?P<task>[^']+)'")
 _ENDS = re.compile(r"Task '(?P<task>[^']+)' finished with status (?P<status>SUCCESS|FAILURE)")
 _REUSED = re.compile(r"Task (?P<task>\S+) cache hit \(key=(?P<key>[0-9a-f]*)")
-_FROM_STEP = " " * 4
 _EXECUTOR = "[KFP Executor "
 #: Between the name of a task and the number of its turn.
 _TURN = " #"
@@ -81,29 +80,21 @@ class ExecutorLines:
         """Whether the next line of a step's output is the executor's."""
         if self._input is not None:
             self._input.append(line)
-            # However far it is indented: several steps that run at once indent each other.
-            if line.strip() == "}" and _is_json("\n".join(self._input)):
+            if line == "}":
                 self._input = None
             return True
         if line.endswith("Got executor_input:"):
             self._input = []
-        return line.lstrip().startswith(_EXECUTOR)
-
-
-def _is_json(text: str) -> bool:
-    with suppress(ValueError):
-        json.loads(text)
-        return True
-    return False
+        return line.startswith(_EXECUTOR)
 
 
 @dataclass
 class _Open:
-    """A step that runs, its log, and what tells its own lines: `more` is by how many spaces they are indented."""
+    """A step that runs, its log, the line that it has begun, and what tells its own lines."""
 
     step: StepRecord
     file: TextIO
-    more: int = 0
+    partial: list[str] = field(default_factory=lambda: [""])
     executor: ExecutorLines = field(default_factory=ExecutorLines)
 
 
@@ -111,7 +102,8 @@ class LocalLog(io.TextIOBase):
     """A text stream to stand in for stdout while the local runner runs.
 
     The turns of a loop run at the same time, each in a thread of its own, so that a line is of the step that began in
-    the thread that prints it.
+    the thread that prints it. A step prints by `print` of this object, so that nothing of it is taken for the words of
+    the runner.
 
     Args:
         directory: the run; each step's output goes to `logs/<step>.log` below it.
@@ -124,7 +116,7 @@ class LocalLog(io.TextIOBase):
         self.steps: list[StepRecord] = [] if steps is None else steps
         self._directory, self._error = directory, error
         self._observer = observer
-        self._partial: dict[int, str] = {}
+        self._words = [""]
         self._open: dict[int, _Open] = {}
         self._lock = threading.RLock()
         (directory / "logs").mkdir(parents=True, exist_ok=True)
@@ -133,12 +125,32 @@ class LocalLog(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        thread = threading.get_ident()
+        """Takes the runner's own words."""
         with self._lock:
-            *lines, self._partial[thread] = (self._partial.get(thread, "") + text).split("\n")
+            lines = self._complete(self._words, text)
             for line in lines:
-                self._line(thread, _COLOR.sub("", line))
+                self._line(_COLOR.sub("", line))
         return len(text)
+
+    def print(self, *values: Any, sep: str | None = " ", end: str | None = "\n", **others: Any) -> None:
+        """Stands in for Python's `print`, by which the runner hands on what a step prints, in the step's own thread.
+
+        It also indents that, by further prints; steps that run at once indent each other.
+        """
+        step = self._open.get(threading.get_ident())
+        text = (sep or " ").join(map(str, values)) + ("\n" if end is None else end)
+        if others.get("file") or step is None:
+            _PRINT(*values, sep=sep, end=end, **others)
+        elif text.strip(" "):
+            with self._lock:
+                for line in self._complete(step.partial, text):
+                    self._from_step(step, _COLOR.sub("", line))
+
+    @staticmethod
+    def _complete(partial: list[str], text: str) -> list[str]:
+        """The lines that a text completes; the rest of it is kept."""
+        *lines, partial[0] = (partial[0] + text).split("\n")
+        return lines
 
     @property
     def running(self) -> StepRecord | None:
@@ -150,14 +162,11 @@ class LocalLog(io.TextIOBase):
         for thread in list(self._open):
             self._end(thread, status)
 
-    def _line(self, thread: int, line: str) -> None:
-        runs = thread in self._open
-        # A step's own lines are indented, so that nothing a step prints is taken for the runner's words.
-        if runs and line.startswith(_FROM_STEP):
-            self._from_step(self._open[thread], line.removeprefix(_FROM_STEP))
-        elif match := _BEGINS.search(line):
+    def _line(self, line: str) -> None:
+        thread = threading.get_ident()
+        if match := _BEGINS.search(line):
             self._begin(thread, match["task"])
-        elif runs and (match := _ENDS.search(line)):
+        elif thread in self._open and (match := _ENDS.search(line)):
             self._end(thread, "succeeded" if match["status"] == "SUCCESS" else "failed")
         elif match := _REUSED.search(line):
             self.steps.append(StepRecord(self._new_name(match["task"]), status="reused", taken=match["key"]))
@@ -187,10 +196,6 @@ class LocalLog(io.TextIOBase):
         self._observer.step_ended(step)
 
     def _from_step(self, step: _Open, line: str) -> None:
-        if line.lstrip(" ").startswith(_EXECUTOR):
-            # It begins its lines with that; what stands before are the indentations of other steps that run.
-            step.more = len(line) - len(line.lstrip(" "))
-        line = line.removeprefix(" " * step.more)
         step.file.write(line + "\n")
         if not step.executor.include(line) and line.strip():
             self._observer.step_said(step.step.name, line)

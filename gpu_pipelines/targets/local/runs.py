@@ -250,7 +250,7 @@ def _failure(record: RunRecord) -> Iterator[str]:
         yield f"interrupted; logs: {record.directory / 'logs'}"
         yield f"run the same command {'again' if in_preparation else 'with --resume'} to continue"
         return
-    step = record.steps[-1]
+    step = record.failed_step
     log = record.directory / str(step.log)
     if step.message:
         yield f"{ERROR_PREFIX}{step.name} failed: {step.message}"

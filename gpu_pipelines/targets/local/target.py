@@ -197,15 +197,16 @@ def run_locally(
     os.environ[ERROR_FILE] = str(error.absolute())
     os.environ[RUN_DIRECTORY] = str(directory.absolute())
     try:
-        with redirect_stdout(log), _logging_to(log), _own_print(), _no_process_left(log, stopping):
+        with redirect_stdout(log), _logging_to(log), _printing_to(log), _no_process_left(log, stopping):
             outputs = pipeline(**arguments).outputs
+        log.end_running("succeeded")
         return _succeeded(log.steps, directory, outputs)
     except KeyboardInterrupt:
         log.end_running("interrupted")
         return LocalRun("interrupted", log.steps)
     except RuntimeError:
         # The only way in which the runner says that a task failed; anything else it raises is a defect and passes.
-        if not (log.steps and log.steps[-1].status == "failed"):
+        if not any(step.status == "failed" for step in log.steps):
             raise
         return LocalRun("failed", log.steps)
     finally:
@@ -267,9 +268,10 @@ def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None
 
 
 @contextmanager
-def _own_print() -> Iterator[None]:
-    """Keeps what KFP does to Python to the block: steps that run at once do not put `print` back in order."""
+def _printing_to(log: LocalLog) -> Iterator[None]:
+    """Lets `print` be the log's, whatever the runner puts around it."""
     before = builtins.print
+    builtins.print = log.print
     try:
         with warnings.catch_warnings():
             # The image's name, and CPUs and memory, are no matter here.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,18 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
-
-SUFFIX = ".py"
-
-
-def is_python(pipeline: str) -> bool:
-    """Whether it is `FILE.py` or `FILE.py:function`."""
-    path, _, function = pipeline.rpartition(":")
-    return pipeline.endswith(SUFFIX) or (path.endswith(SUFFIX) and function.isidentifier())
+from gpu_pipelines.targets.messages import PYTHON
 
 
 def pipeline_in(place: str) -> Any:
-    """The KFP pipeline in a Python file.
+    """The KFP pipeline in a Python file; of one that has none, its component.
 
     Args:
         place: `FILE.py`, or `FILE.py:function` where the file has several.
@@ -31,7 +25,7 @@ def pipeline_in(place: str) -> Any:
     Raises:
         UserError: the file cannot be imported, or there is no such pipeline in it.
     """
-    path, _, function = (place, "", "") if place.endswith(SUFFIX) else place.rpartition(":")
+    path, _, function = (place, "", "") if place.endswith(PYTHON) else place.rpartition(":")
     module = _imported(Path(path))
     found = dict(_pipelines_of(module))
     if not found:
@@ -51,10 +45,14 @@ def pipeline_in(place: str) -> Any:
 
 def _pipelines_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """The pipelines that a module defines, by the names of their functions; not those that it imports."""
+    from kfp.dsl.base_component import BaseComponent
     from kfp.dsl.graph_component import GraphComponent
 
-    for name, value in vars(module).items():
-        if isinstance(value, GraphComponent) and value.pipeline_func.__module__ == module.__name__:
+    found = {name: value for name, value in vars(module).items() if isinstance(value, BaseComponent)}
+    pipelines = {name: value for name, value in found.items() if isinstance(value, GraphComponent)}
+    for name, value in (pipelines or found).items():
+        function = getattr(value, "pipeline_func", None) or getattr(value, "python_func", None)
+        if function is None or function.__module__ == module.__name__:
             yield name, value
 
 
@@ -67,7 +65,9 @@ def _imported(path: Path) -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    with _beside(path, name, module):
+    with _beside(path, name, module), warnings.catch_warnings():
+        # KFP says it of each component that names no image; whoever runs this file has not written KFP.
+        warnings.filterwarnings("ignore", message="The default base_image", category=FutureWarning)
         try:
             spec.loader.exec_module(module)
         except UserError:

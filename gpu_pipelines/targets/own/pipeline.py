@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
-from gpu_pipelines.targets.messages import FILE_SUFFIXES
-from gpu_pipelines.targets.own.file import is_python, pipeline_in
+from gpu_pipelines.targets.messages import is_python
+from gpu_pipelines.targets.own.file import pipeline_in
 from gpu_pipelines.targets.own.placed import Step, placed, steps_in
 from gpu_pipelines.targets.own.values import fill_in
+from gpu_pipelines.targets.target import require_no_flags
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: Below which the trainings of a run have their checkpoints: KFP fills in the run, and restarts of it have the same.
 CHECKPOINT_URI = "{{$.pipeline_root}}/checkpoints/{{$.pipeline_job_uuid}}"
-
-
-def is_own(pipeline: str) -> bool:
-    """Whether it is a file, of Python or compiled, and no name of a pipeline of this project."""
-    return is_python(pipeline) or pipeline.endswith(FILE_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,11 @@ class OwnPipeline:
         return str(self.spec["pipelineInfo"]["name"])
 
     @property
+    def is_of_this_project(self) -> bool:
+        """Whether it is one of this project's pipelines, whose files are placed when they are compiled."""
+        return self.name.replace("-", "_") in PIPELINES
+
+    @property
     def steps(self) -> list[Step]:
         return steps_in(self.spec)
 
@@ -61,9 +64,10 @@ class OwnPipeline:
             plans: what steps run on, by their names.
             checkpoints: below which each training has its checkpoints.
         """
-        made = OwnPipeline(placed(self.documents, target.place, plans))
-        fill_in(made.steps, target, checkpoints)
-        return made
+        filled = [copy.deepcopy(dict(each)) for each in self.documents]
+        # Before: of a step that has become a job nothing is seen any more.
+        fill_in(steps_in(filled[0]), target, checkpoints)
+        return OwnPipeline(placed(filled, target.place, plans))
 
 
 def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
@@ -99,3 +103,13 @@ def require_no_task(task: str) -> None:
         raise UserError(
             f"--task {task} is for pipelines of this project.", "Leave it out; prepare_data has a parameter task."
         )
+
+
+def require_placeable(place: str, own: OwnPipeline, options: Any) -> None:
+    """Checks that there is something in a compiled file that options about machines are for.
+
+    Raises:
+        UserError: its steps are placed already, and options are given that would place them.
+    """
+    if not is_python(place) and not any(step.uses_accelerators and not step.has_accelerators for step in own.steps):
+        require_no_flags(place, options)

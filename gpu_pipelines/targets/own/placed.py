@@ -53,12 +53,13 @@ class Step:
     @property
     def inputs(self) -> dict[str, Any]:
         """Where its parameters come from, by name; those that have their defaults are not there."""
-        found: dict[str, Any] = self.task.setdefault("inputs", {}).setdefault("parameters", {})
+        found: dict[str, Any] = self.task.get("inputs", {}).get("parameters", {})
         return found
 
     def give(self, name: str, value: Any) -> None:
         """Gives a parameter a value, if it has none but its default."""
-        self.inputs.setdefault(name, {"runtimeValue": {"constant": value}})
+        given = self.task.setdefault("inputs", {}).setdefault("parameters", {})
+        given.setdefault(name, {"runtimeValue": {"constant": value}})
 
     def set_variable(self, name: str, value: str) -> None:
         """Sets a variable of its container."""
@@ -89,7 +90,16 @@ class Step:
     @property
     def wish(self) -> Wish | None:
         """What its author has said of its accelerators; None if nothing."""
-        return wish_of({each["name"]: each["value"] for each in self.container.get("env", [])})
+        return wish_of(self._environment)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that its author has set, without what is for whoever places it."""
+        return {name: value for name, value in self._environment.items() if name != WISH}
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {each["name"]: each.get("value", "") for each in self.container.get("env", [])}
 
     @property
     def uses_accelerators(self) -> bool:
@@ -209,7 +219,10 @@ def _as_component(step: Step) -> Any:
         "schemaVersion": "2.1.0",
     }
     # JSON is YAML.
-    return YamlComponent(ComponentSpec.from_ir_dicts(alone, {}), json.dumps(alone))
+    component = YamlComponent(ComponentSpec.from_ir_dicts(alone, {}), json.dumps(alone))
+    # KFP writes the variables of a component as a list, and reads them as a mapping.
+    component.component_spec.implementation.container.env = step.variables
+    return component
 
 
 def _without_settings(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,26 +238,17 @@ def _take_over(step: Step, alone: Sequence[Mapping[str, Any]], documents: list[d
     label = component["executorLabel"]
     container = made["deploymentSpec"]["executors"][label]["container"]
     key, new_label = f"comp-{step.name}", f"exec-{step.name}"
-    for part in ("resources", "env"):
-        if both := _both(container.get(part), step.container.get(part)):
-            container[part] = both
-    if step.task.get("cachingOptions") == _CACHED_BY_DEFAULT:
-        step.task["cachingOptions"] = task.get("cachingOptions", {})
-    if "retryPolicy" in task:
-        step.task.setdefault("retryPolicy", task["retryPolicy"])
+    if resources := {**container.get("resources", {}), **step.container.get("resources", {})}:
+        container["resources"] = resources
+    if step.is_ours:
+        if step.task.get("cachingOptions") == _CACHED_BY_DEFAULT:
+            step.task["cachingOptions"] = task.get("cachingOptions", {})
+        if "retryPolicy" in task:
+            step.task.setdefault("retryPolicy", task["retryPolicy"])
     step.task["componentRef"] = {"name": key}
     spec["components"][key] = {**component, "executorLabel": new_label}
     spec["deploymentSpec"]["executors"][new_label] = {"container": container}
     _take_over_platform(step, alone[1:], label, documents)
-
-
-def _both(of_target: Any, of_author: Any) -> Any:
-    """What target and author have set, of which the author's wins: a mapping, or variables with their names."""
-    if isinstance(of_target or of_author, list):
-        named = {each["name"]: each for each in (*(of_target or []), *(of_author or []))}
-        named.pop(WISH, None)
-        return list(named.values())
-    return {**(of_target or {}), **(of_author or {})}
 
 
 def _take_over_platform(
@@ -257,7 +261,7 @@ def _take_over_platform(
     if not (of_author or of_target):
         return
     if len(documents) == 1:
-        documents.append({"platforms": {"kubernetes": {"deploymentSpec": {"executors": {}}}}})
+        documents.append({"platforms": {}})
     merged = {**of_target, **of_author}
     for name in of_target.keys() & of_author.keys():
         if isinstance(of_target[name], list):
@@ -266,7 +270,10 @@ def _take_over_platform(
 
 
 def _executors(document: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = document["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    """What a document for Kubernetes says of each executor."""
+    found: dict[str, Any] = document.get("platforms", {})
+    for name in ("kubernetes", "deploymentSpec", "executors"):
+        found = found.setdefault(name, {})
     return found
 
 
@@ -280,5 +287,5 @@ def drop_unused(documents: Sequence[dict[str, Any]]) -> None:
     executors = spec["deploymentSpec"]["executors"]
     spec["deploymentSpec"]["executors"] = {label: executors[label] for label in sorted(labels)}
     if len(documents) > 1:
-        kept = {label: each for label, each in _executors(documents[1]).items() if label in labels}
-        documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"] = kept
+        for label in _executors(documents[1]).keys() - labels:
+            del _executors(documents[1])[label]

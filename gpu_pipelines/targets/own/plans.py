@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import PlanError
@@ -138,17 +138,18 @@ def _unplaced(step: Step) -> str:
     )
 
 
+def told_warnings(plans: Mapping[str, AcceleratorPlan]) -> list[str]:
+    """What to beware of with the machines of the steps, line by line."""
+    return [f"warning: {text}" for text in dict.fromkeys(c.message for plan in plans.values() for c in plan.warnings)]
+
+
 def told_plans(plans: Mapping[str, AcceleratorPlan]) -> list[str]:
     """The machines of the steps and what to beware of, line by line."""
-    machines = [
+    machines = (
         f"{step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
         for step, plan in plans.items()
-    ]
-    return [*machines, *(f"warning: {message}" for message in _cautions(plans.values()))]
-
-
-def _cautions(plans: Iterable[Any]) -> Iterable[str]:
-    return dict.fromkeys(caution.message for plan in plans for caution in plan.warnings)
+    )
+    return [*machines, *told_warnings(plans)]
 
 
 def plans_by(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
@@ -19,6 +20,8 @@ _PLACES = {
     EVALUATES: {"registry": REGISTRY},
     UPLOADS: {"registry": REGISTRY},
 }
+#: Stands for data that a step before makes, of which nothing is known before the run.
+_OF_A_STEP = "data"
 #: The steps with checkpoints.
 _TRAINING = (TRAINS, "run-training-script")
 
@@ -67,6 +70,8 @@ def problems_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> list[str
 
 def _problems(step: Step, values: Mapping[str, Any], task: str) -> list[str]:
     settings = fields_from(settings_of(step.component.replace("-", "_")), values)
+    if step.component == PREPARES and "data" in step.task.get("inputs", {}).get("artifacts", {}):
+        settings = replace(settings, source=_OF_A_STEP)
     if not hasattr(settings, "problems"):
         return []
     if step.component not in (TRAINS, EVALUATES):

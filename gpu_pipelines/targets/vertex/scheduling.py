@@ -40,7 +40,7 @@ class VertexSchedules(Schedules):
         self._settings.require("project", "region")
 
     def version(self, pipeline: str) -> Compiled:
-        """An uploaded version: PACKAGE, PACKAGE/TAG, or its address."""
+        """An uploaded version: PACKAGE, PACKAGE/TAG, or its address; or a pipeline in a file."""
         self._settings.require("pipeline_root")
         return self._version(pipeline)
 
@@ -90,7 +90,7 @@ class VertexSchedules(Schedules):
         taken = {name: value for name, value in values.taken.items() if value is not None}
         runtime = {**before["runtimeConfig"], "parameterValues": taken}
         job = {**before, "pipelineSpec": compiled.spec, "runtimeConfig": runtime}
-        return {**job, "templateUri": compiled.origin.template} if compiled.origin else job
+        return {**job, "templateUri": compiled.origin.template} if compiled.origin and compiled.origin.template else job
 
     def send(self, submission: Submission) -> dict[str, Any]:
         """Makes or changes a schedule."""

@@ -127,7 +127,9 @@ class VertexTarget:
 
         def task(**arguments: Any) -> Any:
             made = placed(**arguments)
-            made.set_container_image(self._image).set_cpu_limit(cpus).set_memory_limit(memory)
+            if component.component_spec.implementation.container.image == STEPS_IMAGE:
+                made.set_container_image(self._image)
+            made.set_cpu_limit(cpus).set_memory_limit(memory)
             for name, value in self._options.environment.items():
                 made.set_env_variable(name, value)
             return made
@@ -138,7 +140,8 @@ class VertexTarget:
         # Reduction servers are for gradients: a step on one machine has none to exchange.
         options = replace(self._options, reduction_server=self._options.reduction_server and plan.nodes > 1)
         require_job(plan, self._settings, options)
-        options = replace(options, environment={ACCELERATOR: plan.spec, **options.environment})
+        of_author = component.component_spec.implementation.container.env or {}
+        options = replace(options, environment={ACCELERATOR: plan.spec, **of_author, **options.environment})
         container = self._container_of(component)
         plan = replace(plan, hours=plan.hours or STEP_HOURS)
         fields = _fields_of(custom_job(plan, "", container, self._settings, options))
@@ -151,9 +154,11 @@ class VertexTarget:
         return self._in_image(_with_fields(component, fields), fields)
 
     def _container_of(self, component: Any) -> Container:
-        """What each replica runs: the component's own command in the image of the steps."""
+        """What each replica runs: the component's own command, in the image of the steps or in one of its own."""
         given = _wrapped(component).component_spec.inputs["worker_pool_specs"].default[0]["container_spec"]
-        return Container(self._settings.image or STEPS_IMAGE, as_process_1(given["command"]), given["args"])
+        image = given["image_uri"]
+        image = (self._settings.image or STEPS_IMAGE) if image == STEPS_IMAGE else image
+        return Container(image, as_process_1(given["command"]), given["args"])
 
     def _in_image(self, placed: Callable[..., Any], fields: Mapping[str, Any]) -> Callable[..., Any]:
         """A CustomJob's component whose containers use the image of the pipeline's parameter, if it has that one."""

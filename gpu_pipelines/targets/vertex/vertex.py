@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import text_of_file, with_image
+from gpu_pipelines.targets.compiled import note_of_file, with_image
 from gpu_pipelines.targets.messages import (
     Compiled,
     Done,
@@ -19,15 +20,26 @@ from gpu_pipelines.targets.messages import (
     Request,
     Submission,
     Values,
+    is_own,
     shown_request,
 )
+from gpu_pipelines.targets.own.pipeline import (
+    CHECKPOINT_URI,
+    OwnPipeline,
+    own_pipeline,
+    require_no_task,
+    require_placeable,
+)
+from gpu_pipelines.targets.own.plans import plans_by, told_warnings
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.options import VertexOptions
 from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER, VertexTarget
+from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 if TYPE_CHECKING:
+    from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.targets.messages import Watch
     from gpu_pipelines.targets.vertex.machines import StepMachines
     from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
@@ -81,6 +93,11 @@ class Vertex(VertexTarget, Target):
         """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
         from gpu_pipelines.targets.vertex.target import compiled_for_vertex
 
+        if is_own(pipeline):
+            require_no_task(task)
+            own, plans = self._own(own_pipeline(pipeline), pipeline, self.options.region)
+            self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
+            return Compiled(own.name, own.text, told=told_warnings(plans))
         planned = self.options.planned(self.options.region, self.title)
         text = compiled_for_vertex(
             pipeline, planned, self.settings, self.options.job, self._nodes, self.options.evaluation(planned), task=task
@@ -181,7 +198,9 @@ class Vertex(VertexTarget, Target):
         return VertexSchedules(self.settings, self.options, self.version)
 
     def version(self, address: str) -> Compiled:
-        """An uploaded version, by its package, package and tag, or address."""
+        """An uploaded version, by its package, package and tag, or address; or a pipeline in a file."""
+        if is_own(address):
+            return self.of_file(address)
         from gpu_pipelines.targets.vertex.repository import PipelineRepository, find_version
 
         version = find_version(address, self.settings)
@@ -203,8 +222,7 @@ class Vertex(VertexTarget, Target):
         if steps := machines.trainings_without_gpus(spec):
             raise UserError(
                 f"{origin} has no GPU for {', '.join(steps)}: Vertex AI would train on the CPUs of a small machine.",
-                "Compile it for Vertex AI: gpu-pipelines compile PIPELINE --target vertex --accelerator l4:1, say. In "
-                "a pipeline of your own, place the step: VertexTarget().place(train_model, plan('l4:1')).",
+                "Compile it for Vertex AI: gpu-pipelines compile FILE --target vertex --accelerator l4:1, say.",
             )
         found = machines.machines_of(spec, self.settings.region)
         return Compiled(
@@ -219,15 +237,43 @@ class Vertex(VertexTarget, Target):
     def _loaded(self, request: Request, training_hours: float | None = None) -> Compiled:
         if request.is_name:
             return self.parsed(self._compiled(request, training_hours), request.pipeline)
+        if request.is_own:
+            return self.of_file(request.pipeline)
         require_no_flags(request.pipeline, self.options)
-        if request.is_file:
-            text = with_image(text_of_file(request.pipeline), self.settings, request.pipeline)
-            return self.parsed(text, request.pipeline)
         return self.version(request.pipeline)
+
+    def of_file(self, place: str) -> Compiled:
+        """A pipeline in a file, placed for the region of the settings."""
+        own = own_pipeline(place, lambda text: with_image(text, self.settings, place))
+        if own.is_of_this_project:
+            require_no_flags(place, self.options)
+        else:
+            own, _ = self._own(own, place, self.settings.region)
+        return self.parsed(own.text, place)
+
+    def _own(
+        self, own: OwnPipeline, place: str, region: str | None
+    ) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan]]:
+        """A pipeline of one's own as Vertex AI runs it, and the plans of its steps."""
+        from gpu_pipelines.targets.vertex.target import evaluation_for, require_runnable
+
+        require_placeable(place, own, self.options)
+        plans = plans_by(
+            self.options,
+            own.steps,
+            region,
+            self.title,
+            lambda training: evaluation_for(training, self.settings, LARGEST_BUILT_IN),
+        )
+        # Without an image, what stands for it is filled in where the file is run.
+        settings = replace(self.settings, image=self.settings.image or STEPS_IMAGE)
+        made = own.placed(VertexTarget(settings, self.options.job, self._nodes), plans, CHECKPOINT_URI)
+        require_runnable(made.text)
+        return made, plans
 
     def _compiled(self, request: Request, training_hours: float | None) -> str:
         from gpu_pipelines.targets.vertex.target import compiled_for_vertex, evaluation_for
-        from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN, parameters_of_model
+        from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
         planned = self.options.planned(self.settings.region, self.title)
         model, recipe = (str(request.given.get(name) or "") for name in ("model", "recipe"))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import INPUT_STATE
 from gpu_pipelines.targets.local.container import ENGINES
+from gpu_pipelines.targets.local.state import state_of_own
+from gpu_pipelines.targets.local.target import LocalTarget
+from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.placed import Step, drop_unused, steps_in
 
 #: What KFP starts a component of Python code with.
@@ -25,7 +30,46 @@ _CONTAINER = "gpu_pipelines.targets.local.container"
 _LAUNCHER = re.compile(r"google_cloud_pipeline_components\.container\.\S+")
 
 
-def for_this_machine(documents: Sequence[Mapping[str, Any]], *, containers: bool) -> list[dict[str, Any]]:
+def own_here(
+    own: OwnPipeline,
+    target: LocalTarget,
+    plans: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    *,
+    containers: bool,
+    may_install: bool = False,
+) -> tuple[Mapping[str, Any], Any]:
+    """A pipeline of one's own with what its steps read, which runs them again, and where their checkpoints are.
+
+    Args:
+        own: the pipeline.
+        target: this machine, with the place of the checkpoints.
+        plans: what steps run on, by their names.
+        arguments: all parameters of the pipeline.
+        containers: as `for_this_machine` takes it, and the next.
+        may_install: the same.
+
+    Returns:
+        The pipeline as KFP's local runner runs it: its specification, and the component that it is.
+    """
+    from kfp.components import load_component_from_text
+
+    made = own.placed(target, plans, str(target.checkpoint_uri))
+    reread = state_of_own(made.steps, arguments)
+    for step in made.steps:
+        if step.name in reread:
+            step.set_variable(INPUT_STATE, reread[step.name])
+            step.task["cachingOptions"] = {"enableCache": True}
+        elif step.is_ours:
+            step.task["cachingOptions"] = {}
+    spec = for_this_machine(made.documents, containers=containers, may_install=may_install)[0]
+    # JSON is YAML.
+    return spec, load_component_from_text(json.dumps(spec))
+
+
+def for_this_machine(
+    documents: Sequence[Mapping[str, Any]], *, containers: bool, may_install: bool = False
+) -> list[dict[str, Any]]:
     """A compiled pipeline that KFP's local runner runs as it is meant.
 
     Each task has a component of its own, by whose name the runner calls it and keeps what it leaves. What a step would
@@ -34,6 +78,7 @@ def for_this_machine(documents: Sequence[Mapping[str, Any]], *, containers: bool
     Args:
         documents: those of the file.
         containers: whether container components run in containers; otherwise as processes of this machine.
+        may_install: whether a step may install what it says: this environment is there for the run alone.
 
     Raises:
         UserError: lists the packages that are missing, and the containers for which there is no engine.
@@ -46,7 +91,7 @@ def for_this_machine(documents: Sequence[Mapping[str, Any]], *, containers: bool
         if _is_container(container):
             problems.update(dict.fromkeys(_problems_of_container(step, containers)))
             _wrap(container, containers)
-        else:
+        elif not may_install:
             problems.update(dict.fromkeys(_missing(step)))
             container["command"] = _without_installation(container.get("command", []))
         spec["components"][key] = {**step.spec, "executorLabel": label}
@@ -54,9 +99,35 @@ def for_this_machine(documents: Sequence[Mapping[str, Any]], *, containers: bool
         step.task["componentRef"] = {"name": key}
     if problems:
         raise UserError.of_all(list(problems))
+    _one_at_a_time(spec, {step.name for step in steps_in(spec) if step.uses_accelerators})
     drop_unused(made)
     # What is for Kubernetes is for nobody here.
     return made[:1]
+
+
+def require_no_container(steps: Sequence[Step]) -> None:
+    """Checks that all steps are Python code, as where the whole pipeline runs in one container.
+
+    Raises:
+        UserError: lists those that are programs of an image.
+    """
+    if found := [step.name for step in steps if _is_container(step.container)]:
+        raise UserError(
+            f"{', '.join(found)}: a container component, where the whole pipeline runs in one container.",
+            "Take another target, or write the step in Python.",
+        )
+
+
+def _one_at_a_time(spec: Mapping[str, Any], accelerated: Collection[str]) -> None:
+    """Lets the turns of loops follow each other in which there are steps that take all accelerators of this machine."""
+    for part in (spec["root"], *spec["components"].values()):
+        for name, task in part.get("dag", {}).get("tasks", {}).items():
+            if not ("parameterIterator" in task or "artifactIterator" in task):
+                continue
+            inside = spec["components"][task["componentRef"]["name"]]
+            names = {name} if "executorLabel" in inside else {step.name for step in steps_in({**spec, "root": inside})}
+            if names & set(accelerated):
+                task["iteratorPolicy"] = {"parallelismLimit": 1}
 
 
 def _is_container(container: Mapping[str, Any]) -> bool:

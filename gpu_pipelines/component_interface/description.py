@@ -1,0 +1,91 @@
+"""What a component takes and gives, for people and programs: READMEs and `gpu-pipelines components` are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.component_interface.catalog import load_component
+from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or an output.
+
+    Attributes:
+        name: of it.
+        type: of a parameter as Python calls it; of an artifact its schema, such as system.Dataset.
+        is_artifact: whether it is one, or a list of them.
+        is_list: whether it takes a list of artifacts, as dsl.Collected gives it.
+        optional: whether it may be left out.
+        default: of a parameter.
+        text: what it means.
+    """
+
+    name: str
+    type: str
+    is_artifact: bool
+    is_list: bool
+    optional: bool
+    default: Any
+    text: str
+
+    @property
+    def shown_type(self) -> str:
+        """The type in words."""
+        return f"list of {self.type}" if self.is_list else self.type
+
+
+@dataclass(frozen=True)
+class Description:
+    """A component.
+
+    Attributes:
+        name: of it.
+        text: what it does.
+        inputs, outputs: in their order.
+    """
+
+    name: str
+    text: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    @property
+    def artifacts(self) -> list[Port]:
+        """The inputs that are artifacts."""
+        return [port for port in self.inputs if port.is_artifact]
+
+    @property
+    def parameters(self) -> list[Port]:
+        """The inputs that are parameters."""
+        return [port for port in self.inputs if not port.is_artifact]
+
+
+def description_of(name: str) -> Description:
+    """The component of that name."""
+    spec = load_component(name).component_spec
+    return Description(name, _prose(spec.description), _ports(spec.inputs or {}), _ports(spec.outputs or {}))
+
+
+def _ports(found: Mapping[str, Any]) -> tuple[Port, ...]:
+    return tuple(_port(name, port) for name, port in found.items())
+
+
+def _port(name: str, port: Any) -> Port:
+    is_artifact = port.type not in PYTHON_TYPES
+    return Port(
+        name,
+        port.type.partition("@")[0] if is_artifact else PYTHON_TYPES[port.type].__name__,
+        is_artifact,
+        port.is_artifact_list,
+        getattr(port, "optional", False),
+        getattr(port, "default", None),
+        _prose(port.description),
+    )
+
+
+def _prose(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,41 @@
+"""Several trainings whose checkpoints are ranked together: what they are called, and how they differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: What Vertex AI appends to the name of a task in the place of its artifacts.
+_NUMBER_OF_A_TASK = re.compile(r"_-?[0-9]+$")
+
+
+def names_of(places: Sequence[str]) -> list[str]:
+    """Names of trainings, after what differs in where their checkpoints are: as a rule the step, or the loop's turn.
+
+    Args:
+        places: directories or `gs://…`, each another.
+    """
+    paths = [place.rstrip("/").split("/") for place in places]
+    shortest = min(map(len, paths))
+    start = next((n for n in range(shortest) if len({path[n] for path in paths}) > 1), shortest)
+    paths = [path[start:] for path in paths]
+    shortest = min(map(len, paths))
+    end = next((n for n in range(shortest) if len({path[-1 - n] for path in paths}) > 1), shortest)
+    paths = [path[: len(path) - end] for path in paths]
+    first = [_NUMBER_OF_A_TASK.sub("", next(iter(path), "")) for path in paths]
+    for tried in (first, [next(iter(path), "") for path in paths], ["-".join(path) for path in paths]):
+        found = [re.sub(r"[^\w.-]+", "-", name).strip("-.") for name in tried]
+        if all(found) and len(set(found)) == len(found):
+            return found
+    return [f"training-{number}" for number in range(1, len(places) + 1)]
+
+
+def differing(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of the settings of trainings, by name, those that are not the same in all."""
+    names = dict.fromkeys(name for each in settings.values() for name in each)
+    told = {name: {repr(each.get(name)) for each in settings.values()} for name in names}
+    return {
+        training: {name: each[name] for name in names if len(told[name]) > 1 and name in each}
+        for training, each in settings.items()
+    }

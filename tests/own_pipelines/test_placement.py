@@ -1,0 +1,160 @@
+"""A pipeline of somebody's, compiled for each target: what is placed, what its author has said, and what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import command
+
+from gpu_pipelines.accelerators import PlanError
+from gpu_pipelines.component_interface.accelerate import accelerate
+from gpu_pipelines.components import train_model
+
+HERE = Path(__file__).parent
+MINE = f"{HERE}/mine.py:mine"
+SETTINGS = ("--project", "my-project-123", "--region", "europe-west4", "--pipeline-root", "gs://bucket/root")
+IMAGE = ("--image", "europe-docker.pkg.dev/p/r/steps:1")
+
+pytestmark = pytest.mark.usefixtures("no_project_settings")
+
+
+def compiled(tmp_path: Path, *arguments: str, pipeline: str = MINE) -> list[dict[str, Any]]:
+    done = command("compile", pipeline, *arguments, "-o", str(tmp_path / "out.yaml"))
+    assert done.status == 0, done.err
+    return list(yaml.load_all((tmp_path / "out.yaml").read_text(), Loader=yaml.CSafeLoader))
+
+
+def pools(spec: dict[str, Any], step: str) -> list[dict[str, Any]]:
+    inputs = spec["components"][f"comp-{step}"]["inputDefinitions"]["parameters"]
+    return inputs["worker_pool_specs"]["defaultValue"]
+
+
+def test_steps_with_accelerators_are_custom_jobs_on_the_machines_of_their_plans(tmp_path: Path) -> None:
+    (spec,) = compiled(tmp_path, "--target", "vertex", "--accelerator", "count=l4:2", *IMAGE)
+    (trained,) = pools(spec, "train-model")
+    assert trained["machine_spec"]["machine_type"] == "g2-standard-48"
+    assert trained["machine_spec"]["accelerator_count"] == 4
+    assert trained["container_spec"]["image_uri"] == IMAGE[1]
+    (counted,) = pools(spec, "count")
+    assert counted["machine_spec"]["accelerator_type"] == "NVIDIA_L4"
+    assert counted["container_spec"]["image_uri"] == "europe-docker.pkg.dev/p/r/mine:1", "its own"
+    assert {"name": "MINE", "value": "yes"} in counted["container_spec"]["env"]
+    assert not any("WISH" in each["name"] for each in counted["container_spec"]["env"])
+    (evaluated,) = pools(spec, "evaluate-checkpoints")
+    assert evaluated["machine_spec"]["accelerator_count"] == 1, "one GPU of the training's kind"
+    tasks = spec["root"]["dag"]["tasks"]
+    assert tasks["train-model"]["dependentTasks"] == ["count", "prepare-data"]
+
+
+def test_what_the_author_has_set_stays_and_what_they_left_open_is_filled_in(tmp_path: Path) -> None:
+    (spec,) = compiled(tmp_path, "--target", "vertex", "--accelerator", "count=l4:2")
+    tasks, executors = spec["root"]["dag"]["tasks"], spec["deploymentSpec"]["executors"]
+    assert tasks["train-model"]["retryPolicy"]["maxRetryCount"] == 5
+    assert tasks["prepare-data"]["retryPolicy"]["maxRetryCount"] == 2, "as in the pipelines of this project"
+    assert executors["exec-shrink"]["container"]["resources"]["resourceCpuLimit"] == "2"
+    assert executors["exec-shrink"]["container"]["image"] == "python:3.11"
+    assert tasks["shrink"]["cachingOptions"] == {"enableCache": True}, "steps of their own are left as they are"
+    assert tasks["prepare-data"]["cachingOptions"] == {}, "nothing would tell that the data has changed"
+    given = {name: each["runtimeValue"]["constant"] for name, each in given_to(tasks, "upload-model").items()}
+    assert given["registry"] == "vertex://"
+    checkpoints = given_to(tasks, "train-model")["checkpoint_uri"]["runtimeValue"]["constant"]
+    assert checkpoints == "{{$.pipeline_root}}/checkpoints/{{$.pipeline_job_uuid}}/train-model"
+
+
+def given_to(tasks: dict[str, Any], step: str) -> dict[str, Any]:
+    found = tasks[step]["inputs"]["parameters"]
+    return {name: each for name, each in found.items() if "runtimeValue" in each}
+
+
+def test_the_turns_of_a_loop_have_checkpoints_of_their_own(tmp_path: Path) -> None:
+    (spec,) = compiled(tmp_path, "--target", "vertex", "--accelerator", "l4:1", pipeline=f"{HERE}/mine.py:seeds")
+    (loop,) = [part for part in spec["components"].values() if "dag" in part]
+    given = given_to(loop["dag"]["tasks"], "train-model")
+    assert given["checkpoint_uri"]["runtimeValue"]["constant"].endswith("/train-model/%TRAINING%")
+
+
+def test_on_kubeflow_they_are_pods_on_nodes_of_their_plans_or_train_jobs(tmp_path: Path) -> None:
+    spec, platform = compiled(tmp_path, "--target", "kubeflow", "--accelerator", "count=l4:2,evaluate=t4:1")
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    labels = {step: executors[f"exec-{step}"].get("nodeSelector", {}).get("labels", {}) for step in ("count",)}
+    assert labels["count"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    container = spec["deploymentSpec"]["executors"]["exec-count"]["container"]
+    assert container["image"] == "europe-docker.pkg.dev/p/r/mine:1"
+    assert container["resources"]["accelerator"]["resourceCount"] == "2"
+    scored = executors["exec-evaluate-checkpoints"]["nodeSelector"]["labels"]
+    assert scored["cloud.google.com/gke-accelerator"] == "nvidia-tesla-t4"
+
+
+def test_a_step_of_ones_own_cannot_be_a_train_job_in_another_image(tmp_path: Path) -> None:
+    done = command("compile", MINE, "--target", "kubeflow", "--accelerator", "count=l4:2", "--strategy", "spot")
+    assert done.status == 2
+    assert "count runs in europe-docker.pkg.dev/p/r/mine:1" in done.err
+    assert "Make an image FROM" in done.err
+
+
+def test_a_file_that_was_compiled_so_runs_as_it_is(tmp_path: Path) -> None:
+    compiled(tmp_path, "--target", "vertex", "--accelerator", "count=l4:2", *IMAGE)
+    file = str(tmp_path / "out.yaml")
+    done = command("run", file, "--target", "vertex", "--dry-run", *SETTINGS)
+    assert done.status == 0, done.err
+    for said in ("count: 1 × g2-standard-24 with 2 × NVIDIA_L4", "train-model: 1 × g2-standard-48"):
+        assert said in done.err
+    sent = json.loads(done.out)["body"]["pipelineSpec"]
+    (spec,) = yaml.load_all(Path(file).read_text(), Loader=yaml.CSafeLoader)
+    assert sent["deploymentSpec"] == spec["deploymentSpec"]
+    assert sent["root"] == spec["root"]
+    refused = command("run", file, "--target", "vertex", "--accelerator", "l4:1", *SETTINGS)
+    assert "is compiled already; --accelerator cannot change it" in refused.err
+
+
+def test_a_file_of_kfps_own_compiler_is_placed(tmp_path: Path) -> None:
+    from kfp import compiler
+
+    from gpu_pipelines.targets.own.file import pipeline_in
+
+    compiler.Compiler().compile(pipeline_in(MINE), str(tmp_path / "plain.yaml"))
+    arguments = ("--target", "vertex", "--dry-run", *SETTINGS, *IMAGE)
+    refused = command("run", str(tmp_path / "plain.yaml"), *arguments)
+    assert "count has no accelerator" in refused.err
+    done = command("run", str(tmp_path / "plain.yaml"), "--accelerator", "count=l4:1", *arguments)
+    assert done.status == 0, done.err
+    assert "train-model: 1 × g2-standard-48 with 4 × NVIDIA_L4" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (("--target", "vertex"), ["count has no accelerator", 'accelerate(count(…), "l4:1")', "count=l4:1"]),
+        (("--target", "vertex", "--accelerator", "cuont=l4:1"), ["'cuont', which is no step", "Did you mean 'count'"]),
+        (("--target", "vertex", "--accelerator", "count=l4:3"), ["count: No machine has 3 × l4"]),
+        (("--target", "vertex", "--accelerator", "l4:1,t4:1"), ["names l4:1 and t4:1 for all steps"]),
+        (
+            ("--target", "vertex", "--accelerator", "l4:1", "--task", "causal_lm"),
+            ["--task causal_lm is for pipelines of"],
+        ),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said(arguments: tuple[str, ...], messages: list[str]) -> None:
+    done = command("compile", MINE, *arguments)
+    assert done.status == 2
+    for message in messages:
+        assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_place_that_a_target_cannot_read_is_refused_before_anything_is_sent() -> None:
+    arguments = ("--target", "vertex", "--accelerator", "l4:1", "-p", "source=/data/photos", *SETTINGS, *IMAGE)
+    done = command("run", MINE, *arguments)
+    assert done.status == 2
+    assert "The source /data/photos is not where Vertex AI can read it" in done.err
+
+
+def test_a_machine_that_does_not_exist_is_refused_where_it_is_written() -> None:
+    with pytest.raises(PlanError, match="3 × l4"):
+        accelerate(None, "l4:3")  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="machines"):
+        accelerate(train_model, "l4:1", machines=2)

@@ -1,0 +1,122 @@
+"""A pipeline of somebody's on this machine: run by the installed command, in real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import command
+from conftest import gpu_pipelines, newest_run
+
+MINE = Path(__file__).with_name("mine.py")
+
+
+def test_steps_of_ones_own_run_among_those_of_this_project(tmp_path: Path) -> None:
+    done = gpu_pipelines("run", f"{MINE}:mine", "--accelerator", "cpu:1", "-p", "steps=2", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert "count: counting" in done.out
+    assert "Output: 6" in done.out
+    assert "registered digits version 1 as challenger and champion" in done.out
+    record = newest_run(tmp_path)
+    assert {step["name"] for step in record["steps"]} == {
+        "count",
+        "prepare-data",
+        "train-model",
+        "evaluate-checkpoints",
+        "upload-model",
+        "shrink",
+    }
+    assert record["outputs"] == {"Output": 6}
+    assert list(record["directory"].glob("artifacts/checkpoints/*/train-model/step-00000002"))
+    page = (record["directory"] / "report.html").read_text()
+    for part in ("digits version 1 is the champion", "<h2>Training</h2>", "<h2>Data</h2>", "<h2>Outputs</h2>"):
+        assert part in page
+    again = gpu_pipelines("run", f"{MINE}:mine", "--accelerator", "cpu:1", "-p", "steps=2", "--cache", cwd=tmp_path)
+    assert again.status == 0, again.out + again.err
+    statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
+    assert statuses["prepare-data"] == statuses["train-model"] == statuses["count"] == "reused"
+    assert statuses["evaluate-checkpoints"] == "succeeded", "the champion may be another one"
+
+
+@pytest.mark.slow
+def test_the_turns_of_a_loop_have_logs_and_checkpoints_of_their_own(tmp_path: Path) -> None:
+    done = gpu_pipelines("run", f"{MINE}:seeds", "--accelerator", "cpu:1", "-p", "numbers=3,4", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    record = newest_run(tmp_path)
+    assert {step["name"] for step in record["steps"]} == {"prepare-data", "train-model", "train-model #2"}
+    logs = [(record["directory"] / step["log"]).read_text() for step in record["steps"]]
+    assert all("[KFP Executor" in log for log in logs)
+    settings = [json.loads(path.read_text())["settings"] for path in tmp_path.rglob("training.json")]
+    assert sorted(each["seed"] for each in settings) == [3, 4]
+
+
+def test_a_container_component_runs_as_a_process_where_that_is_asked_for(tmp_path: Path) -> None:
+    done = gpu_pipelines("run", f"{MINE}:telling", "--no-containers", "-p", "text=two words; $(x)", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert newest_run(tmp_path)["outputs"] == {"Output": "two words; $(x)"}
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "messages"),
+    [
+        (None, (), ["has 3 pipelines", "mine.py:mine", "mine.py:telling"]),
+        (None, (":nine",), ["has no pipeline 'nine'", "Did you mean 'mine'"]),
+        ("import nothing_of_that_name", (), ["line 1: ModuleNotFoundError", "nothing_of_that_name"]),
+        ("def a(:\n  pass", (), ["cannot be imported: line 1"]),
+        ("x = 1", (), ["has no pipeline", "@dsl.pipeline"]),
+        ("import sys\nsys.exit(3)", (), ["line 2: SystemExit: 3"]),
+    ],
+)
+def test_a_file_that_is_no_pipeline_is_refused_with_its_line(
+    tmp_path: Path, text: str | None, arguments: tuple[str, ...], messages: list[str]
+) -> None:
+    file = MINE
+    if text is not None:
+        file = tmp_path / "wrong.py"
+        file.write_text(text)
+    done = command("run", f"{file}{''.join(arguments)}", cwd=tmp_path)
+    assert done.status == 2
+    for message in messages:
+        assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "needs.py").write_text(
+        "from kfp import dsl\n"
+        "@dsl.component(packages_to_install=['no-such-package>=2', 'numpy'])\n"
+        "def a() -> None:\n    pass\n"
+        "@dsl.component(packages_to_install=['numpy<1'])\n"
+        "def b() -> None:\n    pass\n"
+        "@dsl.container_component\n"
+        "def c():\n    return dsl.ContainerSpec(image='busybox', command=['true'])\n"
+        "@dsl.pipeline\n"
+        "def needs():\n    a()\n    b()\n    c()\n"
+    )
+    done = command("run", "needs.py", cwd=tmp_path, environment={"PATH": str(tmp_path)})
+    assert done.status == 2
+    for message in (
+        "a needs no-such-package>=2, which is not installed here",
+        "b needs numpy<1, which is not installed here",
+        "c runs in the container busybox, and there is neither docker nor podman here",
+    ):
+        assert message in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_parameters_are_checked_by_their_types_and_by_the_components_that_take_them(tmp_path: Path) -> None:
+    done = command("run", f"{MINE}:mine", "-p", "steps=many", "-p", "txet=a", cwd=tmp_path)
+    assert "steps takes a whole number (at most 2^53); got 'many'." in done.err
+    assert "There is no parameter 'txet'. Did you mean 'text'?" in done.err
+    done = command("run", f"{MINE}:mine", "-p", "source=sample:digit", "-p", "steps=-1", cwd=tmp_path)
+    assert done.status == 2
+    assert "prepare-data: There is no 'sample:digit'" in done.err
+    assert "train-model: max_steps is -1" in done.err
+
+
+def test_a_dry_run_shows_the_steps_and_values_of_any_type(tmp_path: Path) -> None:
+    done = command("run", f"{MINE}:seeds", "--dry-run", "-p", 'numbers=[1, "b"]', cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "prepare-data → train-model" in done.out
+    assert '[1, "b"]' in done.out

@@ -1,0 +1,168 @@
+"""Models that no step of this project has evaluated: they are registered, and replace no champion that was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from conftest import gpu_pipelines
+from kfp import dsl
+from safetensors.numpy import save_file
+
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.exported_model import MODEL_CARD
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.registry import open_registry
+from gpu_pipelines.registry.upload import UploadSettings
+from gpu_pipelines.registry.upload_step import run
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+
+def write_onnx(folder: Path, weights: bytes = b"\x08\x07weights") -> Path:
+    """A model that is one file, as a step leaves it at the path of its output."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(weights)
+    return folder / "model.onnx"
+
+
+def write_hugging_face(folder: Path, seed: int = 0) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"architectures": ["BertForSequenceClassification"]}))
+    save_file({"weight": np.random.default_rng(seed).normal(size=(2, 2))}, folder / "model.safetensors")
+    return folder
+
+
+def write_evaluated(folder: Path, champion: int | None = None) -> Path:
+    """One with an evaluation that it has passed."""
+    write_hugging_face(folder, seed=1)
+    Evaluation(
+        model_name="mine",
+        task="image_classification",
+        labels=["no", "yes"],
+        dataset_fingerprint="d" * 64,
+        configuration={"settings": {}, "devices": {}},
+        select_by="accuracy",
+        checkpoints=[],
+        best="step-00000100",
+        test={"rows": 10, "metrics": {"accuracy": {"value": 0.9, "low": 0.8, "high": 1.0}}},
+        champion=champion and {"version": champion, "metrics": {}},
+        gates=[],
+        passed=True,
+        mistakes=[],
+    ).save(folder)
+    (folder / MODEL_CARD).write_text("# mine")
+    return folder
+
+
+def upload(registry: str, place: Path | str, *, passed: bool = True, model_name: str = "mine", **given: Any) -> Any:
+    """Runs the step; what it leaves is the artifact of the version."""
+    version = dsl.Model(name="model", uri=given.pop("uri", "/nowhere"))
+    run(
+        UploadSettings(registry=registry, model_name=model_name, **given),
+        best_checkpoint=dsl.Artifact(name="best_checkpoint", uri=str(place)),
+        model=version,
+        passed=passed,
+        advanced={},
+    )
+    return version
+
+
+def test_a_single_file_is_registered_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    registry = str(tmp_path / "registry")
+    first = upload(registry, write_onnx(tmp_path / "run-1"))
+    assert first.metadata["aliases"] == ["challenger", "champion"]
+    assert (Path(first.uri) / "model.onnx").read_bytes() == b"\x08\x07weights"
+    said = capsys.readouterr().out
+    assert "registered without metrics" in said
+    assert "no smoke test: the model has no evaluation.json" in said
+    again = upload(registry, write_onnx(tmp_path / "run-2"), passed=False)
+    assert (again.metadata["version"], again.metadata["added"]) == (1, False)
+    shown = gpu_pipelines("models", "show", "mine", "--registry", registry, cwd=tmp_path)
+    assert "not evaluated" in shown.out
+    assert json.loads(gpu_pipelines("models", "list", "--registry", registry, "--json", cwd=tmp_path).out) == [
+        {"name": "mine", "versions": 1, "aliases": {"challenger": 1, "champion": 1}}
+    ]
+
+
+def test_a_model_needs_a_name_files_and_no_file_of_the_registrys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry = str(tmp_path / "registry")
+
+    def refused(place: Path, **given: Any) -> str:
+        with pytest.raises(SystemExit):
+            upload(registry, place, **given)
+        return capsys.readouterr().err
+
+    model = write_hugging_face(tmp_path / "model")
+    assert "Give model_name" in refused(model, model_name="")
+    (tmp_path / "empty" / "variables").mkdir(parents=True)
+    assert "no files to upload" in refused(tmp_path / "empty")
+    (model / "version.json").write_text("{}")
+    assert "which the registry writes itself" in refused(model)
+    assert not (tmp_path / "registry").exists()
+
+
+def test_one_that_was_not_evaluated_never_replaces_one_that_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry = str(tmp_path / "registry")
+    assert upload(registry, write_hugging_face(tmp_path / "bare")).metadata["aliases"] == ["challenger", "champion"]
+    other = upload(registry, write_onnx(tmp_path))
+    assert other.metadata["aliases"] == ["challenger", "champion"], (
+        "neither was evaluated, and it is said to have passed"
+    )
+    evaluated = upload(registry, write_evaluated(tmp_path / "evaluated", champion=2), smoke_test=False)
+    assert evaluated.metadata["aliases"] == ["challenger", "champion"]
+    capsys.readouterr()
+    late = upload(registry, write_onnx(tmp_path, b"better weights, they say"))
+    assert late.metadata["aliases"] == ["challenger"]
+    assert "version 3 was evaluated and this model was not" in capsys.readouterr().out
+    assert open_registry(registry).aliases("mine") == {"challenger": 4, "champion": 3}
+    table = gpu_pipelines("models", "show", "mine", "--registry", registry, cwd=tmp_path).out
+    assert [line.count("not evaluated") for line in table.splitlines()[-4:]] == [1, 0, 1, 1]
+    assert "accuracy" in table, "what some versions have is shown of them"
+
+
+def test_the_same_files_with_an_evaluation_are_another_version(tmp_path: Path) -> None:
+    registry = str(tmp_path / "registry")
+    evaluated = write_evaluated(tmp_path / "evaluated", champion=1)
+    bare = write_hugging_face(tmp_path / "bare", seed=1)
+    assert upload(registry, bare).metadata["version"] == 1
+    assert upload(registry, evaluated, smoke_test=False).metadata["version"] == 2
+    assert upload(registry, bare).metadata["version"] == 1
+    assert open_registry(registry).aliases("mine") == {"challenger": 1, "champion": 2}
+
+
+def test_vertex_ai_gets_any_model_with_the_container_that_serves_it(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("gpu_pipelines.registry.vertex._POLL_SECONDS", 0.02)
+    run_folder = "gs://example-bucket/run/step"
+    RemoteFolder(run_folder).upload(write_onnx(tmp_path).parent, ["model.onnx"])
+    given: dict[str, Any] = {"uri": f"{run_folder}/version", "smoke_test": False}
+    with pytest.raises(SystemExit):
+        upload("vertex://", f"{run_folder}/model.onnx", **given)
+    assert "give serving_image" in capsys.readouterr().err
+    assert RemoteFolder("gs://example-bucket/models/mine").names() == []
+    served = {**given, "serving_image": "eu.example/triton:24"}
+    first = upload("vertex://", f"{run_folder}/model.onnx", **served)
+    assert first.metadata["aliases"] == ["challenger", "champion"]
+    assert "model.onnx" in RemoteFolder(first.uri).names()
+    bare = write_hugging_face(tmp_path / "bare", seed=1)
+    assert upload("vertex://", bare, **given).metadata["aliases"] == ["challenger", "champion"]
+    evaluated = upload("vertex://", write_evaluated(tmp_path / "evaluated", champion=2), **given)
+    assert (evaluated.metadata["version"], evaluated.metadata["aliases"]) == (3, ["challenger", "champion"])
+    RemoteFolder(run_folder).upload(write_onnx(tmp_path, b"more").parent, ["model.onnx"])
+    late = upload("vertex://", f"{run_folder}/model.onnx", **served)
+    assert late.metadata["aliases"] == ["challenger"]
+    versions = open_registry("vertex://").versions("mine")
+    assert [version.has_evaluation for version in versions] == [False, False, True, False]
+    assert not any(version.is_damaged for version in versions)

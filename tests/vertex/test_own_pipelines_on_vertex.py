@@ -1,0 +1,51 @@
+"""A pipeline of somebody's on Vertex AI: uploaded, scheduled, sent, and run there as the service runs it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from vertex_commands import command
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+OWN = Path(__file__).parents[1] / "own_pipelines/mine.py"
+MINE = f"{OWN}:mine"
+FLAGS = ("--target", "vertex", "--accelerator", "l4:1")
+
+
+def test_it_is_uploaded_scheduled_and_sent_as_it_was_placed(vertex_api: VertexApi, tmp_path: Path) -> None:
+    vertex = partial(command, vertex_api, tmp_path)
+    done = vertex("upload", MINE, *FLAGS)
+    assert done.status == 0, done.err
+    assert "uploaded mine" in done.out
+    done = vertex("schedule", "create", "mine", "--name", "nightly", "--cron", "0 3 * * *", "-p", "steps=7")
+    assert done.status == 0, done.err
+    done = vertex("schedule", "create", f"{OWN}:seeds", "--name", "of-a-file", "--cron", "0 4 * * *")
+    assert "train-model has no accelerator" in done.err
+    done = vertex("run", MINE, *FLAGS, "--json")
+    assert done.status == 0, done.err
+    (job,) = vertex_api.state.pipeline_jobs.jobs.values()
+    assert job.pipeline_spec["root"]["dag"]["tasks"]["train-model"]
+
+
+@pytest.mark.slow
+def test_it_runs_there_from_the_data_to_the_registry(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+    from vertex_api.pipeline_backend import PipelineBackend
+
+    done = command(vertex_api, tmp_path, "run", MINE, *FLAGS, "-p", "steps=2", "--json")
+    assert done.status == 0, done.err
+    (job,) = vertex_api.state.pipeline_jobs.jobs.values()
+    PipelineBackend(vertex_api, rehearse="cpu:1").run(job.name)
+    job = vertex_api.state.pipeline_jobs.one(job.name)
+    assert job.state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(vertex_api.state.logs.messages()[-60:])
+    assert len(vertex_api.state.custom_jobs.jobs) == 3, "count, the training, and the evaluation"
+    ((version,),) = vertex_api.state.models.versions.values()
+    assert version.display_name == "digits"
