@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import numbers
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -135,21 +134,19 @@ def _opened(target: str, command: str, given: Mapping[str, Any]) -> tuple[Target
 
 @contextmanager
 def _named(pipeline: Any) -> Iterator[str]:
-    """A pipeline by a name that targets take; of a function, a compiled file that is there as long as the context."""
+    """A pipeline by a name that targets take, as long as the context lasts."""
     if isinstance(pipeline, str | PathLike):
         yield fspath(pipeline)
         return
-    if not hasattr(pipeline, "component_spec"):
+    if not hasattr(pipeline, "pipeline_func"):
         raise InvalidRequestError(
             f"{pipeline!r:.80} is no pipeline.",
             "Give a name, FILE.py, a compiled file, or a function with @dsl.pipeline (from kfp import dsl).",
         )
-    from gpu_pipelines.targets.compiled import compiled
+    from gpu_pipelines.targets.own.file import place_of
 
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-") as folder:
-        file = Path(folder) / f"{pipeline.name}.yaml"
-        file.write_text(compiled(pipeline), encoding="utf-8")
-        yield str(file)
+    with place_of(pipeline) as place:
+        yield place
 
 
 def _text(name: str, value: Any) -> str:

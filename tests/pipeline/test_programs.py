@@ -150,3 +150,12 @@ def test_an_interrupted_run_ends_what_it_has_started_and_nothing_else(here: Path
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
     assert process.communicate(timeout=60)[0].strip() == "interrupted None"
+
+
+@pytest.mark.parametrize("target", ["vertex", "kubeflow"])
+def test_a_function_is_placed_as_its_file_is(target: str, here: Path, no_project_settings: None) -> None:
+    shutil.copy(SMALL, here)
+    given: dict[str, Any] = {"accelerator": "score=l4:1", "image": "us-docker.pkg.dev/project/images/steps:1"}
+    text = gpu_pipelines.compile(small, target, **given)
+    assert text == gpu_pipelines.compile("small.py", target, **given)
+    assert "nvidia-l4" in text or "NVIDIA_L4" in text
