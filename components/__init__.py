@@ -5,10 +5,12 @@ A component is imported when it is asked for; none of them needs what its step n
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.accelerate import accelerate
+    from gpu_pipelines.component_interface.image import STEPS_IMAGE
     from gpu_pipelines.components.data_prep.component import prepare_data
     from gpu_pipelines.components.data_watch.component import check_for_new_data
     from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.components.training_script.component import run_training_script
 
 __all__ = [
+    "STEPS_IMAGE",
     "accelerate",
     "check_for_new_data",
     "evaluate_checkpoints",
@@ -25,13 +28,13 @@ __all__ = [
     "train_model",
     "upload_model",
 ]
+#: What is no component, and where it is.
+_OTHERS = {"STEPS_IMAGE": "image", "accelerate": "accelerate"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "accelerate":
-        from gpu_pipelines.component_interface.accelerate import accelerate
-
-        return accelerate
+    if name in _OTHERS:
+        return getattr(import_module(f"gpu_pipelines.component_interface.{_OTHERS[name]}"), name)
     from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
 
     if name in COMPONENTS and name in __all__:

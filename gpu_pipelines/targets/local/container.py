@@ -1,12 +1,13 @@
 """Runs the command of a container component here: in a container, with the files of the run at their own paths.
 
-`python -m gpu_pipelines.targets.local.container --instead-of X [--image IMAGE] [--env NAME]… -- COMMAND…`; without an
-image the command is a process of this machine.
+`python -m gpu_pipelines.targets.local.container --instead-of X --input JSON [--image IMAGE] [--env NAME]… -- COMMAND…`;
+without an image the command is a process of this machine. The input is KFP's executor input.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -25,17 +26,26 @@ def main(arguments: Sequence[str]) -> int:
     command = list(arguments[end + 1 :])
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--instead-of")
+    parser.add_argument("--input", type=json.loads)
     parser.add_argument("--image")
     parser.add_argument("--env", action="append", default=[])
     options = parser.parse_args(arguments[:end])
-    directory = Path(os.environ[RUN_DIRECTORY]).absolute()
-    for word in command:
+    outputs = options.input.get("outputs", {})
+    artifacts = {name: each["artifacts"] for name, each in outputs.get("artifacts", {}).items()}
+    places = [made["uri"] for each in artifacts.values() for made in each]
+    places += [each["outputFile"] for each in outputs.get("parameters", {}).values()]
+    for place in places:
         # Kubeflow makes the folders of outputs before a container starts.
-        if Path(word).absolute().is_relative_to(directory):
-            Path(word).absolute().parent.mkdir(parents=True, exist_ok=True)
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+    directory = Path(os.environ[RUN_DIRECTORY]).absolute()
     if options.image:
         command = in_container(options.image, command, directory, options.env)
-    return subprocess.run(command, check=False).returncode
+    status = subprocess.run(command, check=False).returncode
+    if status == 0:
+        # KFP's local runner passes on the artifacts that a step itself tells of, which a program does not.
+        written = {"artifacts": {name: {"artifacts": each} for name, each in artifacts.items()}}
+        Path(outputs["outputFile"]).write_text(json.dumps(written), encoding="utf-8")
+    return status
 
 
 def in_container(image: str, command: Sequence[str], directory: Path, variables: Sequence[str]) -> list[str]:

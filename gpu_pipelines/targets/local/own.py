@@ -99,6 +99,7 @@ def for_this_machine(
         step.task["componentRef"] = {"name": key}
     if problems:
         raise UserError.of_all(list(problems))
+    _name_outputs_in_conditions(spec)
     _one_at_a_time(spec, {step.name for step in steps_in(spec) if step.uses_accelerators})
     drop_unused(made)
     # What is for Kubernetes is for nobody here.
@@ -116,6 +117,22 @@ def require_no_container(steps: Sequence[Step]) -> None:
             f"{', '.join(found)}: a container component, where the whole pipeline runs in one container.",
             "Take another target, or write the step in Python.",
         )
+
+
+def _name_outputs_in_conditions(spec: Mapping[str, Any]) -> None:
+    """Lets the conditions of branches name outputs of steps as KFP's local runner takes them apart.
+
+    It looks for `pipelinechannel--STEP--OUTPUT`, and for an output that is called Output. The compiler writes
+    `pipelinechannel--STEP-OUTPUT`; of another output the runner finds nothing then, and passes over the branch.
+    """
+    for part in (spec["root"], *spec["components"].values()):
+        for task in part.get("dag", {}).get("tasks", {}).values():
+            policy = task.get("triggerPolicy", {})
+            for name, given in task.get("inputs", {}).get("parameters", {}).items():
+                output = given.get("taskOutputParameter")
+                if output and name in policy.get("condition", ""):
+                    known = f"pipelinechannel--{output['producerTask']}--{output['outputParameterKey']}"
+                    policy["condition"] = policy["condition"].replace(f"'{name}'", f"'{known}'")
 
 
 def _one_at_a_time(spec: Mapping[str, Any], accelerated: Collection[str]) -> None:
@@ -160,7 +177,18 @@ def _wrap(container: dict[str, Any], containers: bool) -> None:
     image = ["--image", container.get("image", "")] if containers else []
     variables = [part for each in container.get("env", []) for part in ("--env", each["name"])]
     command = [*container.get("command", []), *container.get("args", [])]
-    container["command"] = ["python3", "-m", _CONTAINER, "--instead-of", _EXECUTOR, *image, *variables, "--"]
+    container["command"] = [
+        "python3",
+        "-m",
+        _CONTAINER,
+        "--instead-of",
+        _EXECUTOR,
+        "--input",
+        "{{$}}",
+        *image,
+        *variables,
+        "--",
+    ]
     container["args"] = command
 
 

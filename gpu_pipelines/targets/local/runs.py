@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, TRAINS
-from gpu_pipelines.errors import ERROR_PREFIX
+from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
 
@@ -113,10 +113,13 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
             steps=record.steps,
             stopping=_say_stopping,
         )
-    except BaseException:
+    except BaseException as error:
         record.end("failed")
         watched.write()
-        raise
+        if not (request.spec and isinstance(error, (ValueError, TypeError, KeyError, NotImplementedError))):
+            raise
+        told = f"KFP's local runner cannot go on with {request.name}: {error}"
+        raise UserError(told, f"Its logs are in {directory / 'logs'}.") from error
     record.status = outcome.status
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
     record.outputs = outcome.values

@@ -76,7 +76,7 @@ class Step:
             value = given.get("runtimeValue", {}).get("constant")
             if value is None and self.at_root:
                 value = arguments.get(given.get("componentInputParameter", ""))
-            if value is None or (isinstance(value, str) and "{{$" in value):
+            if value is None or "{{$" in json.dumps(value):
                 unknown.add(name)
             else:
                 values[name] = value

@@ -117,14 +117,14 @@ def planned(
             found[name] = plan(wish)
         except (PlanError, UserError) as error:
             problems.append(f"{name}: {error}")
+    left = [step for step in steps if step.name in wanted and not wanted[step.name].spec]
+    scoring = [step for step in left if step.is_ours and step.component == EVALUATES]
     training = next(iter(found.values()), None)
-    for step in steps:
-        if step.name not in wanted or wanted[step.name].spec:
-            continue
-        if step.component == EVALUATES and step.is_ours and training is not None:
-            found[step.name] = evaluation(training)
-        elif not problems:
-            problems.append(_unplaced(step))
+    if training is not None:
+        found.update({step.name: evaluation(training) for step in scoring})
+    # What scores needs none to be named, where what trains has one.
+    others = [step for step in left if step not in scoring]
+    problems += [_unplaced(step) for step in others or ([] if training else scoring)]
     if problems:
         raise UserError.of_all(problems)
     return found

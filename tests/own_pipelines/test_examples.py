@@ -1,0 +1,78 @@
+"""The examples: each is compiled for the cloud, and run here as its first lines say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command_line import command
+from conftest import gpu_pipelines, newest_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples/pipelines"
+FILES = sorted(EXAMPLES.glob("*.py"))
+
+
+def test_the_document_names_all_examples() -> None:
+    document = (EXAMPLES.parents[1] / "docs/own-pipelines.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"examples/pipelines/(\w+\.py)\)", document)) == {path.name for path in FILES}
+
+
+@pytest.mark.usefixtures("no_project_settings")
+@pytest.mark.parametrize("target", ["vertex", "kubeflow"])
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_an_example_is_compiled_for_the_cloud(file: Path, target: str, tmp_path: Path) -> None:
+    done = command("compile", str(file), "--target", target, "--accelerator", "l4:1", "-o", str(tmp_path / "out.yaml"))
+    assert done.status == 0, done.err
+    text = (tmp_path / "out.yaml").read_text()
+    assert ("NVIDIA_L4" if target == "vertex" else "nvidia-l4") in text
+    without = command("compile", str(file), "--target", target, "-o", str(tmp_path / "other.yaml"))
+    assert "train-model has no accelerator" in without.err
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "said", "steps"),
+    [
+        ("own_steps", ["steps=4"], "Output: step-00000004 is the best", ["clean-reviews", "summarize"]),
+        ("container_step", ["steps=2"], "make-rows: wrote 300 rows", ["make-rows", "train-model"]),
+        pytest.param(
+            "architectures",
+            ["steps=30"],
+            "registered digits version 1 as challenger and champion",
+            ["train-model", "train-model #2"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("seeds", ["steps=3"], "checkpoint 2/2", ["train-model #2"], marks=pytest.mark.slow),
+        pytest.param(
+            "pretrain_then_lora",
+            ["steps=4", "lora_steps=2"],
+            "train-model-2: .* 2 steps of 16",
+            ["place-of", "train-model-2", "evaluate-checkpoints-2"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "onnx_export",
+            ["steps=4"],
+            "registered digits-onnx version 1 as challenger and champion",
+            ["export-to-onnx"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_example_runs_here(name: str, parameters: list[str], said: str, steps: list[str], tmp_path: Path) -> None:
+    given = [part for parameter in parameters for part in ("-p", parameter)]
+    arguments = ("--accelerator", "cpu:1", "--no-containers", *given)
+    done = gpu_pipelines("run", str(EXAMPLES / f"{name}.py"), *arguments, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert re.search(said, done.out), done.out
+    ended = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
+    assert set(steps) <= ended.keys()
+    assert set(ended.values()) == {"succeeded"}
+
+
+@pytest.mark.slow
+def test_a_second_stage_whose_condition_is_not_met_is_not_run(tmp_path: Path) -> None:
+    arguments = ("--accelerator", "cpu:1", "-p", "steps=2", "-p", "gate=loss<=0")
+    done = gpu_pipelines("run", str(EXAMPLES / "pretrain_then_lora.py"), *arguments, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert "train-model-2" not in {step["name"] for step in newest_run(tmp_path)["steps"]}
