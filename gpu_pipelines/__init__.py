@@ -1,3 +1,39 @@
-"""Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice."""
+"""Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.
+
+What the commands do, a program does with `plan`, `run`, `compile`, `open_run`, `open_registry` and `Evaluation`. Each
+is imported when it is used first; see docs/python.md.
+"""
 
 __version__ = "0.1.0"
+
+# As typing has it, whose import would take longer than that of this package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpu_pipelines.accelerators.plan import plan
+    from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.driver.programs import compile, open_run, run
+    from gpu_pipelines.registry import open_registry
+
+__all__ = ["Evaluation", "__version__", "compile", "open_registry", "open_run", "plan", "run"]
+
+_PLACES = {
+    "Evaluation": "gpu_pipelines.artifacts.evaluation",
+    "compile": "gpu_pipelines.driver.programs",
+    "open_registry": "gpu_pipelines.registry",
+    "open_run": "gpu_pipelines.driver.programs",
+    "plan": "gpu_pipelines.accelerators.plan",
+    "run": "gpu_pipelines.driver.programs",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -98,6 +98,20 @@ class UnavailableError(UserError, kind="unavailable"):
         self.status = status
 
 
+class RunFailedError(UserError, kind="run_failed"):
+    """A run has begun, and a step of it has failed.
+
+    Args:
+        problem: which step failed, and why.
+        remedy: where more is said.
+        run: the `gpu_pipelines.driver.run.Run`, where a program has run it.
+    """
+
+    def __init__(self, problem: str, remedy: str = "", run: Any = None) -> None:
+        super().__init__(problem, remedy)
+        self.run = run
+
+
 class NodeLostError(UserError, kind="node_lost"):
     """Another machine of the same step is gone, or its network is; the same step continues when it is run again."""
 

@@ -62,7 +62,7 @@ class PlanError(InvalidRequestError):
         self.problems = tuple(problems)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AcceleratorPlan:
     """A checked choice of accelerator; what runs on it is rendered from it and checks nothing again.
 
@@ -95,6 +95,14 @@ class AcceleratorPlan:
     hours: float | None
     reasons: tuple[str, ...]
     warnings: tuple[Caution, ...]
+
+    def __repr__(self) -> str:
+        machine = f"{self.machine.name}, {self.strategy}" if self.machine else "this machine"
+        bought = [f"region={self.region}" if self.region else "", f"hours={self.hours}" if self.hours else ""]
+        where = f"{len(self.regions)} regions" if self.regions and not self.region else ""
+        told = [f"warning: {caution.message}" for caution in self.warnings]
+        parts = [f"{self.nodes} × {machine}", *bought, where]
+        return "\n  ".join([f"AcceleratorPlan {self.spec}: {', '.join(filter(None, parts))}", *told])
 
     @property
     def is_local(self) -> bool:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, write_document
+from gpu_pipelines.numbers import figure
 
 EVALUATION = "evaluation.json"
+#: Of all there is, a representation shows so much.
+_METRICS_SHOWN, _GATES_SHOWN = 6, 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What `evaluation.json` says.
 
@@ -83,13 +87,17 @@ class Evaluation:
         write_document(directory / EVALUATION, asdict(self))
 
     @classmethod
-    def load(cls, directory: Path) -> Evaluation:
+    def load(cls, place: str | PathLike[str]) -> Evaluation:
         """Reads the document of an exported model.
+
+        Args:
+            place: the model's directory, or the document itself.
 
         Raises:
             UserError: there is none, or it is damaged.
         """
-        return read_as(directory / EVALUATION, "evaluated model", cls._from_json)
+        path = Path(place)
+        return read_as(path if path.name == EVALUATION else path / EVALUATION, "evaluated model", cls._from_json)
 
     @classmethod
     def _from_json(cls, content: Mapping[str, Any]) -> Evaluation:
@@ -98,6 +106,19 @@ class Evaluation:
             name: content[name] for name, each in known.items() if each.default is each.default_factory is MISSING
         }
         return cls(**{**{name: value for name, value in content.items() if name in known}, **required})
+
+    def __repr__(self) -> str:
+        shown = list(self.test["metrics"].items())[:_METRICS_SHOWN]
+        metrics = ", ".join(f"{name}={figure(metric['value'])}" for name, metric in shown)
+        more = len(self.test["metrics"]) - len(shown)
+        gates = [f"{'passed' if gate['passed'] else 'failed'}: {gate['gate']}" for gate in self.gates]
+        lines = [
+            f"Evaluation of {self.model_name} ({self.task}): {'passed' if self.passed else 'not passed'}",
+            f"best of {len(self.checkpoints)} checkpoints by {self.select_by}: {self.best}",
+            f"test: {metrics}{f' and {more} more' if more else ''}",
+            *gates[:_GATES_SHOWN],
+        ]
+        return "\n  ".join(lines)
 
     @property
     def champion_version(self) -> int | None:

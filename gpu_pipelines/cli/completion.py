@@ -10,6 +10,7 @@ import os
 import typing
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout, suppress
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -163,6 +164,12 @@ def _numbers_of_versions(context: typer.Context, incomplete: str) -> Iterable[st
     return [str(version.number) for version in opened.versions(name)] if opened else ()
 
 
+def _runs(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """The runs on this machine."""
+    runs = Path(str(context.params.get("runs") or "runs"))
+    return ["latest", *(file.parent.name for file in runs.glob("*/run.json"))]
+
+
 def _registry(context: typer.Context) -> Any | None:
     """The registry that is named, if it is a directory; another would have to be asked over the network."""
     from gpu_pipelines.registry import is_local, open_registry
@@ -194,4 +201,6 @@ _WORDS_OF_COMMAND: dict[tuple[str, str], Words] = {
     ("models alias", "version"): _numbers_of_versions,
     ("models deploy", "model"): _versions,
     ("serve", "model"): _versions,
+    **dict.fromkeys([("runs show", "run"), ("runs open", "run"), ("runs rm", "run")], _runs),
+    **dict.fromkeys([("runs compare", "first"), ("runs compare", "second")], _runs),
 }

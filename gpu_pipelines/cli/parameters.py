@@ -44,7 +44,7 @@ def parameters(
 
     They are given as -p NAME=VALUE, or as a YAML mapping with --params FILE.
     """
-    from gpu_pipelines.cli.arguments import with_defaults_of_task
+    from gpu_pipelines.driver.arguments import with_defaults_of_task
 
     known = known_parameters(pipeline)
     if task is not None:
@@ -66,7 +66,7 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
     Raises:
         UserError: there is no such pipeline or file.
     """
-    from gpu_pipelines.cli.arguments import compiled_in, parameters_of_pipeline, parameters_of_spec
+    from gpu_pipelines.driver.arguments import compiled_in, parameters_of_pipeline, parameters_of_spec
     from gpu_pipelines.targets.messages import FILE_SUFFIXES
 
     if not pipeline.endswith(FILE_SUFFIXES):
@@ -93,8 +93,8 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
         known: its own parameters.
         task: the one that it was compiled for, whose fields alone are of use; empty for all.
     """
-    from gpu_pipelines.cli.arguments import ADVANCED, fields_of
     from gpu_pipelines.dag.advanced import is_of
+    from gpu_pipelines.driver.arguments import ADVANCED, fields_of
 
     fields = fields_of(pipeline, known)
     if not fields:

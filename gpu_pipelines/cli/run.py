@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,7 +26,7 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpu_pipelines.targets.local.log import Observer, StepRecord
+    from gpu_pipelines.driver.watch import StreamWatch
     from gpu_pipelines.targets.messages import Outcome
     from gpu_pipelines.targets.target import Target
     from gpu_pipelines.terminal import Table
@@ -63,29 +61,20 @@ def run(
 
     An option that a single target has begins with its name.
     """
-    from gpu_pipelines.cli.arguments import checked_values, given_values
-    from gpu_pipelines.cli.data_check import require_usable_data
-    from gpu_pipelines.targets.messages import Request
+    from gpu_pipelines.driver.request import is_here, submission_of
 
-    here = not hasattr(target, "submit")
-    if here and (as_json or follow):
-        flags = [flag for flag, is_given in (("--follow", follow), ("--json", as_json)) if is_given]
-        raise UserError(f"The target {target.name} has no {', '.join(flags)}.", "Its runs are shown until their end.")
-    request = Request(pipeline, given_values(param or [], params), cache)
-    compiled = target.load(request)
-    values = checked_values(compiled, target, param or [], params)
-    if not here:
-        require_usable_data(compiled, values)
-    compiled = target.fitted(compiled, request, values)
-    submission = target.submission(compiled, request, values)
-    for line in compiled.told:
-        print(line, file=sys.stderr)
+    here = is_here(target)
+    if here and follow:
+        raise UserError(f"The target {target.name} has no --follow.", "Its runs are shown until their end.")
+    submission = submission_of(target, pipeline, param or [], params, cache)
     if dry_run:
         show(submission.shown())
     elif here:
-        # Bound to stdout as it is now: while the pipeline runs, stdout is read by the target.
-        watch = Watch(as_json=False)
-        _end(target.execute(submission, watch), watch)
+        from gpu_pipelines.driver.watch import StreamWatch
+
+        # Bound to the stream as it is now: while the pipeline runs, stdout is read by the target.
+        watch = StreamWatch(sys.stderr if as_json else sys.stdout)
+        _end(target.execute(submission, watch), watch, as_json)
     else:
         done = target.submit(submission)
         if as_json and not follow:
@@ -122,7 +111,9 @@ def follow_run(target: Any, run: str, every: float, as_json: bool, full_name: st
         UserError: there is no such run, or the service cannot be reached.
         typer.Exit: the run has failed, or Ctrl-C was pressed.
     """
-    watch = Watch(as_json)
+    from gpu_pipelines.driver.watch import StreamWatch
+
+    watch = StreamWatch(sys.stderr if as_json else sys.stdout, steps=not as_json)
     try:
         outcome = target.follow(run, watch, every)
     except KeyboardInterrupt:
@@ -130,7 +121,7 @@ def follow_run(target: Any, run: str, every: float, as_json: bool, full_name: st
         told = [f"{run.rpartition('/')[2]} goes on without being followed", *back]
         print("\n".join(told), file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    _end(outcome, watch)
+    _end(outcome, watch, as_json)
 
 
 def ways_back(target: Target, run: str) -> list[str]:
@@ -145,12 +136,12 @@ def ways_back(target: Target, run: str) -> list[str]:
     return [f"{command}: gpu-pipelines {command} {run}{named}" for command in ("follow", "cancel")]
 
 
-def _end(outcome: Outcome, watch: Watch) -> None:
+def _end(outcome: Outcome, watch: StreamWatch, as_json: bool) -> None:
     """Tells the end of a run, and ends the command with its exit status."""
-    if watch.as_json:
+    if as_json:
         print_json(outcome.document)
     if outcome.state == "succeeded":
-        if not watch.as_json:
+        if not as_json:
             show(outcome.lines, watch.console)
         return
     print("\n".join(map(str, outcome.lines)), file=sys.stderr)
@@ -172,48 +163,3 @@ def show(lines: Sequence[str | Table], console: Console | None = None) -> None:
         # Not wrapped at the console's width, so that a path can be copied.
         console.print(line[len(sign) :], highlight=False, markup=False, soft_wrap=True)
     sys.stdout.flush()
-
-
-class Watch:
-    """Shows how something goes while it is waited for; see `gpu_pipelines.targets.messages.Watch`.
-
-    Args:
-        as_json: whether stdout is for one JSON document alone.
-    """
-
-    def __init__(self, as_json: bool) -> None:
-        from gpu_pipelines.terminal import console_on
-
-        self.as_json, self.console = as_json, console_on(sys.stdout)
-
-    def steps(self) -> AbstractContextManager[Observer]:
-        """Shows steps live on a terminal, and in plain lines elsewhere."""
-        from gpu_pipelines.cli.progress import progress_on
-
-        return nullcontext(_Silent()) if self.as_json else progress_on(self.console)
-
-    def tell(self, text: str) -> None:
-        """Says what has happened; beside a document on stderr."""
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr if self.as_json else sys.stdout, flush=True)
-
-    def say(self, line: str) -> None:
-        """Says a line of a log."""
-        if not self.as_json:
-            print(f"  {line}", flush=True)
-
-    def warn(self, text: str) -> None:
-        """Warns on stderr."""
-        print(f"warning: {text}", file=sys.stderr)
-
-
-class _Silent:
-    """An observer for whoever wants the end alone."""
-
-    def step_began(self, step: str) -> None:
-        return None
-
-    def step_said(self, step: str, line: str) -> None:
-        return None
-
-    def step_ended(self, step: StepRecord) -> None:
-        return None

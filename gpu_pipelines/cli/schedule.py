@@ -52,8 +52,8 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a schedule of an uploaded version. A tag is resolved to the version that it names now."""
-    from gpu_pipelines.cli.arguments import checked_values
-    from gpu_pipelines.cli.data_check import warn_of_data
+    from gpu_pipelines.driver.arguments import checked_values
+    from gpu_pipelines.driver.data_check import warn_of_data
     from gpu_pipelines.targets.cron import parse_cron
     from gpu_pipelines.targets.scheduling import Wanted
 
@@ -125,8 +125,8 @@ def update(
     """Change a schedule on Vertex AI; what is not given stays, the parameters as well."""
     from dataclasses import replace
 
-    from gpu_pipelines.cli.arguments import checked_values
-    from gpu_pipelines.cli.data_check import warn_of_data
+    from gpu_pipelines.driver.arguments import checked_values
+    from gpu_pipelines.driver.data_check import warn_of_data
     from gpu_pipelines.targets.cron import parse_cron
     from gpu_pipelines.targets.scheduling import Wanted
 

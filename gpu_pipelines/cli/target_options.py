@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.options import Option, declared, flag_of
+from gpu_pipelines.driver.opening import fields_of_command, open_target
+from gpu_pipelines.targets.options import Option, flag_of
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
@@ -58,7 +58,7 @@ def with_fields(options: Callable[[], type], command: str) -> Callable[[Any], An
     """
 
     def parameters() -> list[inspect.Parameter]:
-        return [option_parameter(*each) for each in _fields(options(), command)]
+        return [option_parameter(*each) for each in fields_of_command(options(), command)]
 
     return lambda function: _completed(function, "options", parameters, lambda given: options()(**given))
 
@@ -109,19 +109,11 @@ def _options(name: str, able: Sequence[str]) -> list[inspect.Parameter]:
     owners: dict[str, list[str]] = {}
     found: dict[str, tuple[Option, Any, Any]] = {}
     for target in able:
-        for each, *declaration in _fields(targets()[target].Options, name):
+        for each, *declaration in fields_of_command(targets()[target].Options, name):
             owners.setdefault(each, []).append(target)
             found.setdefault(each, tuple(declaration))
     prefixes = {each: f"{names[0]}: " if len(names) == 1 else "" for each, names in owners.items()}
     return [option_parameter(each, *declaration, prefixes[each]) for each, declaration in found.items()]
-
-
-def _fields(options: type, command: str) -> Iterator[tuple[str, Option, Any, Any]]:
-    """Name, declaration, type and default of the fields of a dataclass that are options of a command."""
-    hints, known = typing.get_type_hints(options), declared(options)
-    for each in fields(options):
-        if each.name in known and command in known[each.name].commands:
-            yield each.name, known[each.name], hints[each.name], each.default
 
 
 def option_parameter(name: str, option: Option, hint: Any, default: Any, prefix: str = "") -> inspect.Parameter:
@@ -168,46 +160,6 @@ def asked(words: Words) -> Any:
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-
-
-def open_target(name: str, given: Mapping[str, Any], command: str = "", can: str = "") -> Target:
-    """The target of a name, with the options of a command line.
-
-    Args:
-        name: of the target.
-        given: the values of the options of all targets.
-        command: name of the command.
-        can: the method or attribute that the target must have; empty for any.
-
-    Raises:
-        UserError: there is no such target, it cannot do that, or an option is of another one.
-    """
-    from gpu_pipelines.targets.target import target_named
-
-    target = target_named(name, can)
-    own = [each for each, *_ in _fields(target.Options, command)]
-    _refuse_others(name, given, own, command)
-    values = {each: given[each] for each in own if given.get(each) is not None}
-    options = target.Options(**values)
-    return target(options, options.project_settings())
-
-
-def _refuse_others(name: str, given: Mapping[str, Any], own: Sequence[str], command: str) -> None:
-    """Raises UserError if an option of another target was given."""
-    from gpu_pipelines.targets.target import targets
-
-    flags, owners = [], set[str]()
-    for other, target in targets().items():
-        for each, _, _, default in _fields(target.Options, command):
-            if each not in own and given.get(each, default) != default:
-                owners.add(other)
-                flags += [flag_of(each)] if flag_of(each) not in flags else []
-    if flags:
-        raise UserError(
-            f"The target {name} has no {', '.join(flags)}.",
-            f"{'It is' if len(flags) == 1 else 'They are'} of {' and '.join(sorted(owners))}. Leave "
-            f"{'it' if len(flags) == 1 else 'them'} out, or give another --target.",
-        )
 
 
 Param = Annotated[

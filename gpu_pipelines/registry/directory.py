@@ -18,12 +18,14 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.integrity import model_files
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
 
 _MODEL = "model.json"
 _INCOMING = ".incoming-"
+#: Names of models that are shown of a registry.
+_MOST_SHOWN = 12
 
 
 class DirectoryRegistry(Registry):
@@ -31,6 +33,9 @@ class DirectoryRegistry(Registry):
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def __repr__(self) -> str:
+        return f"DirectoryRegistry {self.root}: {some_of(self.names(), _MOST_SHOWN)}"
 
     def require_writable(self) -> None:
         """Tries to write below the root.

@@ -46,7 +46,7 @@ class RegisteredVersion:
     number: int
     place: str
     aliases: tuple[str, ...]
-    info: dict[str, Any]
+    info: dict[str, Any] = field(repr=False)
     resource_name: str = ""
     labelled: str = ""
     added: bool = field(default=False, compare=False)

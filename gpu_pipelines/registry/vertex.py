@@ -66,6 +66,10 @@ class VertexRegistry(Registry):
         self._encryption_key = encryption_key
         self._steps_images: dict[str, str] = {}
 
+    def __repr__(self) -> str:
+        # Without asking the service.
+        return f"VertexRegistry vertex://{self._address}"
+
     @property
     def settings(self) -> ProjectSettings:
         """Project and region of the registry."""

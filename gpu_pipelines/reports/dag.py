@@ -12,6 +12,8 @@ _COLORS = {
     "reused": "var(--accent)",
     "failed": "var(--bad)",
     "interrupted": "var(--warn)",
+    "died": "var(--bad)",
+    "running": "var(--accent)",
 }
 
 
@@ -77,8 +79,11 @@ def _down(level: Mapping[str, int], row: Mapping[str, int]) -> dict[str, _Place]
 
 
 def _head(name: str, width: int, height: int) -> str:
+    # A picture of few steps is not enlarged.
+    limit = f' style="max-width: {width}px"' if name == "across" else ""
     return (
-        f'<svg class="dag {name}" viewBox="0 0 {width} {height}" role="img" aria-label="the steps of the pipeline">'
+        f'<svg class="dag {name}"{limit} viewBox="0 0 {width} {height}" role="img" '
+        'aria-label="the steps of the pipeline">'
         f'<defs><marker id="tip-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto"><path d="M0 0 8 4 0 8z" fill="var(--soft)"/></marker></defs>'
     )

@@ -6,11 +6,13 @@ import base64
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _BEGIN, _END = "<!-- sections -->", "<!-- /sections -->"
 _HERE = Path(__file__).parent
@@ -53,10 +55,18 @@ def _with_labels(table: re.Match[str]) -> str:
     return "<tr".join([start, head, *map(with_labels, rows)])
 
 
-def write_page(path: Path, title: str, sections: Markup, subtitle: str = "") -> None:
-    """Writes a page of sections (`<section>` elements)."""
+def write_page(path: Path, title: str, sections: Markup, subtitle: str = "", refresh: int = 0) -> None:
+    """Writes a page of sections (`<section>` elements).
+
+    Args:
+        path: the file.
+        title: heading of the page.
+        sections: what is on it.
+        subtitle: a line below the heading.
+        refresh: seconds after which a browser reads it again; 0 for never.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = render(_HERE / "page.html", title=title, subtitle=subtitle, sections=sections)
+    page = render(_HERE / "page.html", title=title, subtitle=subtitle, sections=sections, refresh=refresh)
     # A file name need not be text; what cannot be encoded is shown as its bytes.
     path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
@@ -69,6 +79,7 @@ def sections_of(path: Path) -> Markup:
 
 def png_bytes(pixels: np.ndarray) -> bytes:
     """A PNG of uint8 pixels (channels, height, width)."""
+    import numpy as np
     from PIL import Image
 
     array = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)

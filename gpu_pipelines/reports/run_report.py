@@ -1,9 +1,10 @@
-"""`report.html` of a run on this machine: its steps and, below, the reports that the steps wrote."""
+"""`report.html` of a run on this machine, also while it runs: its steps and, below, the reports that they wrote."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,18 @@ from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.reports.dag import draw_dag
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, sections_of, write_page
+from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RunRecord
 
 # Verdict first, then how it came about.
 REPORTS = ("evaluation_report", "training_report", "data_report")
-_KINDS = {"succeeded": "good", "reused": "", "failed": "bad", "interrupted": "warn"}
+KINDS = {"succeeded": "good", "reused": "", "running": "", "failed": "bad", "died": "bad", "interrupted": "warn"}
+#: Seconds after which the report of a run that goes on is read again.
+_REFRESH = 5
 
 
 def write_run_report(record: RunRecord) -> None:
-    """Writes the report of a run that has ended, however it ended."""
+    """Writes the report of a run; that of one that goes on has what there is, and reads itself again."""
     reports = list(_step_reports(record))
     body = Markup("").join(sections_of(path) for path in reports)
     others = [page for page in record.pages if Path(page["path"]) not in reports]
@@ -34,27 +38,33 @@ def write_run_report(record: RunRecord) -> None:
         dag=draw_dag(
             record.dependencies,
             {step.name: step.status for step in record.steps},
-            {**dict.fromkeys(record.dependencies, "not run"), **{step.name: _note(step) for step in record.steps}},
+            _notes(record),
         ),
         steps=_steps(record),
         body=body,
         others=[{**page, "path": _relative(page["path"], record)} for page in others if not is_page(page)],
         parameters={name: shown_value(value) for name, value in record.parameters.items()},
     )
-    write_page(record.report, record.pipeline, sections, subtitle=f"Run {record.run_id} on this machine")
+    # A browser that reads it meanwhile sees the whole of it.
+    scratch = record.report.with_name(f".{record.report.name}")
+    refresh = _REFRESH if record.status == "running" else 0
+    write_page(scratch, record.pipeline, sections, f"Run {record.run_id} on this machine", refresh)
+    scratch.replace(record.report)
 
 
 def _step_reports(record: RunRecord) -> Iterator[Path]:
     if record.artifacts:
         yield from (Path(record.artifacts[name]) for name in REPORTS if name in record.artifacts)
         return
-    # The runner gives no outputs of a run that failed, but the steps that ended have left theirs.
+    # The runner gives no outputs of a run that failed or goes on, but the steps that ended have left theirs.
+    ended = {step.name for step in record.steps if step.status != "running"}
     for step, name in (
         ("evaluate-checkpoints", "report"),
         ("train-model", "training_report"),
         ("prepare-data", "report"),
     ):
-        yield from (record.directory / "artifacts").glob(f"*/{step}/{name}")
+        if step in ended:
+            yield from (record.directory / "artifacts").glob(f"*/{step}/{name}")
 
 
 def is_page(page: Mapping[str, str]) -> bool:
@@ -71,10 +81,23 @@ def _relative(path: str, record: RunRecord) -> str:
     return os.path.relpath(path, record.directory)
 
 
+def _notes(record: RunRecord) -> dict[str, str]:
+    """What is said of each step in the picture of the pipeline."""
+    others = dict.fromkeys(record.dependencies, "waits" if record.status == "running" else "not run")
+    return {**others, **{step.name: _note(step) for step in record.steps}}
+
+
 def _headline(record: RunRecord) -> dict[str, Any]:
     if record.status == "succeeded":
         return _success(record)
-    if record.status == "failed":
+    if record.status == "running":
+        now = ", ".join(step.name for step in record.steps if step.status == "running")
+        line = f"Since {record.started[:16].replace('T', ' ')} UTC. This page reads itself again every {_REFRESH} s."
+        return {"kind": "", "text": f"Running: {now}" if now else "Running", "lines": [line], "message": ""}
+    if record.status == "died":
+        line = f"Its process, {record.process_id}, is gone without having said how it ended."
+        return {"kind": "bad", "text": "The run has died", "lines": [line], "message": ""}
+    if record.status == "failed" and record.steps:
         step = record.failed_step
         return {
             "kind": "bad",
@@ -103,12 +126,15 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _note(step: Any) -> str:
+def _note(step: StepRecord) -> str:
+    if step.status == "running":
+        # The page may be read long after it was written.
+        return f"running since {datetime.now(timezone.utc) - timedelta(seconds=step.seconds):%H:%M:%S} UTC"
     return f"{step.status}, {_took(step)}" if _took(step) else step.status
 
 
-def _took(step: Any) -> str:
-    return "" if step.status == "reused" else format_seconds(step.seconds)
+def _took(step: StepRecord) -> str:
+    return "" if step.status in ("reused", "running") else format_seconds(step.seconds)
 
 
 def _steps(record: RunRecord) -> list[dict[str, Any]]:
@@ -119,7 +145,7 @@ def _steps(record: RunRecord) -> list[dict[str, Any]]:
             {
                 "name": step.name,
                 "status": step.status,
-                "kind": _KINDS[step.status],
+                "kind": KINDS[step.status],
                 "took": _took(step),
                 "offset": round(100 * passed / total, 2),
                 "share": round(100 * step.seconds / total, 2),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_document, write_document
+from gpu_pipelines.artifacts.documents import read_as, read_document, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.log import StepRecord
 
@@ -20,6 +22,8 @@ RUN = "run.json"
 REPORT = "report.html"
 #: How the name of the file ends that says how a pipeline's last run ended.
 OUTCOME = "-outcome.json"
+#: The steps that train.
+_TRAINING = (TRAINS, "run-training-script")
 RECORDED_PACKAGES = ("gpu-pipelines", "kfp", "torch", "transformers", "pyarrow", "pillow", "numpy")
 
 
@@ -46,8 +50,9 @@ class RunRecord:
         accelerator: what was asked for; empty for all GPUs of the machine, else two CPU processes.
         dependencies: for each task the tasks it needs.
         directory: the run's directory.
-        status: running, succeeded, failed or interrupted.
+        status: running, succeeded, failed or interrupted; died, where it is read again, if its process is gone.
         process_id: the process that runs it.
+        machine: the name of the machine that runs it.
         seconds: duration.
         steps: the steps that began, in order.
         artifacts: paths of the pipeline's outputs.
@@ -55,6 +60,8 @@ class RunRecord:
         reason: why there was, or was not, anything to train; empty if the pipeline does not ask.
         outputs: outputs of the pipeline that are no artifacts.
         pages: what the steps have left for people to look at: `step`, `name` and `path` of each, in their order.
+        metrics: figures of the steps, by name.
+        key_metric: name of the one that says most; empty if there is none.
         versions: of Python and the packages that matter.
     """
 
@@ -67,6 +74,7 @@ class RunRecord:
     directory: Path
     status: str = "running"
     process_id: int = field(default_factory=os.getpid)
+    machine: str = field(default_factory=platform.node)
     seconds: float = 0.0
     steps: list[StepRecord] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
@@ -74,7 +82,81 @@ class RunRecord:
     reason: str = ""
     outputs: dict[str, Any] = field(default_factory=dict)
     pages: list[dict[str, str]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    key_metric: str = ""
     versions: dict[str, str] = field(default_factory=installed_versions)
+
+    @classmethod
+    def load(cls, directory: Path) -> RunRecord:
+        """Reads the record of a run.
+
+        Args:
+            directory: the run's.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+
+        def made(content: dict[str, Any]) -> RunRecord:
+            known = {each.name for each in fields(cls)}
+            content["steps"] = [StepRecord(**step) for step in content["steps"]]
+            return cls(**{**{name: content[name] for name in content if name in known}, "directory": directory})
+
+        record = read_as(directory / RUN, "run", made)
+        if record.status == "running" and not record.is_alive:
+            record.end("died")
+        return record
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process that runs it is there; of one on another machine it is taken to be."""
+        import psutil
+
+        if self.machine != platform.node():
+            return True
+        try:
+            began = float(psutil.Process(self.process_id).create_time())
+        except psutil.NoSuchProcess:
+            return False
+        # A later process may have got its number.
+        return began < datetime.fromisoformat(self.started).timestamp() + 1
+
+    def end(self, status: str) -> None:
+        """Notes how it has ended, and so have the steps that were running."""
+        self.status = status
+        for step in self.steps:
+            step.status = status if step.status == "running" else step.status
+
+    def note_time(self, started: float) -> None:
+        """Notes how long the run and the steps that are running have taken.
+
+        Args:
+            started: when the run began, by the clock of `time.monotonic`.
+        """
+        now = time.monotonic()
+        self.seconds = now - started
+        for step in self.steps:
+            if step.status == "running":
+                step.seconds = now - step.started
+
+    @property
+    def key_figure(self) -> tuple[str, float] | None:
+        """Name and value of the metric that says most; None if there is none."""
+        return (self.key_metric, self.metrics[self.key_metric]) if self.key_metric in self.metrics else None
+
+    @property
+    def registered(self) -> str:
+        """The model that it has registered, as `NAME@VERSION`; empty if there is none."""
+        return f"{self.model['model_name']}@{int(self.model['version'])}" if self.model else ""
+
+    @property
+    def tensorboard(self) -> Path | None:
+        """Where the trainings of the run leave the events that TensorBoard shows; None if there was none."""
+        folder = self.directory / "artifacts" / "checkpoints"
+        # One that has just begun has left none; where it continues another run, that has them.
+        begun = any(step.name in _TRAINING and step.status == "running" for step in self.steps)
+        is_here = begun and not self.parameters.get("checkpoint_uri")
+        return folder if is_here or any(folder.glob("**/events.out.tfevents.*")) else None
 
     @property
     def is_champion(self) -> bool:
@@ -128,13 +210,23 @@ class RunRecord:
     def report(self) -> Path:
         return self.directory / REPORT
 
-    def save(self) -> None:
+    @property
+    def document(self) -> dict[str, Any]:
+        """The record as JSON has it, with where it is."""
+        return {**self._content, "directory": str(self.directory), "report": str(self.report)}
+
+    @property
+    def _content(self) -> dict[str, Any]:
         content = asdict(self)
         del content["directory"]
         for step in content["steps"]:
             del step["started"]
             step["seconds"] = round(step["seconds"], 3)
-        write_document(self.directory / RUN, {**content, "seconds": round(self.seconds, 3)})
+        return {**content, "seconds": round(self.seconds, 3)}
+
+    def save(self) -> None:
+        """Writes it into the run's directory."""
+        write_document(self.directory / RUN, self._content)
 
 
 def write_outcome(runs: Path, record: RunRecord) -> None:

@@ -24,8 +24,8 @@ _TIMES, _START_HOURS = 3.0, 1.0
 _LEAST_HOURS, _MOST_HOURS = 4.0, 168.0
 
 
-def save_trial(runs: Path, arguments: Mapping[str, Any], advice: Advice) -> None:
-    """Keeps how long the training would take on one machine with each accelerator that it fits on.
+def save_trial(runs: Path, arguments: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
+    """Keeps how long the training would take on one machine with each accelerator that it fits on; gives what it keeps.
 
     Args:
         runs: directory of runs.
@@ -40,6 +40,7 @@ def save_trial(runs: Path, arguments: Mapping[str, Any], advice: Advice) -> None
     content = {"format_version": _FORMAT, "parameters": shaping_parameters(arguments), "hours": hours}
     runs.mkdir(parents=True, exist_ok=True)
     (runs / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return content
 
 
 def hours_by_trial(runs: Path, arguments: Mapping[str, Any], plan: AcceleratorPlan) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import pytest
 from kfp import dsl
 
-from gpu_pipelines.cli.arguments import (
+from gpu_pipelines.driver.arguments import (
     Parameter,
     all_arguments,
     as_taken,

@@ -15,7 +15,7 @@ from rich.console import Console
 from test_command_line import command
 
 from gpu_pipelines.accelerators.catalog import load_catalog
-from gpu_pipelines.cli.progress import LiveProgress
+from gpu_pipelines.driver.progress import LiveProgress
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.terminal import Column, Table, wrapped
 

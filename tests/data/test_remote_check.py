@@ -11,9 +11,9 @@ import pytest
 from conftest import storage_emulator
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.cli.data_check import require_usable_data, warn_of_data
 from gpu_pipelines.data.remote_check import look_at_sources
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.driver.data_check import require_usable_data, warn_of_data
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.messages import Compiled, Values
 

@@ -15,6 +15,7 @@ from gpu_pipelines.data.report import write_report as write_data_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.evaluation.report import write_report as write_evaluation_report
 from gpu_pipelines.reports.run_report import write_run_report
+from gpu_pipelines.reports.runs_page import INDEX, write_runs_page
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RunRecord
 from gpu_pipelines.training.local_devices import Devices
@@ -147,7 +148,14 @@ def write_pages(folder: Path) -> dict[str, Path]:
     record = run_record(folder)
     record.artifacts = {f"{name}_report": str(pages[name]) for name in ("evaluation", "training", "data")}
     write_run_report(record)
-    return {**pages, "run": record.report}
+    live = run_record(folder / "live")
+    live.status = live.steps[-1].status = "running"
+    write_run_report(live)
+    registered = run_record(folder)
+    registered.status, registered.model = "succeeded", {"model_name": LONG[:63], "version": 12.0}
+    registered.metrics, registered.key_metric = {f"test_{LONG[:40]}": 0.9312}, f"test_{LONG[:40]}"
+    write_runs_page(folder, [live, record, registered])
+    return {**pages, "run": record.report, "live": live.report, "runs": folder / INDEX}
 
 
 def run_record(folder: Path) -> RunRecord:

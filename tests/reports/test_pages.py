@@ -13,7 +13,7 @@ from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.reports.charts import Line, line_chart, tick_label, tick_labels
 from gpu_pipelines.reports.dag import draw_dag
 
-REPORTS = ("run", "training", "evaluation", "many_classes", "script", "data")
+REPORTS = ("run", "live", "runs", "training", "evaluation", "many_classes", "script", "data")
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,11 @@ from google.cloud import aiplatform_v1 as api
 from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command, put_texts
 
+import gpu_pipelines
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.dag.advanced import fields_of_advanced
 from gpu_pipelines.dag.train_evaluate_upload import SETTINGS
+from gpu_pipelines.errors import RunFailedError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.target import compiled_for_here
 from gpu_pipelines.targets.trial_record import shaping_parameters
@@ -567,3 +569,39 @@ def test_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(vertex_api: Verte
     assert "Traceback" not in told
     assert said[0] == f"submitted {job_id}\n"
     assert job.state.name == "PIPELINE_STATE_RUNNING"
+
+
+# In a program
+
+
+def test_a_program_submits_a_run_follows_it_and_learns_how_it_ended(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = vertex_api.state.pipeline_jobs
+    (tmp_path / "gpu-pipelines.yaml").write_text(PROJECT_FILE.format(url=vertex_api.url))
+    monkeypatch.chdir(tmp_path)
+    for name, value in vertex_api.environment().items():
+        monkeypatch.setenv(name, value)
+
+    def succeed(name: str) -> None:
+        state.set_task(name, "add", "SUCCEEDED")
+        state.end(name, "SUCCEEDED")
+
+    with a_run_that(vertex_api, succeed):
+        run = gpu_pipelines.run(compiled_sum(tmp_path), target="vertex", a=2)
+        assert (run.status, run.target) == ("submitted", "vertex")
+        assert run.id in run.document["name"]
+        ended = run.follow(0.5)
+    assert (ended.id, ended.status) == (run.id, "succeeded")
+    assert jobs(vertex_api)[0].runtime_config.parameter_values["a"] == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert "add: succeeded" in told.err
+
+    run = gpu_pipelines.run(compiled_sum(tmp_path), target="vertex", a=3, project="example-project")
+    failed = jobs(vertex_api)[1].name
+    state.begin(failed)
+    state.end(failed, "FAILED")
+    with pytest.raises(RunFailedError) as raised:
+        run.follow(0.5, progress=False)
+    assert raised.value.run.status == "failed"

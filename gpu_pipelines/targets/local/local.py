@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.local.own import for_this_machine, own_here
 from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
@@ -152,18 +153,18 @@ class Local(LocalTarget, Target):
                 table.add_row(name, shown_value(value))
             return [f"{compiled.name} on this machine: {' → '.join(checked.dependencies)}", table, "Nothing was run."]
 
-        return Submission((checked, reuse), shown)
+        return Submission((checked, reuse, request), shown)
 
     def execute(self, submission: Submission, watch: Watch) -> Outcome:
         """Runs the pipeline, or tries its training, and waits for the end."""
-        checked, reuse = submission.content
+        checked, reuse, request = submission.content
         if not self.options.trial:
             with watch.steps() as observer:
                 record = run_and_record(checked, self.options.runs, observer, reuse=reuse)
-            return Outcome(record.status, shown_result(record))
+            lines = [*shown_result(record), *next_commands(record, request)]
+            return Outcome(record.status, lines, record.document)
         from gpu_pipelines.targets.local.trial import shown_trial, try_training
         from gpu_pipelines.targets.trial_record import save_trial
 
         advice, lines = shown_trial(try_training(checked.values.arguments, checked.accelerator))
-        save_trial(self.options.runs, checked.values.arguments, advice)
-        return Outcome("succeeded", lines)
+        return Outcome("succeeded", lines, save_trial(self.options.runs, checked.values.arguments, advice))

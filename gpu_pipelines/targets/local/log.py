@@ -20,7 +20,7 @@ _PRINT = builtins.print
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _BEGINS = re.compile(r"Executing task '(?P<task>[^']+)'")
 _ENDS = re.compile(r"Task '(?P<task>[^']+)' finished with status (?P<status>SUCCESS|FAILURE)")
-_REUSED = re.compile(r"Task (?P<task>\S+) cache hit \(key=")
+_REUSED = re.compile(r"Task (?P<task>\S+) cache hit \(key=(?P<key>[0-9a-f]*)")
 _EXECUTOR = "[KFP Executor "
 #: Between the name of a task and the number of its turn.
 _TURN = " #"
@@ -42,10 +42,11 @@ class StepRecord:
 
     Attributes:
         name: name of the task in the pipeline, with dashes.
-        status: running, succeeded, reused, failed or interrupted.
+        status: running, succeeded, reused, failed, interrupted, or died with the run.
         seconds: its duration so far.
         log: its log file, relative to the run; None if it was reused.
         message: the error that it ended with; empty if it left none.
+        taken: beginning of the key under which its results were kept, if it was reused.
     """
 
     name: str
@@ -53,7 +54,13 @@ class StepRecord:
     seconds: float = 0.0
     log: str | None = None
     message: str = ""
-    started: float = field(default_factory=time.monotonic, repr=False)
+    taken: str = ""
+    started: float = field(default_factory=time.monotonic, repr=False, compare=False)
+
+    @property
+    def task(self) -> str:
+        """Name of the task, without the number of its turn."""
+        return self.name.partition(_TURN)[0]
 
     def said(self, line: str) -> None:
         """Takes the message from the log of a service that keeps no more of a step than its lines."""
@@ -102,10 +109,11 @@ class LocalLog(io.TextIOBase):
         directory: the run; each step's output goes to `logs/<step>.log` below it.
         error: the file in which a step leaves the error that it ends with.
         observer: is told of steps and of the lines that steps print themselves.
+        steps: gets the steps as they begin; left out, a list of its own does.
     """
 
-    def __init__(self, directory: Path, error: Path, observer: Observer) -> None:
-        self.steps: list[StepRecord] = []
+    def __init__(self, directory: Path, error: Path, observer: Observer, steps: list[StepRecord] | None = None) -> None:
+        self.steps: list[StepRecord] = [] if steps is None else steps
         self._directory, self._error = directory, error
         self._observer = observer
         self._words = [""]
@@ -161,12 +169,12 @@ class LocalLog(io.TextIOBase):
         elif thread in self._open and (match := _ENDS.search(line)):
             self._end(thread, "succeeded" if match["status"] == "SUCCESS" else "failed")
         elif match := _REUSED.search(line):
-            self.steps.append(StepRecord(self._new_name(match["task"]), status="reused"))
+            self.steps.append(StepRecord(self._new_name(match["task"]), status="reused", taken=match["key"]))
             self._observer.step_ended(self.steps[-1])
 
     def _new_name(self, task: str) -> str:
         """The name of a task; with a number where it has run before, in another turn of a loop or another attempt."""
-        before = sum(1 for step in self.steps if step.name.partition(_TURN)[0] == task)
+        before = sum(1 for step in self.steps if step.task == task)
         return f"{task}{_TURN}{before + 1}" if before else task
 
     def _begin(self, thread: int, task: str) -> None:

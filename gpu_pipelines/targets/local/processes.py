@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -18,7 +18,9 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 @contextmanager
 def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
-    """Ends all processes below this one if the block is left by an exception, SIGTERM and Ctrl-C among them.
+    """Ends what the block has started if it is left by an exception, SIGTERM and Ctrl-C among them.
+
+    Those are all processes below this one, but for the children that a program which runs a pipeline had before.
 
     torchrun starts its workers in sessions of their own, which a Ctrl-C at the terminal does not reach. While the block
     runs, orphans of this process's children come to it instead of to init, so that they can be found.
@@ -27,7 +29,10 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
         stopping: is called after a Ctrl-C or SIGTERM, before the processes are asked to end. They may take
             `SECONDS_TO_END` for that; a second Ctrl-C or SIGTERM kills them.
     """
+    import psutil
+
     adopt_orphans()
+    before = psutil.Process().children()
     with handled(_interrupt, (signal.SIGTERM,)):
         try:
             yield
@@ -36,26 +41,38 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
             with noted() as again:
                 if isinstance(error, KeyboardInterrupt):
                     stopping()
-                end_children(lambda: bool(again))
+                end_children(lambda: bool(again), before)
             raise
 
 
-def end_children(at_once: Callable[[], bool]) -> None:
-    """Asks all processes below this one to end (SIGTERM), and kills those that have not in time.
+def end_children(at_once: Callable[[], bool], spared: Collection[Any]) -> None:
+    """Asks the processes below this one to end (SIGTERM), and kills those that have not in time.
 
     Args:
         at_once: whether they are to be killed now; it is asked again and again.
+        spared: children of this process that stay, with what is below them.
     """
     import psutil
 
-    children = psutil.Process().children(recursive=True)
+    children = _below(spared)
     for child in children:
         with suppress(psutil.NoSuchProcess):
             child.terminate()
     deadline = time.monotonic() + SECONDS_TO_END
     while children and time.monotonic() < deadline and not at_once():
         _, children = psutil.wait_procs(children, timeout=_SECONDS_BETWEEN_LOOKS)
-    _kill(psutil.Process().children(recursive=True))
+    _kill(_below(spared))
+
+
+def _below(spared: Collection[Any]) -> list[Any]:
+    """The processes below this one, but for some of its children and what is below them."""
+    import psutil
+
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            found += [] if child in spared else [child, *child.children(recursive=True)]
+    return found
 
 
 def _kill(left: list[Any]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
+    from gpu_pipelines.targets.local.left import Left
     from gpu_pipelines.targets.local.log import Observer, StepRecord
     from gpu_pipelines.targets.messages import Values
     from gpu_pipelines.targets.run_record import RunRecord
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
-CACHE = ".cache"
 #: What a step does before it ends when it is interrupted.
 _WHEN_STOPPED = {PREPARES: "keeps what is done and ends", TRAINS: "writes a checkpoint and ends"}
 
@@ -47,12 +49,19 @@ class LocalRequest:
     accelerator: str
     spec: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def compiled_spec(self) -> Mapping[str, Any]:
+        """The pipeline as KFP compiles it."""
+        from gpu_pipelines.targets.compiled import compiled, documents_of
+
+        return self.spec or dict(documents_of(compiled(self.pipeline))[0])
+
     @property
     def dependencies(self) -> dict[str, list[str]]:
         """For each task the tasks it needs, in an order in which they can run; see `without_early_checks`."""
-        from gpu_pipelines.targets.compiled import compiled, documents_of, steps_of
+        from gpu_pipelines.targets.compiled import steps_of
 
-        return without_early_checks(steps_of(self.spec or documents_of(compiled(self.pipeline))[0]))
+        return without_early_checks(steps_of(self.compiled_spec))
 
 
 def without_early_checks(steps: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -76,7 +85,9 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         observer: is told how it goes.
         reuse: skip steps whose inputs have not changed.
     """
+    from gpu_pipelines.targets.local.left import artifacts_left
     from gpu_pipelines.targets.local.target import run_locally
+    from gpu_pipelines.targets.recorded_runs import CACHE
     from gpu_pipelines.targets.run_record import RunRecord, new_run_directory, write_outcome
 
     run_id, directory = new_run_directory(runs, request.name)
@@ -89,35 +100,98 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         dependencies=request.dependencies,
         directory=directory,
     )
-    record.save()
-    started = time.monotonic()
+    watched = _Recorder(record, runs, observer)
+    watched.write()
     try:
         outcome = run_locally(
             request.pipeline,
             request.values.taken,
             directory,
             runs / CACHE,
-            observer,
+            watched,
             reuse=reuse,
+            steps=record.steps,
             stopping=_say_stopping,
         )
-    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
-        if not request.spec:
+    except BaseException as error:
+        record.end("failed")
+        watched.write()
+        if not (request.spec and isinstance(error, (ValueError, TypeError, KeyError, NotImplementedError))):
             raise
-        record.status = "failed"
-        record.save()
         told = f"KFP's local runner cannot go on with {request.name}: {error}"
         raise UserError(told, f"Its logs are in {directory / 'logs'}.") from error
-    record.status, record.steps = outcome.status, outcome.steps
-    record.seconds = time.monotonic() - started
+    record.status = outcome.status
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
-    record.outputs, record.pages = outcome.values, [asdict(page) for page in outcome.pages]
-    record.save()
-    from gpu_pipelines.reports.run_report import write_run_report
-
-    write_run_report(record)
+    record.outputs = outcome.values
+    left = list(artifacts_left(directory, request.compiled_spec, record.steps, runs / CACHE))
+    _note_what_is_left(record, left)
+    watched.write(is_end=True)
     write_outcome(runs, record)
     return record
+
+
+class _Recorder:
+    """Keeps record and report of a run as it goes on, and lets another observer know.
+
+    Args:
+        record: the run's, to which its steps are added elsewhere.
+        runs: directory of runs, whose page lists them all.
+        observer: the other one.
+    """
+
+    def __init__(self, record: RunRecord, runs: Path, observer: Observer) -> None:
+        self._record, self._runs, self._observer = record, runs, observer
+        self._started = time.monotonic()
+
+    def step_began(self, step: str) -> None:
+        self.write()
+        self._observer.step_began(step)
+
+    def step_said(self, step: str, line: str) -> None:
+        self._observer.step_said(step, line)
+
+    def step_ended(self, step: StepRecord) -> None:
+        self.write()
+        self._observer.step_ended(step)
+
+    def write(self, *, is_end: bool = False) -> None:
+        """Writes the record, the report and, at the beginning and the end of a run, the page of all runs.
+
+        Args:
+            is_end: whether what cannot be written is an error. On the way it is not: the run itself goes on.
+        """
+        from gpu_pipelines.reports.run_report import write_run_report
+        from gpu_pipelines.reports.runs_page import write_runs_page
+        from gpu_pipelines.targets.recorded_runs import recorded_runs
+
+        self._record.note_time(self._started)
+        with suppress(*(() if is_end else (OSError,))):
+            self._record.save()
+            write_run_report(self._record)
+            if is_end or not self._record.steps:
+                write_runs_page(self._runs, recorded_runs(self._runs))
+
+
+def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
+    """Notes pages and metrics that the steps of a run have left.
+
+    Args:
+        record: the run's.
+        artifacts: those of its steps.
+    """
+    from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.targets.local.left import finite, metrics_of, pages_of
+
+    record.pages, found = pages_of(artifacts), metrics_of(artifacts)
+    found |= {name: number for name, value in record.outputs.items() if (number := finite(value)) is not None}
+    key = next(reversed(found), "")
+    if "best_checkpoint" in record.artifacts:
+        evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
+        key = f"test_{evaluation.select_by}"
+        # It may have been evaluated by an earlier run.
+        scored = evaluation.test["metrics"].items()
+        found |= {f"test_{name}": metric["value"] for name, metric in scored if metric["value"] is not None}
+    record.metrics, record.key_metric = found, key if key in found else ""
 
 
 def _say_stopping(step: StepRecord | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import logging
 import os
 import shutil
@@ -21,6 +20,7 @@ from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES
 from gpu_pipelines.errors import ERROR_FILE, UserError
 from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, RUN_DIRECTORY, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
+from gpu_pipelines.targets.local.left import finite, written
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local.processes import no_process_left_behind
 from gpu_pipelines.targets.own.plans import require_here
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # The effect of one, a new version, is what it is run for, and the others look at what may have changed.
 NEVER_REUSED = ("upload-model", *LOOKING_STEPS)
-#: What the executor of each step writes last.
-_WRITTEN = "executor_output.json"
 #: The outputs of a run by the name that pipelines give them, each with the step and the step's own name of it.
 _ARTIFACTS = {
     "data_report": ("prepare-data", "report"),
@@ -43,8 +41,6 @@ _ARTIFACTS = {
     "model": ("upload-model", "model"),
 }
 _REASON = ("check-for-new-data", "reason")
-#: What KFP calls artifacts that people look at.
-_PAGES = ("system.HTML", "system.Markdown")
 
 
 class LocalTarget:
@@ -127,21 +123,6 @@ def compiled_for_here(name: str, planned: AcceleratorPlan, task: str = "") -> st
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page that a step has left.
-
-    Attributes:
-        step: name of the task.
-        name: of the output.
-        path: where it is.
-    """
-
-    step: str
-    name: str
-    path: str
-
-
-@dataclass(frozen=True)
 class LocalRun:
     """How a run on this machine went.
 
@@ -152,7 +133,6 @@ class LocalRun:
         model: metadata of the registered version; empty if none was.
         reason: why there was, or was not, anything to train; empty if nobody asked.
         values: outputs of the pipeline that are no artifacts, by name.
-        pages: what the steps have left for people to look at, in the order in which they ended.
     """
 
     status: str
@@ -161,7 +141,6 @@ class LocalRun:
     model: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     values: dict[str, Any] = field(default_factory=dict)
-    pages: list[Page] = field(default_factory=list)
 
 
 def require_step_packages() -> None:
@@ -185,6 +164,7 @@ def run_locally(
     observer: Observer,
     *,
     reuse: bool,
+    steps: list[StepRecord] | None = None,
     stopping: Callable[[StepRecord | None], None] = lambda step: None,
 ) -> LocalRun:
     """Runs a pipeline and waits for it.
@@ -196,6 +176,7 @@ def run_locally(
         cache: where results of steps are kept over runs.
         observer: is told how it goes.
         reuse: take results of earlier runs for steps whose inputs have not changed.
+        steps: gets the steps as they begin.
         stopping: is called at once after a Ctrl-C or SIGTERM, with the step that runs, which may take a while to end; a
             second Ctrl-C kills it.
     """
@@ -211,7 +192,7 @@ def run_locally(
         cache_root=str(own_cache),
     )
     error = directory / ".error.json"
-    log = LocalLog(directory, error, observer)
+    log = LocalLog(directory, error, observer, steps)
     # Not a variable of the tasks: it would be part of the key under which their results are kept.
     os.environ[ERROR_FILE] = str(error.absolute())
     os.environ[RUN_DIRECTORY] = str(directory.absolute())
@@ -245,26 +226,19 @@ def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, A
         directory: the run's.
         outputs: the pipeline's own, by name; they win, because a step whose results are reused wrote them elsewhere.
     """
-    written = list(_written(directory))
+    contents = list(written(directory))
     found: dict[str, Any] = {}
     for name, (step, output) in _ARTIFACTS.items():
-        for left in (content for of, content in written if _is_of(of, step)):
+        for left in (content for of, content in contents if _is_of(of, step)):
             if output in left.get("artifacts", {}):
                 found[name] = left["artifacts"][output]["artifacts"][0]
-    reasons = [content.get("parameterValues", {}).get(_REASON[1], "") for of, content in written if of == _REASON[0]]
+    reasons = [content.get("parameterValues", {}).get(_REASON[1], "") for of, content in contents if of == _REASON[0]]
     values = {}
     for name, output in outputs.items():
         if isinstance(output, str | int | float | bool | list | dict | None):
             values[name] = _plain(output)
         else:
             found[name] = {"uri": output.uri, "metadata": dict(output.metadata)}
-    pages = [
-        Page(of, name, artifact["uri"])
-        for of, content in written
-        for name, each in content.get("artifacts", {}).items()
-        for artifact in each["artifacts"]
-        if artifact.get("type", {}).get("schemaTitle") in _PAGES
-    ]
     return LocalRun(
         "succeeded",
         steps,
@@ -272,27 +246,21 @@ def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, A
         model=found["model"].get("metadata", {}) if "version" in found.get("model", {}).get("metadata", {}) else {},
         reason=str(next(iter(reasons), "")),
         values=values,
-        pages=pages,
     )
 
 
 def _plain(output: Any) -> Any:
-    """An output as JSON has it: of a list of artifacts their places."""
+    """An output as JSON has it: of a list of artifacts their places, and of what is no finite number its text."""
     if isinstance(output, list):
         return [_plain(each) for each in output]
+    if isinstance(output, float) and finite(output) is None:
+        return str(output)
     return str(output.uri) if hasattr(output, "uri") else output
 
 
 def _is_of(name: str, step: str) -> bool:
     """Whether a task is one of a step of this project, which KFP numbers from the second on."""
     return name == step or (name.startswith(f"{step}-") and name.removeprefix(f"{step}-").isdigit())
-
-
-def _written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the steps of a run have written, each with its name, in the order in which they ended."""
-    files = directory.glob(f"artifacts/**/{_WRITTEN}")
-    for file in sorted(files, key=lambda file: file.stat().st_mtime_ns):
-        yield file.parent.name, json.loads(file.read_text(encoding="utf-8"))
 
 
 def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None]) -> AbstractContextManager[None]:

@@ -15,6 +15,20 @@ from typing import Any
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.messages import PYTHON
 
+#: Pipelines that a program has given as functions, by the places that they have for targets.
+_GIVEN: dict[str, Any] = {}
+
+
+@contextmanager
+def place_of(pipeline: Any) -> Iterator[str]:
+    """Gives a KFP pipeline of this program a place that `pipeline_in` takes, as long as the context lasts."""
+    place = f"{pipeline.name}-{id(pipeline):x}{PYTHON}"
+    _GIVEN[place] = pipeline
+    try:
+        yield place
+    finally:
+        _GIVEN.pop(place, None)
+
 
 def pipeline_in(place: str) -> Any:
     """The KFP pipeline in a Python file; of one that has none, its component.
@@ -25,6 +39,8 @@ def pipeline_in(place: str) -> Any:
     Raises:
         UserError: the file cannot be imported, or there is no such pipeline in it.
     """
+    if place in _GIVEN:
+        return _GIVEN[place]
     path, _, function = (place, "", "") if place.endswith(PYTHON) else place.rpartition(":")
     module = _imported(Path(path))
     found = dict(_pipelines_of(module))

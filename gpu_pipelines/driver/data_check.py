@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.cli.arguments import compiled_in
+from gpu_pipelines.driver.arguments import compiled_in
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,0 +1,231 @@
+"""`gpu-pipelines runs`: the runs on this machine, looked at, compared and removed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpu_pipelines.cli.application import Application, print_json
+from gpu_pipelines.cli.target_options import AsJson
+from gpu_pipelines.terminal import Column, Table
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.run_record import RunRecord
+
+app = Application(help="Look at the runs on this machine, compare and remove them.")
+
+_STYLES = {"succeeded": "", "running": "cyan", "failed": "red", "died": "red", "interrupted": "yellow"}
+#: A value that differs is cut to so many characters, where two stand side by side.
+_MOST_CHARACTERS = 40
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Its id, a beginning that is only its, or latest.")]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Directory of the runs.")]
+_RUNS = Path("runs")
+
+
+@app.command("list")
+def list_runs(runs: Runs = _RUNS, as_json: AsJson = False) -> None:
+    """List the runs, the newest first."""
+    from gpu_pipelines.numbers import figure
+    from gpu_pipelines.reports.durations import format_seconds
+    from gpu_pipelines.targets.recorded_runs import recorded_runs
+
+    records = recorded_runs(runs)
+    if as_json:
+        print_json([record.document for record in records])
+        return
+    if not records:
+        print(f"No runs in {runs}. gpu-pipelines run PIPELINE makes one.")
+        return
+    table = Table(
+        "run",
+        "status",
+        Column("model", spare=1),
+        Column.text("metric"),
+        Column.number("took"),
+        Column("started", spare=2),
+    )
+    for each in records:
+        key = each.key_figure
+        metric = f"{key[0]} {figure(key[1])}" if key else ""
+        started = each.started[:16].replace("T", " ")
+        row = [each.run_id, each.status, each.registered, metric, format_seconds(each.seconds), started]
+        table.add_row(*row, style=_STYLES.get(each.status, ""))
+    table.print()
+
+
+@app.command()
+def show(run: Run, runs: Runs = _RUNS, as_json: AsJson = False) -> None:
+    """Show a run: its steps, what came of it, and its parameters."""
+    from gpu_pipelines.component_interface.parameter import shown_value
+    from gpu_pipelines.numbers import figure
+    from gpu_pipelines.reports.durations import format_seconds
+    from gpu_pipelines.targets.recorded_runs import run_named
+
+    record = run_named(runs, run)
+    if as_json:
+        print_json(record.document)
+        return
+    print(f"{record.run_id}: {record.status}, {format_seconds(record.seconds)} from {record.started[:16]} UTC")
+    for line in ([record.registered] if record.model else []) + ([record.reason] if record.reason else []):
+        print(line)
+    steps = Table("step", "status", Column.number("took"), Column.text("log"))
+    for step in record.steps:
+        took = "" if step.status == "reused" else format_seconds(step.seconds)
+        steps.add_row(step.name, step.status, took, f"{record.directory / step.log}" if step.log else "")
+    _print_section("", steps)
+    for step in record.steps:
+        if step.message:
+            print(f"\n{step.name} failed: {step.message}")
+    metrics = Table("metric", Column.number("value"))
+    for name, number in record.metrics.items():
+        metrics.add_row(name, figure(number))
+    _print_section("metrics", metrics, bool(record.metrics))
+    for heading, values in (
+        ("outputs", record.outputs),
+        ("artifacts", record.artifacts),
+        ("parameters", record.parameters),
+    ):
+        table = Table(heading[:-1], Column.text("value"))
+        for name, value in values.items():
+            table.add_row(name, shown_value(value))
+        _print_section(heading, table, bool(values))
+    if record.report.is_file():
+        print(f"\nreport: {record.report}")
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="A run, as in the other commands.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    runs: Runs = _RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two runs: parameters that differ, metrics side by side, and how long the steps took."""
+    from gpu_pipelines.component_interface.parameter import shown_value
+    from gpu_pipelines.numbers import figure
+    from gpu_pipelines.targets.recorded_runs import run_named
+
+    pair = run_named(runs, first), run_named(runs, second)
+    document = differences(*pair)
+    if as_json:
+        print_json(document)
+        return
+    print(f"A: {pair[0].run_id}  {pair[0].status}\nB: {pair[1].run_id}  {pair[1].status}")
+    parameters = Table("parameter", "A", "B")
+    for name, given in document["parameters"].items():
+        parameters.add_row(name, *(_short(shown_value(given[each])) if each in given else "–" for each in "ab"))
+    _print_section("parameters that differ", parameters, bool(document["parameters"]))
+    metrics = Table("metric", Column.number("A"), Column.number("B"), Column.number("B − A"))
+    for name, values in document["metrics"].items():
+        change = f"{values['b'] - values['a']:+.4f}".replace("-", "−") if len(values) == 2 else ""
+        metrics.add_row(name, *(figure(values.get(each)) for each in "ab"), change)
+    _print_section("metrics", metrics, bool(document["metrics"]))
+    seconds = Table("step", Column.number("A"), Column.number("B"))
+    for name, took in document["steps"].items():
+        seconds.add_row(name, *(_took(took.get(each)) for each in "ab"))
+    _print_section("durations of the steps", seconds, bool(document["steps"]))
+
+
+def differences(first: RunRecord, second: RunRecord) -> dict[str, Any]:
+    """What differs between two runs, as JSON has it: values by name and by `a` and `b`, as far as each has one.
+
+    A step's duration is in seconds; of one that did not end well or took its results it is how it went.
+    """
+
+    def beside(of: Any) -> dict[str, dict[str, Any]]:
+        found = {"a": of(first), "b": of(second)}
+        names = list(dict.fromkeys([*found["a"], *found["b"]]))
+        return {name: {each: found[each][name] for each in found if name in found[each]} for name in names}
+
+    def durations(record: RunRecord) -> dict[str, float | str]:
+        return {step.name: step.seconds if step.status == "succeeded" else step.status for step in record.steps}
+
+    parameters = beside(lambda record: {**record.parameters, "--accelerator": record.accelerator})
+    return {
+        "runs": {"a": first.run_id, "b": second.run_id},
+        "parameters": {name: values for name, values in parameters.items() if not _are_equal(values)},
+        "metrics": beside(lambda record: record.metrics),
+        "steps": beside(durations),
+    }
+
+
+def _are_equal(values: dict[str, Any]) -> bool:
+    return len(values) == 2 and values["a"] == values["b"]
+
+
+@app.command("open")
+def open_report(run: Run, runs: Runs = _RUNS) -> None:
+    """Open the report of a run in the browser; where there is none, print its path."""
+    import webbrowser
+
+    from gpu_pipelines.errors import NotFoundError
+    from gpu_pipelines.reports.run_report import write_run_report
+    from gpu_pipelines.targets.recorded_runs import run_named
+
+    record = run_named(runs, run)
+    if record.status == "died":
+        # What it wrote last says that it runs.
+        write_run_report(record)
+    if not record.report.is_file():
+        raise NotFoundError(f"{record.run_id} has left no report.", f"Its logs: {record.directory / 'logs'}")
+    print(record.report.resolve())
+    if _has_browser():
+        webbrowser.open(record.report.resolve().as_uri())
+
+
+def _has_browser() -> bool:
+    """Whether there is a browser with a window: one in the terminal would only show the page's text."""
+    import os
+    import webbrowser
+
+    try:
+        found = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    if os.environ.get("BROWSER") or sys.platform == "darwin":
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and found is not None
+
+
+@app.command("rm")
+def remove(
+    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Ids, beginnings that are only theirs, or latest.")],
+    runs: Runs = _RUNS,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove runs with their artifacts and checkpoints; models in a registry stay."""
+    from gpu_pipelines.errors import InvalidRequestError
+    from gpu_pipelines.reports.runs_page import write_runs_page
+    from gpu_pipelines.targets.recorded_runs import recorded_runs, remove_runs, run_named
+
+    records = list({each.run_id: each for each in (run_named(runs, name) for name in run)}.values())
+    named = ", ".join(record.run_id for record in records)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidRequestError(f"Nobody can be asked whether to remove {named}.", "Give --yes.")
+        if not typer.confirm(f"Remove {named} with all artifacts and checkpoints?"):
+            raise typer.Exit(1)
+    remove_runs(runs, records)
+    write_runs_page(runs, recorded_runs(runs))
+    print(f"removed {named}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def _took(value: float | str | None) -> str:
+    """How long a step took, or how it went instead."""
+    from gpu_pipelines.reports.durations import format_seconds
+
+    return format_seconds(value) if isinstance(value, float | int) else value or "–"
+
+
+def _print_section(heading: str, table: Table, has_rows: bool = True) -> None:
+    if has_rows:
+        print(f"\n{heading}" if heading else "")
+        table.print()

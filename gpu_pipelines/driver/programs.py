@@ -1,0 +1,161 @@
+"""Pipelines in a Python program: what the commands `run`, `compile` and `runs show` do, as functions."""
+
+from __future__ import annotations
+
+import json
+import numbers
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.driver.opening import fields_of_command, open_target
+from gpu_pipelines.driver.run import Run, ended, watch_of
+from gpu_pipelines.errors import InvalidRequestError, UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.target import Target
+
+_HERE = "local"
+
+
+def run(
+    pipeline: Any,
+    target: str = _HERE,
+    accelerator: str = "",
+    cache: bool | None = None,
+    resume: bool = False,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **parameters: Any,
+) -> Run:
+    """Runs a pipeline: on this machine until its end, elsewhere until it is submitted.
+
+    Args:
+        pipeline: the name of one of this project, `FILE.py` or `FILE.py:function`, a compiled file, or a function that
+            `@dsl.pipeline` decorates.
+        target: where: local, vertex, kubeflow, compute_engine, or that of another package.
+        accelerator: what to train on, `l4:4` say; empty for all GPUs that are here, else two CPU processes.
+        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+        resume: continue the newest run with these parameters that was interrupted; on this machine alone.
+        arguments: parameters whose names are those of options or of arguments of this function.
+        progress: show the steps on stderr.
+        parameters: options of the target, by the names of their flags with underscores (`nodes=2`, `runs="runs"`), and
+            parameters of the pipeline. One that is None is not given.
+
+    Returns:
+        The run. One on this machine has succeeded.
+
+    Raises:
+        RunFailedError: a step has failed; its `run` says more.
+        UserError: there cannot be such a run; nothing was run.
+        KeyboardInterrupt: it was interrupted; `resume` continues it.
+    """
+    from gpu_pipelines.driver.request import is_here, submission_of
+
+    opened, others = _opened(target, "run", {**parameters, "accelerator": accelerator, "resume": resume or None})
+    values = {**others, **(arguments or {})}
+    assignments = [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
+    with _named(pipeline) as name:
+        submission = submission_of(opened, name, assignments, None, cache)
+        here: Any = opened
+        if is_here(opened):
+            return ended(Run("", target, "running"), here.execute(submission, watch_of(progress)))
+        done = here.submit(submission)
+    return Run(done.name, target, "submitted", parameters=values, document=done.document, _opened=opened)
+
+
+def compile(
+    pipeline: Any, target: str = _HERE, path: str | PathLike[str] | None = None, *, task: str = "", **options: Any
+) -> str | Path:
+    """Compiles a pipeline for a target.
+
+    Args:
+        pipeline: as `run` takes it.
+        target: where it will run.
+        path: the file to write.
+        task: the task that it is for; empty where that is a parameter.
+        options: those of the target, `accelerator="l4:4"` say.
+
+    Returns:
+        The text of the compiled file; with `path`, the path of the file.
+
+    Raises:
+        UserError: there is no such pipeline, the target cannot run it so, or the file cannot be written.
+    """
+    opened, others = _opened(target, "compile", options)
+    if others:
+        raise InvalidRequestError(
+            f"compile has no {', '.join(others)}.", "Parameters of the pipeline are given to its runs."
+        )
+    with _named(pipeline) as name:
+        text = opened.compile(name, task).text
+    if path is None:
+        return text
+    file = Path(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"The file {file} cannot be written: {error.strerror}.") from None
+    return file
+
+
+def open_run(name: str = "latest", runs: str | PathLike[str] = "runs") -> Run:
+    """A run on this machine, as it is now.
+
+    Args:
+        name: its id, a beginning that is only its, or `latest`.
+        runs: directory of the runs.
+
+    Raises:
+        UserError: there is no such run, or there are several.
+    """
+    from gpu_pipelines.targets.recorded_runs import run_named
+
+    return Run.of_record(run_named(Path(runs), name))
+
+
+def _opened(target: str, command: str, given: Mapping[str, Any]) -> tuple[Target, dict[str, Any]]:
+    """A target with those values that are its options, and the values that are not."""
+    from gpu_pipelines.targets.target import target_named
+
+    own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target).Options, command)}
+    options = {name: Path(value) if own[name] is Path else value for name, value in given.items() if name in own}
+    others = {name: value for name, value in given.items() if name not in own}
+    for name in ("accelerator", "resume"):
+        # Not parameters of a pipeline: they are this function's own.
+        if others.pop(name, None):
+            raise InvalidRequestError(f"The target {target} has no {name}.", "Leave it out.")
+    return open_target(target, options, command), others
+
+
+@contextmanager
+def _named(pipeline: Any) -> Iterator[str]:
+    """A pipeline by a name that targets take, as long as the context lasts."""
+    if isinstance(pipeline, str | PathLike):
+        yield fspath(pipeline)
+        return
+    if not hasattr(pipeline, "pipeline_func"):
+        raise InvalidRequestError(
+            f"{pipeline!r:.80} is no pipeline.",
+            "Give a name, FILE.py, a compiled file, or a function with @dsl.pipeline (from kfp import dsl).",
+        )
+    from gpu_pipelines.targets.own.file import place_of
+
+    with place_of(pipeline) as place:
+        yield place
+
+
+def _text(name: str, value: Any) -> str:
+    """A value as the command line takes it, whose checks are those of a program too."""
+    if isinstance(value, str | PathLike):
+        return fspath(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        value = int(value) if isinstance(value, numbers.Integral) else float(value)
+    try:
+        return json.dumps(list(value) if isinstance(value, tuple) else value)
+    except (TypeError, ValueError):
+        raise InvalidRequestError(f"{name} is {value!r:.80}.", "Give a text, a number, a list or a mapping.") from None

@@ -1,0 +1,48 @@
+"""A run as it was asked for, made ready for its target: loaded, checked, and put together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.driver.arguments import checked_values, given_values
+from gpu_pipelines.driver.data_check import require_usable_data
+from gpu_pipelines.targets.messages import Request
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.messages import Submission
+    from gpu_pipelines.targets.target import Target
+
+
+def is_here(target: Target) -> bool:
+    """Whether a target waits for the end of a run, in place of starting it elsewhere."""
+    return not hasattr(target, "submit")
+
+
+def submission_of(
+    target: Target, pipeline: str, assignments: Sequence[str], file: Path | None, cache: bool | None
+) -> Submission:
+    """A run that is ready to be sent; says on stderr what its machines cost and what to beware of.
+
+    Args:
+        target: where it will run.
+        pipeline: name of a pipeline, a file, or an address that the target knows.
+        assignments: parameters as texts of the form `key=value`; they win over the file.
+        file: a YAML file of parameters.
+        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+
+    Raises:
+        UserError: there cannot be such a run.
+    """
+    request = Request(pipeline, given_values(assignments, file), cache)
+    compiled = target.load(request)
+    values = checked_values(compiled, target, assignments, file)
+    if not is_here(target):
+        require_usable_data(compiled, values)
+    compiled = target.fitted(compiled, request, values)
+    submission = target.submission(compiled, request, values)
+    for line in compiled.told:
+        print(line, file=sys.stderr)
+    return submission

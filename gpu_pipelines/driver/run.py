@@ -1,0 +1,161 @@
+"""A run as a program gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import RunFailedError, UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.local.log import StepRecord
+    from gpu_pipelines.targets.messages import Outcome
+    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.target import Target
+
+#: Of what a run has, so much is shown.
+_MOST_SHOWN, _MOST_CHARACTERS = 8, 100
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A run of a pipeline.
+
+    Attributes:
+        id: its name.
+        target: where it is.
+        status: submitted, running, succeeded, failed, interrupted, died, or what else the target says.
+        pipeline: name of the pipeline.
+        parameters: all parameters.
+        outputs: outputs of the pipeline that are no artifacts, by name.
+        artifacts: places of the others, by name.
+        metrics: figures of the steps, by name.
+        model: `model_name`, `version` and `aliases` of the registered version; empty if there is none.
+        report: the page about it; None if there is none.
+        steps: those that began, in order: `name`, `status`, `seconds`, `log`, `message`.
+        seconds: its duration.
+        directory: where it has left everything; None for one that is elsewhere.
+        document: what else the target says of it.
+    """
+
+    id: str
+    target: str
+    status: str
+    pipeline: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    report: Path | None = None
+    steps: tuple[StepRecord, ...] = ()
+    seconds: float = 0.0
+    directory: Path | None = None
+    document: Mapping[str, Any] = field(default_factory=dict)
+    _opened: Target | None = field(default=None, compare=False)
+
+    @classmethod
+    def of_record(cls, record: RunRecord) -> Run:
+        """The run that a record on this machine tells of."""
+        names = ("pipeline", "status", "parameters", "outputs", "artifacts", "metrics", "seconds", "directory")
+        return cls(
+            id=record.run_id,
+            target="local",
+            model={**record.model, "version": int(record.model["version"])} if record.model else {},
+            report=record.report if record.report.is_file() else None,
+            steps=tuple(record.steps),
+            document=record.document,
+            **{name: getattr(record, name) for name in names},
+        )
+
+    def follow(self, every: float = 10.0, *, progress: bool = True) -> Run:
+        """Waits for the end of a run that was submitted.
+
+        Args:
+            every: seconds between two looks.
+            progress: show how it goes, on stderr.
+
+        Raises:
+            RunFailedError: it has not succeeded.
+            UserError: it cannot be followed, or the service cannot be reached.
+        """
+        opened: Any = self._able("follow")
+        return ended(self, opened.follow(self.id, watch_of(progress), every))
+
+    def cancel(self) -> None:
+        """Asks that a run end that was submitted.
+
+        Raises:
+            UserError: it cannot be cancelled, or the service cannot be reached.
+        """
+        opened: Any = self._able("cancel")
+        opened.cancel(self.id)
+
+    def _able(self, what: str) -> Target:
+        if self._opened is None or not hasattr(self._opened, what):
+            raise UserError(f"A run on {self.target} has no {what}.", "It was waited for.")
+        return self._opened
+
+    def __repr__(self) -> str:
+        from gpu_pipelines.reports.durations import format_seconds
+
+        took = f", {format_seconds(self.seconds)}" if self.seconds else ""
+        lines = [f"Run {self.id} on {self.target}: {self.status}{took}"]
+        if self.model:
+            lines.append(f"model: {self.model['model_name']} version {self.model['version']}")
+        lines += [f"{step.name}: {step.status}" for step in self.steps if step.status not in ("succeeded", "reused")]
+        for heading, values in (("outputs", self.outputs), ("artifacts", self.artifacts)):
+            lines += [f"{heading}: {_shown(values)}"] if values else []
+        lines += [f"report: {self.report}"] if self.report else []
+        return "\n  ".join(lines)
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    """Names, with values that are short, on a line."""
+    parts = [
+        name if isinstance(value, str) and "/" in value else f"{name}={value!r}"[:_MOST_CHARACTERS]
+        for name, value in list(values.items())[:_MOST_SHOWN]
+    ]
+    more = len(values) - len(parts)
+    return ", ".join(parts) + (f" and {more} more" if more else "")
+
+
+def watch_of(progress: bool) -> Any:
+    """What shows on stderr how something goes, or nothing of it."""
+    import sys
+
+    from gpu_pipelines.driver.watch import SilentWatch, StreamWatch
+
+    return StreamWatch(sys.stderr) if progress else SilentWatch()
+
+
+def ended(run: Run, outcome: Outcome) -> Run:
+    """A run with how it has ended.
+
+    Args:
+        run: as far as it is known.
+        outcome: what its target says.
+
+    Raises:
+        RunFailedError: it has not succeeded.
+        KeyboardInterrupt: it ran here and was interrupted, and so is the program.
+    """
+    from dataclasses import replace
+
+    from gpu_pipelines.targets.run_record import RunRecord
+
+    if "directory" in outcome.document:
+        run = Run.of_record(RunRecord.load(Path(outcome.document["directory"])))
+        if outcome.state == "interrupted":
+            raise KeyboardInterrupt
+    else:
+        run = replace(run, status=outcome.state, document=outcome.document)
+    if outcome.state != "succeeded":
+        failed = next((step for step in reversed(run.steps) if step.status == "failed"), None)
+        if failed is None:
+            raise RunFailedError("\n".join(map(str, outcome.lines)) or f"{run.id}: {outcome.state}", run=run)
+        log = f"Its log: {(run.directory or Path()) / (failed.log or '')}"
+        raise RunFailedError(f"{failed.name} failed: {failed.message or 'it left no error'}", log, run)
+    return run

@@ -1,0 +1,68 @@
+"""How something is shown while it is waited for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.local.log import Observer, StepRecord
+
+
+class StreamWatch:
+    """Shows it on a stream, bound to that as it is now; see `gpu_pipelines.targets.messages.Watch`.
+
+    Args:
+        stream: where it goes; stdout if not given.
+        steps: whether steps and lines of logs are shown, besides what happens.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, steps: bool = True) -> None:
+        from gpu_pipelines.terminal import console_on
+
+        self._stream, self._steps = stream or sys.stdout, steps
+        self.console = console_on(self._stream)
+
+    def steps(self) -> AbstractContextManager[Observer]:
+        """Shows steps live on a terminal, and in plain lines elsewhere."""
+        from gpu_pipelines.driver.progress import progress_on
+
+        return progress_on(self.console) if self._steps else nullcontext(_Silent())
+
+    def tell(self, text: str) -> None:
+        """Says what has happened."""
+        print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
+
+    def say(self, line: str) -> None:
+        """Says a line of a log."""
+        if self._steps:
+            print(f"  {line}", file=self._stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Warns on stderr."""
+        print(f"warning: {text}", file=sys.stderr)
+
+
+class SilentWatch(StreamWatch):
+    """Shows nothing but warnings, to whoever wants the end alone."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr, steps=False)
+
+    def tell(self, text: str) -> None:
+        return None
+
+
+class _Silent:
+    """An observer for whoever wants the end alone."""
+
+    def step_began(self, step: str) -> None:
+        return None
+
+    def step_said(self, step: str, line: str) -> None:
+        return None
+
+    def step_ended(self, step: StepRecord) -> None:
+        return None

@@ -1,0 +1,100 @@
+"""What the steps of a run have left, read from where KFP's executor wrote it: pages to look at, and metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.targets.compiled import step_components
+from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.targets.recorded_runs import entries_taken
+
+#: What the executor of each step writes last.
+_WRITTEN = "executor_output.json"
+#: What KFP calls artifacts that people look at, and figures.
+_PAGES, _METRICS = ("system.HTML", "system.Markdown"), "system.Metrics"
+
+
+def written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the steps of a run have written, each with its name, in the order in which they ended.
+
+    Args:
+        directory: the run's.
+    """
+    files = directory.glob(f"artifacts/**/{_WRITTEN}")
+    for file in sorted(files, key=lambda file: file.stat().st_mtime_ns):
+        yield file.parent.name, json.loads(file.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Left:
+    """An artifact that a step of a run has left, or that it has taken from an earlier run.
+
+    Attributes:
+        step: name of the task.
+        name: of the output.
+        kind: what KFP calls artifacts of its kind.
+        path: where it is.
+        metadata: what else is known of it.
+    """
+
+    step: str
+    name: str
+    kind: str
+    path: str
+    metadata: Mapping[str, Any]
+
+
+def artifacts_left(
+    directory: Path, spec: Mapping[str, Any], steps: Iterable[StepRecord], cache: Path
+) -> Iterator[Left]:
+    """The artifacts of a run's steps.
+
+    Args:
+        directory: the run's.
+        spec: the pipeline as KFP compiles it.
+        steps: those that began.
+        cache: where results of steps are kept over runs.
+    """
+    components = step_components(spec)
+    for entry, step in entries_taken(steps, cache):
+        for name, value in json.loads(entry.read_text(encoding="utf-8")).items():
+            if isinstance(value, dict) and "schema_title" in value:
+                yield Left(step, name, value["schema_title"], str(value.get("uri")), value.get("metadata") or {})
+    for step, content in written(directory):
+        outputs = components.get(step, {}).get("outputDefinitions", {}).get("artifacts", {})
+        for name, each in content.get("artifacts", {}).items():
+            kind = outputs.get(name, {}).get("artifactType", {}).get("schemaTitle", "")
+            for artifact in each["artifacts"]:
+                yield Left(step, name, kind, str(artifact["uri"]), artifact.get("metadata") or {})
+
+
+def pages_of(artifacts: Iterable[Left]) -> list[dict[str, str]]:
+    """The pages among artifacts: `step`, `name` of the output and `path` of each."""
+    return [{"step": each.step, "name": each.name, "path": each.path} for each in artifacts if each.kind in _PAGES]
+
+
+def metrics_of(artifacts: Iterable[Left]) -> dict[str, float]:
+    """The figures that steps have logged, by name; with the step's name before, where several have logged it."""
+    found = [
+        (each.step, name, number)
+        for each in artifacts
+        if each.kind == _METRICS
+        for name, value in each.metadata.items()
+        if (number := finite(value)) is not None
+    ]
+    steps_by_name: dict[str, set[str]] = {}
+    for step, name, _ in found:
+        steps_by_name.setdefault(name, set()).add(step)
+    return {name if len(steps_by_name[name]) == 1 else f"{step} {name}": number for step, name, number in found}
+
+
+def finite(value: Any) -> float | None:
+    """A value that is a finite number and no truth value; None of others."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,118 @@
+"""The runs on this machine: found by their names, and removed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest
+from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.targets.run_record import RUN, RunRecord
+
+#: Names the newest run.
+LATEST = "latest"
+#: Where results of steps are kept over runs, below the directory of runs.
+CACHE = ".cache"
+_MOST_NAMED = 8
+
+
+def recorded_runs(runs: Path) -> list[RunRecord]:
+    """All runs, the newest first; one whose record is damaged is left out.
+
+    Args:
+        runs: directory of runs.
+    """
+    found = []
+    for file in runs.glob(f"*/{RUN}"):
+        with suppress(UserError):
+            found.append(RunRecord.load(file.parent))
+    return sorted(found, key=lambda record: (record.started, record.run_id), reverse=True)
+
+
+def run_named(runs: Path, name: str) -> RunRecord:
+    """The run of a name.
+
+    Args:
+        runs: directory of runs.
+        name: the id, the beginning of one alone, or `latest`.
+
+    Raises:
+        UserError: there is none, or there are several.
+    """
+    if name and (runs / name / RUN).is_file() and Path(name).name == name:
+        return RunRecord.load(runs / name)
+    known = recorded_runs(runs)
+    if not known:
+        raise NotFoundError(f"There are no runs in {runs}.", "Run a pipeline, or give the directory with --runs.")
+    found = known[:1] if name == LATEST else [each for each in known if name and each.run_id.startswith(name)]
+    if not found:
+        remedy = nearest(name, [each.run_id for each in known], [LATEST], "gpu-pipelines runs list shows them all.")
+        raise NotFoundError(f"There is no run {name[:80]!r} in {runs}.", remedy)
+    if len(found) > 1:
+        named = ", ".join(each.run_id for each in found[:_MOST_NAMED])
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        raise InvalidRequestError(f"{len(found)} runs begin with {name[:80]!r}: {named}{more}.", "Give more of the id.")
+    return found[0]
+
+
+def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
+    """Removes runs with all that they have left, and what `--cache` would have taken from them.
+
+    What was uploaded to a registry is a copy, and stays.
+
+    Args:
+        runs: directory of runs.
+        records: the runs.
+
+    Raises:
+        UserError: one still runs, or another run has taken results of one; nothing is removed then.
+    """
+    for record in records:
+        if record.status == "running":
+            raise InvalidRequestError(
+                f"{record.run_id} is still running, as process {record.process_id}.", "Stop it first."
+            )
+    removed = {record.run_id for record in records}
+    left = [each for each in recorded_runs(runs) if each.run_id not in removed]
+    for record in records:
+        if takers := [each.run_id for each in left if _has_results_of(each, record, runs / CACHE)]:
+            raise InvalidRequestError(
+                f"{', '.join(takers)} took results of {record.run_id}, which are only there.",
+                "Keep it, or name those runs as well.",
+            )
+    for record in records:
+        for entry in _entries_of(runs, record):
+            entry.unlink(missing_ok=True)
+        shutil.rmtree(record.directory)
+
+
+def _has_results_of(record: RunRecord, other: RunRecord, cache: Path) -> bool:
+    """Whether a run names files of another one among its own, or has taken some."""
+    taken = [entry for entry, _ in entries_taken(record.steps, cache)]
+    files = [record.directory / RUN, *record.directory.glob("artifacts/**/executor_output.json"), *taken]
+    return any(_names_files_of(file, other) for file in files)
+
+
+def entries_taken(steps: Iterable[StepRecord], cache: Path) -> Iterator[tuple[Path, str]]:
+    """What steps have taken from what is kept for reuse: the file, and the name of the task.
+
+    Args:
+        steps: those of a run.
+        cache: where results of steps are kept over runs.
+    """
+    for step in steps:
+        for entry in cache.glob(f"{step.taken}*.json") if step.taken else ():
+            yield entry, step.task
+
+
+def _entries_of(runs: Path, record: RunRecord) -> Iterator[Path]:
+    """What is kept for reuse and names files of a run: taken, it would point to nothing."""
+    return (entry for entry in (runs / CACHE).glob("*.json") if _names_files_of(entry, record))
+
+
+def _names_files_of(document: Path, record: RunRecord) -> bool:
+    """Whether a JSON document names a file of a run."""
+    return json.dumps(f"{record.directory.resolve()}/")[1:-1] in document.read_text(encoding="utf-8")

@@ -1,0 +1,161 @@
+"""Pipelines in a Python program: docs/python.md as it is written, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import small
+
+import gpu_pipelines
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError, RunFailedError, UserError
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
+SMALL = Path(__file__).with_name("small.py")
+SHOWN = ["Evaluation", "__version__", "compile", "open_registry", "open_run", "plan", "run"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_examples_of_the_document_run(digits_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_run / "runs", tmp_path / "runs")
+    shutil.copytree(digits_run / "registry", tmp_path / "registry")
+    examples = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(examples) == 4
+    (tmp_path / "examples.py").write_text("\n".join(examples), encoding="utf-8")
+    done = subprocess.run([sys.executable, "examples.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "g2-standard-48 4" in done.stdout
+    assert "epochs takes a number; got 'many'." in done.stdout
+    assert "halve failed" in done.stdout
+
+
+def test_the_package_shows_what_programs_use_and_imports_nothing_for_it(tmp_path: Path) -> None:
+    code = "import sys; before = set(sys.modules); import gpu_pipelines as g; print(set(sys.modules) - before, dir(g))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.strip() == f"{{'gpu_pipelines'}} {SHOWN}"
+    heavy = "print([n for n in ('kfp', 'torch', 'google.api_core', 'numpy') if n in sys.modules])"
+    code = f"import sys, gpu_pipelines as g; [getattr(g, n) for n in dir(g)]; g.plan('l4:1'); {heavy}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.strip() == "[]"
+    with pytest.raises(AttributeError):
+        _ = gpu_pipelines.nothing  # type: ignore[attr-defined]
+
+
+def test_type_checkers_are_told_of_the_same_names() -> None:
+    tree = ast.parse(Path(gpu_pipelines.__file__).read_text(encoding="utf-8"))
+    imported = {
+        alias.name: node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert {name: place for name, place in imported.items() if name in SHOWN} == gpu_pipelines._PLACES
+
+
+@pytest.mark.parametrize("form", [small, "small.py", "small.py:small", "small.yaml"])
+def test_a_pipeline_is_a_function_or_a_file(form: Any, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(SMALL, here)
+    if form == "small.yaml":
+        assert gpu_pipelines.compile(small, path="small.yaml") == Path("small.yaml")
+    run = gpu_pipelines.run(form, value=4, note="a=b")
+    assert (run.status, run.outputs, run.metrics["quality"]) == ("succeeded", {"Output": 0.8}, 0.8)
+    assert [step.name for step in run.steps] == ["double", "score"]
+    assert run.parameters["note"] == "a=b"
+    assert run.report
+    assert run.report.is_file()
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert "double: doubling 4" in told.err
+    assert gpu_pipelines.open_run() == run
+
+
+def test_what_is_returned_fits_a_screen(digits_run: Path) -> None:
+    run = gpu_pipelines.open_run("latest", digits_run / "runs")
+    registry = gpu_pipelines.open_registry(str(digits_run / "registry"))
+    evaluation = gpu_pipelines.Evaluation.load(run.artifacts["best_checkpoint"])
+    assert gpu_pipelines.Evaluation.load(Path(run.artifacts["best_checkpoint"], "evaluation.json")) == evaluation
+    values = [run, registry, registry.version("digits", "champion"), evaluation, gpu_pipelines.plan("t4:2", nodes=2)]
+    for value, said in zip(values, ("digits version 1", "digits", "digits", "accuracy", "t4:2"), strict=True):
+        assert said in repr(value)
+        assert len(repr(value)) < 1200
+        assert len(repr(value).splitlines()) <= 12
+
+
+def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:
+    with pytest.raises(RunFailedError, match=r"score failed") as failed:
+        gpu_pipelines.run(small, value=60, progress=False)
+    assert failed.value.run.status == "failed"
+    assert [step.status for step in failed.value.run.steps] == ["succeeded", "failed"]
+    assert gpu_pipelines.open_run().id == failed.value.run.id
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "given", "said"),
+    [
+        (small, {"value": "three"}, "value takes a whole number"),
+        (small, {"value": 1.5}, "value takes a whole number"),
+        (small, {"seconds": float("nan")}, "seconds takes a number"),
+        (small, {"value": object()}, "value is <object"),
+        (small, {"vlaue": 3}, "Did you mean 'value'?"),
+        (small, {"target": "nowhere"}, "There is no target 'nowhere'"),
+        ("train_evaluate_upload", {"accelerator": "h100:8"}, "The target local has no h100:8"),
+        (small, {"target": "kubeflow", "resume": True}, "The target kubeflow has no resume"),
+        (print, {}, "is no pipeline"),
+        ("none.py", {}, "The file none.py does not exist"),
+        ("train_evaluate_uplaod", {}, "train_evaluate_upload"),
+    ],
+)
+def test_a_wrong_request_raises_and_runs_nothing(pipeline: Any, given: dict[str, Any], said: str, here: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        gpu_pipelines.run(pipeline, progress=False, **given)
+    assert said in str(refused.value)
+    assert not (here / "runs").exists()
+
+
+def test_compile_takes_options_of_its_target_alone(here: Path) -> None:
+    text = gpu_pipelines.compile("train_evaluate_upload", accelerator="cpu:1")
+    assert isinstance(text, str)
+    assert "name: train-evaluate-upload" in text
+    with pytest.raises(InvalidRequestError, match="compile has no epochs"):
+        gpu_pipelines.compile("train_evaluate_upload", epochs=3)
+    with pytest.raises(NotFoundError, match="There are no runs"):
+        gpu_pipelines.open_run("latest", here / "runs")
+
+
+def test_an_interrupted_run_ends_what_it_has_started_and_nothing_else(here: Path) -> None:
+    shutil.copy(SMALL, here)
+    program = (
+        "import subprocess, gpu_pipelines\n"
+        "other = subprocess.Popen(['sleep', '300'])\n"
+        "try: gpu_pipelines.run('small.py', seconds=60)\n"
+        "except KeyboardInterrupt: print(gpu_pipelines.open_run().status, other.poll(), flush=True)\n"
+        "other.kill()\n"
+    )
+    command = [sys.executable, "-u", "-c", program]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 60
+    while not any("Running: double" in page.read_text() for page in here.glob("runs/*/report.html")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=60)[0].strip() == "interrupted None"
+
+
+@pytest.mark.parametrize("target", ["vertex", "kubeflow"])
+def test_a_function_is_placed_as_its_file_is(target: str, here: Path, no_project_settings: None) -> None:
+    shutil.copy(SMALL, here)
+    given: dict[str, Any] = {"accelerator": "score=l4:1", "image": "us-docker.pkg.dev/project/images/steps:1"}
+    text = gpu_pipelines.compile(small, target, **given)
+    assert text == gpu_pipelines.compile("small.py", target, **given)
+    assert "nvidia-l4" in text or "NVIDIA_L4" in text

@@ -1,0 +1,278 @@
+"""Runs on this machine are recorded: while they go on, when they have ended, and when their process is gone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import GPU_PIPELINES, Finished, gpu_pipelines, newest_run
+
+SMALL = Path(__file__).with_name("small.py")
+REFRESH = '<meta http-equiv="refresh"'
+
+
+def run_small(cwd: Path, *arguments: str, **parameters: Any) -> Finished:
+    shutil.copy(SMALL, cwd / "small.py")
+    given = [part for name, value in parameters.items() for part in ("-p", f"{name}={value}")]
+    return gpu_pipelines("run", "small.py", *given, *arguments, cwd=cwd)
+
+
+@contextmanager
+def going_on(cwd: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A run whose first step takes long, as soon as that step has begun."""
+    shutil.copy(SMALL, cwd / "small.py")
+    command = [str(GPU_PIPELINES), "run", "small.py", "-p", "seconds=60", *arguments]
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not any("Running: double" in page.read_text() for page in cwd.glob("runs/*/report.html")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield process
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
+            child.kill()
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with three runs: two that succeeded, and one that failed."""
+    cwd = tmp_path_factory.mktemp("three")
+    for value, status in ((2, 0), (4, 0), (60, 1)):
+        assert run_small(cwd, value=value).status == status
+    return cwd
+
+
+def ids(cwd: Path) -> list[str]:
+    """The ids of the runs, the oldest first."""
+    return [run["run_id"] for run in reversed(json.loads(gpu_pipelines("runs", "list", "--json", cwd=cwd).out))]
+
+
+def test_runs_are_listed_with_how_they_went_the_newest_first(three: Path) -> None:
+    listed = gpu_pipelines("runs", "list", cwd=three)
+    assert listed.status == 0, listed.err
+    failed, second, first = (line.split() for line in listed.out.splitlines()[1:])
+    assert [failed[1], second[1], first[1]] == ["failed", "succeeded", "succeeded"]
+    assert "0.8000" in second
+    assert "0.4000" in first
+    documents = json.loads(gpu_pipelines("runs", "list", "--json", cwd=three).out)
+    assert [each["metrics"] for each in documents[1:]] == [
+        {"quality": 0.8, "Output": 0.8},
+        {"quality": 0.4, "Output": 0.4},
+    ]
+    assert all((three / each["report"]).is_file() for each in documents)
+
+
+def test_there_may_be_no_runs(tmp_path: Path) -> None:
+    assert gpu_pipelines("runs", "list", cwd=tmp_path).out.startswith("No runs in runs.")
+    shown = gpu_pipelines("runs", "show", "latest", cwd=tmp_path)
+    assert shown.status == 2
+    assert "There are no runs in runs." in shown.err
+
+
+def test_a_run_is_shown_with_its_steps_and_what_went_wrong(three: Path) -> None:
+    shown = gpu_pipelines("runs", "show", "latest", cwd=three).out
+    assert re.search(r"^small-\d+-\d+(-\d)?: failed, ", shown)
+    assert re.search(r"^score +failed +\d+\.\d s +runs/.*/logs/score.log$", shown, re.MULTILINE)
+    first = gpu_pipelines("runs", "show", ids(three)[0], cwd=three).out
+    assert re.search(r"^quality +0.4000$", first, re.MULTILINE)
+    assert re.search(r"^value +2$", first, re.MULTILINE)
+    assert json.loads(gpu_pipelines("runs", "show", ids(three)[0], "--json", cwd=three).out)["outputs"] == {
+        "Output": 0.4
+    }
+
+
+def test_a_beginning_names_a_run_if_it_is_only_one(three: Path) -> None:
+    several = gpu_pipelines("runs", "show", "small", cwd=three)
+    assert several.status == 2
+    assert "3 runs begin with 'small'" in several.err
+    unknown = gpu_pipelines("runs", "show", "other", cwd=three)
+    assert unknown.status == 2
+    assert "There is no run 'other'" in unknown.err
+    outside = gpu_pipelines("runs", "show", "../runs", cwd=three)
+    assert outside.status == 2
+
+
+def test_two_runs_are_compared(three: Path) -> None:
+    first, second, failed = ids(three)
+    compared = gpu_pipelines("runs", "compare", first, second, cwd=three).out
+    differing = compared.partition("parameters that differ")[2].partition("metrics")[0]
+    assert re.search(r"^value +2 +4$", differing, re.MULTILINE)
+    assert "note" not in differing
+    assert re.search(r"^quality +0.4000 +0.8000 +\+0.4000$", compared, re.MULTILINE)
+    assert re.search(r"^double +\d\.\d s +\d\.\d s$", compared, re.MULTILINE)
+    document = json.loads(gpu_pipelines("runs", "compare", second, failed, "--json", cwd=three).out)
+    assert document["parameters"] == {"value": {"a": 4, "b": 60}}
+    assert document["metrics"]["quality"] == {"a": 0.8}
+    assert document["steps"]["score"]["b"] == "failed"
+
+
+def test_the_page_of_all_runs_links_their_reports(three: Path) -> None:
+    page = (three / "runs" / "index.html").read_text()
+    links = re.findall(r'href="([^"]*)"', page)
+    assert links == [f"{name}/report.html" for name in reversed(ids(three))]
+    assert all((three / "runs" / link).is_file() for link in links)
+    assert page.count(">succeeded<") == 2
+    assert "Output 0.8000" in page
+
+
+def test_where_there_is_no_browser_the_path_of_the_report_is_printed(three: Path) -> None:
+    opened = gpu_pipelines("runs", "open", "latest", cwd=three)
+    assert opened.status == 0, opened.err
+    assert Path(opened.out.strip()) == three / "runs" / ids(three)[-1] / "report.html"
+
+
+def test_what_steps_have_left_to_look_at_is_linked(three: Path) -> None:
+    report = three / "runs" / ids(three)[0] / "report.html"
+    (link,) = re.findall(r'href="(artifacts/[^"]*)"', report.read_text())
+    assert (report.parent / link).read_text() == "<p>4</p>"
+
+
+def test_the_next_commands_can_be_copied(tmp_path: Path) -> None:
+    done = run_small(tmp_path, "--runs", "my runs")
+    (command,) = done.out.partition("next:\n")[2].splitlines()
+    opened = subprocess.run(
+        command.replace("gpu-pipelines", str(GPU_PIPELINES), 1),
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert opened.stdout.strip().endswith("report.html"), opened.stderr
+    failed = run_small(tmp_path, value=60)
+    assert "  gpu-pipelines run small.py -p value=60 --cache" in failed.err.splitlines()
+
+
+def test_json_is_one_document_whose_progress_is_on_stderr(tmp_path: Path) -> None:
+    done = run_small(tmp_path, "--json", value=3)
+    assert done.status == 0, done.err
+    document = json.loads(done.out)
+    assert (document["status"], document["outputs"]) == ("succeeded", {"Output": 0.6})
+    assert (tmp_path / document["report"]).is_file()
+    assert "double: doubling 3" in done.err
+    failed = run_small(tmp_path, "--json", value=60)
+    assert failed.status == 1
+    assert json.loads(failed.out)["steps"][-1]["status"] == "failed"
+
+
+def test_a_report_reads_itself_again_until_the_run_has_ended(tmp_path: Path) -> None:
+    with going_on(tmp_path) as process:
+        report = newest_run(tmp_path)["directory"] / "report.html"
+        page = report.read_text()
+        assert REFRESH in page
+        assert "<script" not in page
+        assert ">running<" in (tmp_path / "runs/index.html").read_text()
+        assert gpu_pipelines("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "running"
+        removed = gpu_pipelines("runs", "rm", "latest", "--yes", cwd=tmp_path)
+        assert removed.status == 2
+        assert f"is still running, as process {process.pid}" in removed.err
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    page = report.read_text()
+    assert REFRESH not in page
+    assert "The run was interrupted" in page
+    assert ">interrupted<" in (tmp_path / "runs/index.html").read_text()
+
+
+def test_a_run_whose_process_is_gone_has_died(tmp_path: Path) -> None:
+    with going_on(tmp_path) as process:
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for child in children:
+            child.kill()
+    assert newest_run(tmp_path)["status"] == "running"
+    assert gpu_pipelines("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "died"
+    report = Path(gpu_pipelines("runs", "open", "latest", cwd=tmp_path).out.strip())
+    assert REFRESH not in report.read_text()
+    assert "The run has died" in report.read_text()
+    assert gpu_pipelines("runs", "rm", "latest", "--yes", cwd=tmp_path).status == 0
+    assert not report.parent.exists()
+
+
+def test_a_later_process_of_the_same_number_is_not_taken_for_the_run(tmp_path: Path) -> None:
+    assert run_small(tmp_path).status == 0
+    record = newest_run(tmp_path)
+    path = record.pop("directory") / "run.json"
+    # This test's own process began after 2020.
+    content = {
+        **record,
+        "status": "running",
+        "process_id": psutil.Process().pid,
+        "started": "2020-01-01T00:00:00+00:00",
+    }
+    path.write_text(json.dumps(content))
+    assert gpu_pipelines("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "died"
+    # What runs on another machine cannot be seen from here.
+    path.write_text(json.dumps({**content, "machine": "another"}))
+    assert gpu_pipelines("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "running"
+
+
+def test_a_run_is_removed_when_that_is_wanted_with_what_the_cache_would_take_from_it(tmp_path: Path) -> None:
+    def statuses() -> list[str]:
+        assert run_small(tmp_path, "--cache", value=2).status == 0
+        return [step["status"] for step in newest_run(tmp_path)["steps"]]
+
+    assert statuses() == ["succeeded", "succeeded"]
+    unasked = gpu_pipelines("runs", "rm", "latest", cwd=tmp_path)
+    assert unasked.status == 2
+    assert "--yes" in unasked.err
+    assert len(ids(tmp_path)) == 1
+    removed = gpu_pipelines("runs", "rm", "latest", "--yes", cwd=tmp_path)
+    assert removed.status == 0, removed.err
+    assert ids(tmp_path) == []
+    assert "There are no runs" in (tmp_path / "runs/index.html").read_text()
+    # What had no files is as good as before.
+    assert statuses() == ["reused", "succeeded"]
+    assert statuses() == ["reused", "reused"]
+    assert newest_run(tmp_path)["metrics"] == {"quality": 0.4, "Output": 0.4}
+    first, last = ids(tmp_path)
+    assert gpu_pipelines("runs", "rm", first, "--yes", cwd=tmp_path).status == 2
+    assert ids(tmp_path) == [first, last]
+
+
+def test_a_run_whose_results_another_has_taken_is_not_removed_alone(digits_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_run / "runs", tmp_path / "runs")
+    first = newest_run(tmp_path)["run_id"]
+    source, second = tmp_path / "runs" / first, tmp_path / "runs" / "second-20261122-000000"
+    text = (source / "run.json").read_text().replace(str(digits_run), str(tmp_path))
+    (source / "run.json").write_text(text)
+    second.mkdir()
+    # As a run has it whose steps were all reused.
+    (second / "run.json").write_text(text.replace(f'"run_id": "{first}"', f'"run_id": "{second.name}"'))
+    refused = gpu_pipelines("runs", "rm", first, "--yes", cwd=tmp_path)
+    assert refused.status == 2
+    assert f"{second.name} took results of {first}" in refused.err
+    assert source.is_dir()
+    assert gpu_pipelines("runs", "rm", first, second.name, "--yes", cwd=tmp_path).status == 0
+    assert not source.exists()
+
+
+def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_the_model(digits_run: Path) -> None:
+    record = newest_run(digits_run)
+    following = (digits_run / "printed.txt").read_text().partition("next:\n")[2].splitlines()
+    assert following == [
+        f"  gpu-pipelines runs open {record['run_id']}",
+        f"  tensorboard --logdir runs/{record['run_id']}/artifacts/checkpoints",
+        "  gpu-pipelines models show digits",
+        "  gpu-pipelines serve digits@1",
+        "  gpu-pipelines run train_evaluate_upload --target vertex --accelerator l4:1",
+    ]
+    assert "tensorboard --logdir" in (record["directory"] / "report.html").read_text()
+    assert record["key_metric"] == "test_accuracy"
+    assert record["metrics"]["rows_read"] == 1797
+    listed = gpu_pipelines("runs", "list", cwd=digits_run).out.splitlines()[1].split()
+    assert listed[2:4] == ["digits@1", "test_accuracy"]
