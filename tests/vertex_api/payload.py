@@ -93,6 +93,8 @@ def executor_input_of(
             "artifacts": {
                 name: {"artifacts": [_artifact(name, artifacts[name], definition)]}
                 for name, definition in inputs.get("artifacts", {}).items()
+                # The service says nothing of an optional one that no step before has made.
+                if name in artifacts or not definition.get("isOptional")
             },
         },
         "outputs": {

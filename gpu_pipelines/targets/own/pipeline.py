@@ -29,9 +29,11 @@ class OwnPipeline:
 
     Attributes:
         documents: those of the compiled file: the pipeline, and what is for Kubernetes where there is such.
+        written: the file as it was written; empty where it is not as in a file.
     """
 
     documents: Sequence[Mapping[str, Any]]
+    written: str = ""
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -53,7 +55,9 @@ class OwnPipeline:
 
     @property
     def text(self) -> str:
-        """As a file."""
+        """As a file; one in which nothing was placed is what it was, byte for byte."""
+        if self.written:
+            return self.written
         return str(yaml.dump_all(self.documents, Dumper=_DUMPER, sort_keys=True, allow_unicode=True))
 
     def placed(self, target: Any, plans: Mapping[str, Any], checkpoints: str) -> OwnPipeline:
@@ -67,7 +71,8 @@ class OwnPipeline:
         filled = [copy.deepcopy(dict(each)) for each in self.documents]
         # Before: of a step that has become a job nothing is seen any more.
         fill_in(steps_in(filled[0]), target, checkpoints)
-        return OwnPipeline(placed(filled, target.place, plans))
+        made = placed(filled, target.place, plans)
+        return self if made == list(self.documents) else OwnPipeline(made)
 
 
 def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
@@ -82,7 +87,8 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
     """
     text = compiled(pipeline_in(place)) if is_python(place) else text_of_file(place)
     try:
-        documents = documents_of(filled(text))
+        text = filled(text)
+        documents = documents_of(text)
         OwnPipeline(documents).name  # noqa: B018 (a file that is none has none)
     except UserError:
         raise
@@ -90,7 +96,7 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
         raise UserError(
             f"{place} is no compiled pipeline.", "Give FILE.py, or what kfp or gpu-pipelines has compiled."
         ) from None
-    return OwnPipeline(documents)
+    return OwnPipeline(documents, text)
 
 
 def require_no_task(task: str) -> None:
