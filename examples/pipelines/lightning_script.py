@@ -14,6 +14,7 @@ HERE = "examples/pipelines/lightning"
 
 
 @dsl.pipeline(name="lightning-script")
-def lightning_script(data: str = HERE, script: str = f"{HERE}/train.py", steps: int = 40):
+def lightning_script(data: str = HERE, script: str = f"{HERE}/train.py", steps: str = "40"):
+    # `steps` is a text: within a list of arguments KFP makes 40.0 of a whole number.
     rows = dsl.importer(artifact_uri=data, artifact_class=dsl.Dataset)
     accelerate(run_training_script(dataset=rows.output, script=script, arguments=["--steps", steps]))

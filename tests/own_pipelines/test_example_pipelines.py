@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ def test_an_example_is_compiled_for_the_cloud(file: Path, target: str, tmp_path:
     text = (tmp_path / "out.yaml").read_text()
     assert ("NVIDIA_L4" if target == "vertex" else "nvidia-l4") in text
     without = command("compile", str(file), "--target", target, "-o", str(tmp_path / "other.yaml"))
-    assert "train-model has no accelerator" in without.err
+    assert re.search("(train-model|run-training-script) has no accelerator", without.err)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,18 @@ def test_an_example_runs_here(name: str, parameters: list[str], said: str, steps
     ended = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
     assert set(steps) <= ended.keys()
     assert set(ended.values()) == {"succeeded"}
+
+
+@pytest.mark.slow
+def test_the_script_of_lightning_runs_as_a_pipeline(tmp_path: Path) -> None:
+    place = f"{tmp_path}/examples/pipelines"
+    shutil.copytree(EXAMPLES, place)
+    arguments = ("run", f"{place}/lightning_script.py", "-p", "steps=20")
+    done = gpu_pipelines(*arguments, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    lines = next(tmp_path.glob("runs/**/metrics.jsonl")).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 21))
+    assert list(tmp_path.glob("runs/**/last.ckpt"))
 
 
 @pytest.mark.slow

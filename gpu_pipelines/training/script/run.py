@@ -95,7 +95,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
         own |= {name: str(value) for name, value in settings.environment.items()}
         if imports:
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
-        arguments = [*target, *map(str, settings.arguments)]
+        arguments = [*target, *settings.words]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
         if not cluster.is_rank_0:
             run_with(settings.launcher, arguments, own, devices, cluster)

@@ -53,6 +53,12 @@ class ScriptSettings:
         match = _MODULE.fullmatch(self.script.strip())
         return match["name"] if match else ""
 
+    @property
+    def words(self) -> list[str]:
+        """The arguments as the script gets them. KFP hands a whole number of a list on as 40.0; it is 40."""
+        whole = (int(each) if isinstance(each, float) and each.is_integer() else each for each in self.arguments)
+        return [str(each) for each in whole]
+
     def problems(self) -> list[str]:
         """Everything that is wrong with them, a sentence each."""
         return [*self._problems_of_script(), *self._problems_of_processes(), *self._problems_of_environment()]

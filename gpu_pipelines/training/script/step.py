@@ -59,7 +59,7 @@ def write_report(summary: ScriptSummary, path: Path) -> None:
     series = summary.series()
     charts = [line_chart(name, "step", [_line(name, series[name])]) for name in list(series)[:MOST_CHARTS]]
     shown = {
-        "arguments": shlex.join(map(str, summary.settings.arguments)),
+        "arguments": shlex.join(summary.settings.words),
         "environment": ", ".join(summary.settings.environment),  # the values may be secrets
     }
     sections = render(
