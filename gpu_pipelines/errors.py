@@ -76,6 +76,10 @@ class NotFoundError(UserError, kind="not_found"):
     """What the request names is not there: a model, a version, a run, a file."""
 
 
+class DamagedError(UserError, kind="damaged"):
+    """A file is cut off, empty, or not what it should be."""
+
+
 class AccessDeniedError(UserError, kind="access_denied"):
     """The account is not known to the service, or may not do this."""
 

@@ -33,6 +33,7 @@ def train_model(
     keep_last: int = 0,
     keep_every_steps: int = 0,
     early_stopping_patience: int = 0,
+    resume_from_step: int = 0,
     seed: int = 0,
     checkpoint_uri: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
@@ -67,6 +68,8 @@ def train_model(
         keep_last: Number of newest checkpoints to keep, besides the one with the lowest loss on val; 0 keeps all.
         keep_every_steps: Checkpoints at multiples of this step are kept as well; 0 for none.
         early_stopping_patience: Checkpoints in a row without a lower loss on val after which training stops; 0 never.
+        resume_from_step: Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside.
+            0 goes on from the newest.
         seed: Of the initial weights, the order of the rows, and dropout.
         checkpoint_uri: Directory of the checkpoints, local or gs://, the same over restarts of one run: training
             continues from the newest checkpoint there. Empty for the artifact's own place.
@@ -102,6 +105,7 @@ def train_model(
             keep_last=keep_last,
             keep_every_steps=keep_every_steps,
             early_stopping_patience=early_stopping_patience,
+            resume_from_step=resume_from_step,
             seed=seed,
         ),
         dataset=dataset,

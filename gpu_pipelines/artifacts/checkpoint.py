@@ -6,15 +6,18 @@ not import torch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_file, sha256_of_tree, write_document
-from gpu_pipelines.errors import NotFoundError
+from gpu_pipelines.errors import DamagedError, NotFoundError, UserError, first_line
 
 MARKER = "checkpoint.json"
+#: A marker's name while its checkpoint is none, because a training went back to an earlier one.
+SET_ASIDE = "checkpoint.json.set-aside"
 METRICS = "metrics.jsonl"
 CONFIGURATION = "training.json"
 TENSORBOARD = "tensorboard"
@@ -38,6 +41,7 @@ class CheckpointInfo:
         best_val_loss: that loss.
         frozen_weights_sha256: of the weights that were not trained and are not in the checkpoint; empty if all are.
         rehearsal: trained on CPU processes in place of the GPUs that were chosen.
+        resumed_from_step: step of the older checkpoint that the training was told to go on from; 0 for none.
     """
 
     step: int
@@ -53,6 +57,7 @@ class CheckpointInfo:
     best_val_loss: float | None = None
     frozen_weights_sha256: str = ""
     rehearsal: bool = False
+    resumed_from_step: int = 0
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
@@ -103,11 +108,18 @@ def mark_complete(path: Path, files: Mapping[str, str] | None = None, **info: An
 
 
 def complete_checkpoints(directory: Path) -> list[Checkpoint]:
-    """All checkpoints of a directory that have their marker, by step."""
+    """All checkpoints of a directory that have their marker, by step; one whose marker is damaged is passed over.
+
+    Raises:
+        UserError: a marker has a newer format.
+    """
     found = []
     for path in sorted(directory.glob("step-*")):
         if (path / MARKER).is_file():
-            found.append(Checkpoint(path, read_as(path / MARKER, "checkpoint", CheckpointInfo.from_json)))
+            try:
+                found.append(Checkpoint(path, read_as(path / MARKER, "checkpoint", CheckpointInfo.from_json)))
+            except DamagedError as damage:
+                print(f"warning: passing over {path.name}: {first_line(damage)}", file=sys.stderr, flush=True)
     return sorted(found, key=lambda checkpoint: checkpoint.info.step)
 
 
@@ -125,3 +137,23 @@ def read_configuration(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise NotFoundError(f"There is no checkpoint directory {directory}.")
     return read_document(directory / CONFIGURATION, "checkpoint directory")
+
+
+def differing_settings(directory: Path, settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What a training in a directory was told and what another one is told, by name, where it is not the same.
+
+    Args:
+        directory: the checkpoint directory; nothing differs where it does not say how it was trained.
+        settings: those of the other training that shape its weights.
+    """
+    try:
+        there = read_configuration(directory).get("settings", {})
+    except UserError:
+        return {}
+    return {name: (there[name], here) for name, here in settings.items() if name in there and there[name] != here}
+
+
+def told_differences(differing: Mapping[str, tuple[Any, Any]]) -> str:
+    """What `differing_settings` gives, as the end of a sentence; empty where it gives nothing."""
+    told = [f"{name} is {here!r}, there it was {there!r}" for name, (there, here) in differing.items()]
+    return f": {'; '.join(told)}" if told else ""

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, MARKER, METRICS, TENSORBOARD, Checkpoint
+from gpu_pipelines.artifacts.checkpoint import (
+    CONFIGURATION,
+    MARKER,
+    METRICS,
+    SET_ASIDE,
+    TENSORBOARD,
+    Checkpoint,
+    differing_settings,
+    told_differences,
+)
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints as local_checkpoints
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.artifacts.upload import Upload
 from gpu_pipelines.errors import UserError
 
 
@@ -64,10 +75,15 @@ class CheckpointStore:
             there = set(self._remote.names())
             self._remote.download([name for name in (METRICS, CONFIGURATION) if name in there], self.directory)
 
-    def publish(self, names: Sequence[str]) -> None:
-        """Uploads files of `directory`; does nothing for a local store."""
+    def publish(self, names: Sequence[str], watched: Upload | None = None) -> None:
+        """Uploads files of `directory`; does nothing for a local store.
+
+        Args:
+            names: relative paths.
+            watched: tells how far it is, and may be given up.
+        """
         if self._remote is not None and names:
-            self._remote.upload(self.directory, names)
+            self._remote.upload(self.directory, names, watched)
 
     def publish_log(self, events_uri: str = "") -> None:
         """Uploads `metrics.jsonl` and the TensorBoard events as they are now.
@@ -94,6 +110,26 @@ class CheckpointStore:
         path.mkdir(parents=True)
         return path
 
+    def delete_unfinished(self) -> None:
+        """Deletes what attempts left that were cut off or given up: folders of checkpoints without a marker."""
+        if self._remote is None:
+            names = [path.relative_to(self.directory).as_posix() for path in self.directory.glob("step-*/*")]
+            folders = {path.name for path in self.directory.glob("step-*")}
+        else:
+            names = [name for name in self._remote.names() if name.startswith("step-")]
+            folders = {name.partition("/")[0] for name in names}
+        for folder in folders:
+            if not any(f"{folder}/{marker}" in names for marker in (MARKER, SET_ASIDE)):
+                self.delete(folder)
+
+    def set_aside(self, checkpoint: Checkpoint) -> None:
+        """Makes a checkpoint none, for as long as its marker has another name; its files stay."""
+        marker = f"{checkpoint.name}/{MARKER}"
+        (self.directory / marker).rename(self.directory / checkpoint.name / SET_ASIDE)
+        self.publish([f"{checkpoint.name}/{SET_ASIDE}"])
+        if self._remote is not None:
+            self._remote.delete([marker])
+
     def delete(self, name: str) -> None:
         """Deletes a checkpoint: first its marker, so that a half-deleted one is none."""
         if self._remote is not None:
@@ -116,32 +152,38 @@ def holds_training(uri: str) -> bool:
     return (Path(uri) / CONFIGURATION).is_file()
 
 
-def require_same_training(uri: str, configuration_hash: str) -> None:
+def require_same_training(uri: str, settings: Mapping[str, Any], configuration_hash: str, from_step: int = 0) -> None:
     """Checks that a training can go on with the checkpoints of a URI, as far as that is known before its data is.
 
     Args:
         uri: a directory, or `gs://…`.
-        configuration_hash: of the training.
+        settings: those of the training that shape its weights.
+        configuration_hash: of them.
+        from_step: step of the checkpoint to go on from, with other settings too; 0 for the newest.
 
     Raises:
         UserError: there are none, or they are of another configuration; or the storage cannot be read.
     """
-    found = []
-    if is_remote(uri) or Path(uri).is_dir():
-        with tempfile.TemporaryDirectory(prefix="gpu-pipelines-markers-") as staging:
-            found = CheckpointStore(uri, Path(staging)).complete()
-    if not found:
-        raise UserError(
-            f"checkpoint_uri is {uri}, where there is no checkpoint.",
-            "Give the folder that holds step-00000100 and so on, or leave it out to begin anew.",
-        )
-    newest = found[-1]
-    if newest.info.configuration_hash != configuration_hash:
-        raise UserError(
-            f"checkpoint_uri is {uri}, and {newest.name} there was trained with other parameters.",
-            "Give those of that run, or leave checkpoint_uri out to begin anew.",
-        )
-    print(f"the training goes on from {newest.name} in {uri}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-markers-") as staging:
+        store = CheckpointStore(uri, Path(staging)) if is_remote(uri) or Path(uri).is_dir() else None
+        found = {checkpoint.info.step: checkpoint for checkpoint in store.complete()} if store else {}
+        if not found or not store:
+            raise UserError(
+                f"checkpoint_uri is {uri}, where there is no checkpoint.",
+                "Give the folder that holds step-00000100 and so on, or leave it out to begin anew.",
+            )
+        if from_step and from_step not in found:
+            raise UserError(f"resume_from_step is {from_step}; {uri} has {', '.join(map(str, found))}.")
+        chosen = found[from_step or max(found)]
+        if chosen.info.configuration_hash != configuration_hash and not from_step:
+            store.fetch_log()
+            differing = told_differences(differing_settings(store.directory, settings))
+            raise UserError(
+                f"checkpoint_uri is {uri}, and {chosen.name} there was trained with other parameters{differing}.",
+                f"Give those of that run, leave checkpoint_uri out to begin anew, or give "
+                f"resume_from_step={chosen.info.step} to go on from there with these.",
+            )
+    print(f"the training goes on from {chosen.name} in {uri}", flush=True)
 
 
 def local_copy(uri: str, directory: Path, *, foreign: bool = False) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import DamagedError, UserError
 
 Made = TypeVar("Made")
 
@@ -47,16 +47,19 @@ def read_document(path: Path, what: str, format_version: int = 1) -> dict[str, A
         format_version: the newest version this program understands.
 
     Raises:
-        UserError: the file is missing, is not JSON, or has a newer format.
+        DamagedError: the file is not such JSON.
+        UserError: the file is missing, or has a newer format.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path.parent} is not a {what}: it has no {path.name}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged: {error}.") from None
+        raise DamagedError(f"{path} is damaged: {error}.") from None
     version = content.get("format_version") if isinstance(content, dict) else None
-    if not isinstance(version, int) or version > format_version:
+    if not isinstance(version, int):
+        raise DamagedError(f"{path} is damaged: it has format_version {version!r}.")
+    if version > format_version:
         raise UserError(
             f"{path} has format_version {version!r}; this program reads up to {format_version}.",
             "Use the version of gpu-pipelines that wrote it, or a newer one.",
@@ -79,7 +82,7 @@ def read_as(path: Path, what: str, make: Callable[[dict[str, Any]], Made]) -> Ma
     try:
         return make(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is damaged: {type(error).__name__}: {error}.", f"It is no {what}.") from None
+        raise DamagedError(f"{path} is damaged: {type(error).__name__}: {error}.", f"It is no {what}.") from None
 
 
 def sha256_of_file(path: Path) -> str:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gpu_pipelines.artifacts.upload import Upload, UploadGivenUpError
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError, some_of
 from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, UNAVAILABLE, error_of_status, untrusted_certificate
 
@@ -81,7 +82,7 @@ def as_user_errors(uri: str, done: str) -> Iterator[None]:
     """
     try:
         yield
-    except (FileNotFoundError, UserError):
+    except (FileNotFoundError, UserError, UploadGivenUpError):
         raise
     except Exception as error:  # Credentials, permissions, network: each client library has exceptions of its own.
         raise _explained(error, f"{uri} cannot be {done}") from None
@@ -280,10 +281,23 @@ class RemoteFolder:
         with as_user_errors(self.uri, "read"):
             self._files.get([f"{self._path}/{name}" for name in names], [str(directory / name) for name in names])
 
-    def upload(self, directory: Path, names: Sequence[str]) -> None:
-        """Copies files from a local directory to the same relative paths, in parallel; what is there is replaced."""
+    def upload(self, directory: Path, names: Sequence[str], watched: Upload | None = None) -> None:
+        """Copies files from a local directory to the same relative paths, in parallel; what is there is replaced.
+
+        Args:
+            directory: the local directory.
+            names: the relative paths.
+            watched: tells how far it is, and may be given up.
+
+        Raises:
+            UploadGivenUpError: it was.
+        """
+        sources, places = [str(directory / name) for name in names], [f"{self._path}/{name}" for name in names]
         with as_user_errors(self.uri, "written to"):
-            self._files.put([str(directory / name) for name in names], [f"{self._path}/{name}" for name in names])
+            if watched is None or not self._files.async_impl:
+                self._files.put(sources, places)
+            else:
+                watched.run(self._files, sources, places)
 
     def write(self, name: str, content: bytes) -> None:
         """Writes one file; what is there is replaced."""

@@ -87,7 +87,8 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         found += _said_by(lambda: open_registry(registry, near).require_writable())
     if uri := arguments.get("checkpoint_uri"):
         settings = fields_from(TrainingSettings, arguments)
-        found += _said_by(lambda: require_same_training(uri, settings.configuration_hash()))
+        shaping, configured = settings.shaping(), settings.configuration_hash()
+        found += _said_by(lambda: require_same_training(uri, shaping, configured, settings.resume_from_step))
     return found
 
 

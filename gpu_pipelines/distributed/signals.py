@@ -24,10 +24,12 @@ class Signalled:
 
     Attributes:
         name: of the last signal, such as "SIGTERM"; empty before one comes.
+        since: when the first came, on the clock of `time.monotonic`; None before.
     """
 
     def __init__(self) -> None:
         self.name = ""
+        self.since: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self.name)
@@ -35,6 +37,7 @@ class Signalled:
     def note(self, number: int, frame: FrameType | None = None) -> None:
         """The handler."""
         self.name = signal.Signals(number).name
+        self.since = self.since or time.monotonic()
 
     def wait(self, seconds: float) -> bool:
         """Waits for a signal, for so long at most; whether one has come."""

@@ -277,18 +277,26 @@ def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, An
     Args:
         runs: directory of all runs.
         pipeline: name of the pipeline.
-        parameters: those of the request; the run must have had the same.
+        parameters: those of the request; the run must have had the same, but for those of the training where they say
+            from which step it goes on.
 
     Raises:
         UserError: there is none, or it still runs.
     """
     import psutil
 
+    from gpu_pipelines.training.settings import TrainingSettings
+
+    freed = [each.name for each in fields(TrainingSettings)] if parameters.get("resume_from_step") else []
+
+    def compared(of_a_run: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in of_a_run.items() if name not in freed}
+
     for file in sorted(runs.glob(f"*/{RUN}"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
         record = read_document(file, "run")
         if record["pipeline"] != pipeline or record["status"] == "succeeded":
             continue
-        if record["parameters"] != dict(parameters):
+        if compared(record["parameters"]) != compared(parameters):
             continue
         if record["status"] == "running" and psutil.pid_exists(record["process_id"]):
             raise UserError(f"{file.parent} is still running, as process {record['process_id']}.", "Stop it first.")

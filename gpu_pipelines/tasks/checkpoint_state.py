@@ -93,6 +93,13 @@ class StateCopy:
         return self.state
 
 
+def bytes_of(state: State) -> int:
+    """Bytes that this process holds of a state."""
+    tensors = (tensor for _, tensor in _flat(state))
+    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in local)
+
+
 def save_state(state: State, path: Path, group: dist.ProcessGroup | None = None) -> None:
     """Writes tensors into an existing folder.
 

@@ -1,32 +1,67 @@
-"""Writing checkpoints beside the training and finding the one to continue from."""
+"""Writing checkpoints beside the training."""
 
 from __future__ import annotations
 
+import errno
+import math
 import os
-from collections.abc import Callable, Mapping
+import shutil
+import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
+from safetensors import SafetensorError
+from torch.distributed.checkpoint import CheckpointException
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import MARKER, Checkpoint, CheckpointInfo
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.checkpoint_state import State, StateCopy, load_state, save_state
+from gpu_pipelines.artifacts.upload import Upload, UploadGivenUpError
+from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.tasks.checkpoint_state import State, StateCopy, bytes_of, save_state
+from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.settings import TrainingSettings
 
+_SECONDS_BETWEEN_LOOKS = 0.1
+#: Numbers that AdamW keeps for each weight.
+_MOMENTS = 2
+#: What writing raises where the disk is full or gone; torch.distributed.checkpoint's own is no Exception.
+_NOT_WRITTEN = (OSError, SafetensorError, CheckpointException)
 
-@dataclass(frozen=True)
-class Identity:
-    """What a checkpoint must share with the training that continues from it."""
 
-    dataset_fingerprint: str
-    configuration_hash: str
-    frozen_weights_sha256: str
+@dataclass
+class _Writing:
+    """A checkpoint on its way.
+
+    Attributes:
+        name: of its folder.
+        upload: of its tensors to object storage.
+        began: when its tensors had been copied, on the clock of `time.monotonic`.
+        on_disk: when they were in files of this machine, on the same clock; None before.
+        end: comes when it is whole.
+    """
+
+    name: str
+    upload: Upload = field(default_factory=Upload)
+    began: float = field(default_factory=time.monotonic)
+    on_disk: float | None = None
+    end: Future[None] = field(default_factory=Future)
+
+    def seconds_left(self) -> float:
+        """Until its tensors are uploaded, at the rate so far; infinite where that is not known."""
+        rate = self.upload.rate
+        return (self.upload.total - self.upload.confirmed) / rate if rate else math.inf
+
+    def seconds_again(self) -> float:
+        """What another one would take from its beginning; 0 where that is not known."""
+        rate = self.upload.rate
+        return (self.on_disk or self.began) - self.began + self.upload.total / rate if rate else 0.0
 
 
 class CheckpointWriter:
@@ -41,6 +76,7 @@ class CheckpointWriter:
         lock: the right to write there, which rank 0 holds; None on other processes.
         group: a gloo group of all processes, used for nothing else, where the state is sharded; else None. On the
             training's own group the thread's collectives would be mixed up with those of the training.
+        interruption: of the training.
         events_uri: folder in object storage that gets the TensorBoard events as well; empty for none.
     """
 
@@ -50,39 +86,115 @@ class CheckpointWriter:
         settings: TrainingSettings,
         lock: CheckpointLock | None,
         group: dist.ProcessGroup | None,
+        interruption: Interruption,
         events_uri: str = "",
     ) -> None:
         self._store = store
         self._settings = settings
         self._lock = lock
         self._group = group
+        self._interruption = interruption
         self._events_uri = events_uri
         self._is_rank_0 = dist.get_rank() == 0
         self._copy: StateCopy | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: Future[None] | None = None
+        self._pending: _Writing | None = None
         self._whole: dict[int, bool] = {}
+
+    @property
+    def _writes(self) -> bool:
+        return self._is_rank_0 or self._group is not None
+
+    @property
+    def newest_whole(self) -> int | None:
+        """Step of the newest checkpoint, as far as this process knows; None if there is none."""
+        return max(self._whole, default=None)
 
     def found(self, earlier: list[CheckpointInfo]) -> None:
         """Takes note of the checkpoint that the training continues from, and those before it."""
         self._whole.update({info.step: not info.interruption for info in earlier})
 
+    def require_room(self, weights: State) -> None:
+        """Checks that the disk has room for a checkpoint, before hours are spent on one that cannot be written.
+
+        Args:
+            weights: those that are trained; the optimizer keeps two more numbers for each.
+
+        Raises:
+            UserError: it has not.
+        """
+        if not self._writes:
+            return
+        on_this_node = 1 if self._group is None else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        needed, free = bytes_of(weights) * (1 + _MOMENTS) * on_this_node, shutil.disk_usage(self._store.directory).free
+        if free < needed:
+            raise UserError(
+                f"A checkpoint takes {_gigabytes(needed)}, and {self._store.directory} has {_gigabytes(free)} free.",
+                self._more_room,
+            )
+
     def save(self, state: State, info: Mapping[str, Any]) -> None:
-        """Copies the state and writes it in the background; waits first if the one before is still being written.
+        """Copies the state and writes it in the background.
+
+        It waits first if the one before is still being written. In an interruption there may be no time for both: then
+        the one before is given up, if there is time for this one.
 
         Args:
             state: tensors, the same ones each time.
             info: what `checkpoint.json` says besides the files.
         """
-        if not self._is_rank_0 and self._group is None:
+        if not self._writes:
             return
-        self.wait()
+        self._make_way(interrupted=info["interruption"])
         if self._copy is None:
             self._copy = StateCopy(state)
-        self._pending = self._thread.submit(self._write, self._copy.take(), dict(info))
+        copied = self._copy.take()
+        writing = _Writing(checkpoints.checkpoint_path(self._store.directory, info["step"]).name)
+        writing.end = self._thread.submit(self._write, writing, copied, dict(info))
+        self._pending = writing
+
+    def _make_way(self, interrupted: bool) -> None:
+        while (pending := self._pending) is not None:
+            unfinished, signalled = self._most(not pending.end.done(), interrupted or self._interruption.signalled)
+            if not unfinished:
+                break
+            if signalled and self._is_to_be_given_up(pending):
+                pending.upload.give_up()
+                break
+            wait_for([pending.end], _SECONDS_BETWEEN_LOOKS)
+        self.wait()
+
+    def _is_to_be_given_up(self, pending: _Writing) -> bool:
+        if self._store.is_local:
+            return False
+        left, again, gone = self._most(
+            pending.seconds_left(), pending.seconds_again(), -self._interruption.seconds_left()
+        )
+        if not is_given_up(left, again, -gone):
+            return False
+        if self._is_rank_0:
+            done, total = _gigabytes(pending.upload.confirmed), _gigabytes(pending.upload.total)
+            print(
+                f"{pending.name} is given up for the checkpoint of the interruption: {done} of {total} were uploaded",
+                flush=True,
+            )
+        return True
+
+    def _most(self, *values: float) -> list[float]:
+        """The largest of each value over the processes that write."""
+        return list(values) if self._group is None else self._interruption.most(*values)
+
+    def require_no_failure(self) -> None:
+        """Says it at once if the last checkpoint could not be written; called after each step.
+
+        Raises:
+            UserError: it could not.
+        """
+        if self._pending is not None and self._pending.end.done() and self._pending.end.exception() is not None:
+            self.wait()
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is whole.
+        """Waits until the last checkpoint is whole, or given up.
 
         Raises:
             UserError: it could not be written.
@@ -91,17 +203,37 @@ class CheckpointWriter:
             return
         pending, self._pending = self._pending, None
         try:
-            pending.result()
-        except OSError as error:
-            raise UserError(f"A checkpoint could not be written to {self._store.uri}: {error}.") from None
+            pending.end.result()
+        except UploadGivenUpError:
+            return
+        except _NOT_WRITTEN as error:
+            raise self._not_written(error) from None
+
+    def _not_written(self, error: BaseException) -> UserError:
+        causes = [error]
+        if isinstance(error, CheckpointException):  # what each process says, with its stack
+            causes = [cause[0] if isinstance(cause, tuple) else cause for cause in error.failures.values()]
+        full = [cause for cause in causes if _is_full(cause)]
+        free = _gigabytes(shutil.disk_usage(self._store.directory).free)
+        return UserError(
+            f"A checkpoint could not be written to {self._store.directory} ({free} free): "
+            f"{first_line((full or causes)[0])}.",
+            self._more_room if full else "",
+        )
+
+    @property
+    def _more_room(self) -> str:
+        if self._store.is_local:
+            return "Give a checkpoint_uri with more room, or keep fewer checkpoints (keep_last)."
+        return "It is written there before it is uploaded. Take a larger boot disk, or set TMPDIR."
 
     def close(self) -> None:
         """Waits, and ends the thread."""
         self.wait()
         self._thread.shutdown()
 
-    def _write(self, state: State, info: dict[str, Any]) -> None:
-        name = checkpoints.checkpoint_path(self._store.directory, info["step"]).name
+    def _write(self, writing: _Writing, state: State, info: dict[str, Any]) -> None:
+        name = writing.name
         path = self._store.directory / name
         if self._lock is not None:
             self._lock.require_held()
@@ -110,7 +242,8 @@ class CheckpointWriter:
             dist.barrier(self._group)
             path.mkdir(parents=True, exist_ok=True)
         save_state(state, path, self._group)
-        files = self._publish_own(name)
+        writing.on_disk = time.monotonic()
+        files = self._publish_own(writing)
         if self._lock is not None:
             self._lock.require_held()
             checkpoint = checkpoints.mark_complete(path, files=files, **info)
@@ -122,20 +255,28 @@ class CheckpointWriter:
             dist.barrier(self._group)
         self._store.forget_staged(name)
 
-    def _publish_own(self, name: str) -> dict[str, str]:
+    def _publish_own(self, writing: _Writing) -> dict[str, str]:
         """Uploads what this process wrote; returns the hashes of what all of them wrote."""
+        name = writing.name
         path = self._store.directory / name
         if self._group is None:
-            hashes = sha256_of_tree(path)
-            self._store.publish([f"{name}/{file}" for file in hashes])
-            return hashes
+            alone = sha256_of_tree(path)
+            self._store.publish([f"{name}/{file}" for file in alone], writing.upload)
+            return alone
         rank = dist.get_rank(self._group)
         own = {file.name for file in path.glob(f"shard-{rank + 1:05d}-*")}
-        hashes = {file: sha256_of_file(path / file) for file in own}
-        self._store.publish([f"{name}/{file}" for file in own])
-        everyones: list[dict[str, str]] = [{} for _ in range(dist.get_world_size(self._group))]
+        hashes: dict[str, str] | None = {file: sha256_of_file(path / file) for file in own}
+        try:
+            self._store.publish([f"{name}/{file}" for file in own], writing.upload)
+        except UploadGivenUpError:
+            hashes = None
+        everyones: list[dict[str, str] | None] = [None for _ in range(dist.get_world_size(self._group))]
         dist.all_gather_object(everyones, hashes, group=self._group)
-        together = {file: digest for part in everyones for file, digest in part.items()}
+        together: dict[str, str] = {}
+        for part in everyones:
+            if part is None:
+                raise UploadGivenUpError
+            together |= part
         if self._is_rank_0 and self._store.is_local and (missing := [f for f in together if not (path / f).is_file()]):
             raise UserError(
                 f"{self._store.uri} is not shared by the nodes: {missing[0]} of another node is not here.",
@@ -150,83 +291,27 @@ class CheckpointWriter:
             del self._whole[step]
 
 
-def restore(
-    state: Callable[[], State], store: CheckpointStore, identity: Identity, lock: CheckpointLock | None
-) -> tuple[Checkpoint | None, list[CheckpointInfo]]:
-    """Reads the newest good checkpoint into a state, in place; all processes call it.
+def is_given_up(left: float, again: float, time_left: float) -> bool:
+    """Whether the upload of a checkpoint is given up for that of a newer one, when a training is interrupted.
 
-    Rank 0 looks and verifies; the others follow it, so that all continue from the same one.
+    It is, where there is time for the newer one, but not for both. Where there is time for neither, or for the older
+    one alone, the older one has more of the way behind it.
 
     Args:
-        state: gives the tensors to read into; not called if there is no checkpoint.
-        store: where to look.
-        identity: what the checkpoint must share with this training.
-        lock: the right to write there, which rank 0 waits for first; None on other processes.
-
-    Returns:
-        The checkpoint, or None if there is none, and what it and those before it say of themselves.
-
-    Raises:
-        UserError: another training writes there, the checkpoints are of another one, or they cannot be read.
+        left: seconds until the older one is whole; infinite where nothing is known.
+        again: seconds that the newer one takes; 0 where nothing is known.
+        time_left: seconds until the processes are killed.
     """
-    chosen: list[Any] = [None]
-    if lock is not None:
-        try:
-            lock.acquire()
-            chosen = [_newest_good(store, identity)]
-        except UserError as error:
-            chosen = [error]
-    dist.broadcast_object_list(chosen, src=0)
-    if isinstance(chosen[0], UserError):
-        raise chosen[0]
-    if chosen[0] is None:
-        return None, []
-    newest, earlier = chosen[0]
-    here = checkpoints.Checkpoint(store.directory / newest.name, newest.info)
-    _require_readable_on_all_nodes(store, here)
-    load_state(state(), here.path)
-    dist.barrier()
-    store.forget_staged(here.name)
-    return here, [*earlier, here.info]
+    return again <= time_left < left + again
 
 
-def _newest_good(store: CheckpointStore, identity: Identity) -> tuple[Checkpoint, list[CheckpointInfo]] | None:
-    found = store.complete()
-    for number in range(len(found) - 1, -1, -1):
-        checkpoint = found[number]
-        for what in ("dataset_fingerprint", "configuration_hash", "frozen_weights_sha256"):
-            if getattr(checkpoint.info, what) != getattr(identity, what):
-                raise UserError(
-                    f"{checkpoint.path} was trained with another {what.replace('_', ' ')}.",
-                    "Give an empty checkpoint directory, or the parameters and data of that run.",
-                )
-        store.fetch(checkpoint)
-        if damaged := checkpoint.damaged_file():
-            print(f"warning: passing over {checkpoint.name}: {damaged} is damaged", flush=True)
-            store.forget_staged(checkpoint.name)
-            continue
-        store.fetch_log()
-        return checkpoint, [earlier.info for earlier in found[:number]]
-    return None
+def _is_full(error: BaseException) -> bool:
+    told = f"os error {errno.ENOSPC}", f"Errno {errno.ENOSPC}", f"os error {errno.EDQUOT}"
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(each in str(error) for each in told)
 
 
-def _require_readable_on_all_nodes(store: CheckpointStore, checkpoint: Checkpoint) -> None:
-    problem = ""
-    if dist.get_rank() != 0 and os.environ.get("LOCAL_RANK") == "0":
-        try:
-            store.fetch(checkpoint)
-            damaged = checkpoint.damaged_file()
-            problem = (
-                f"{checkpoint.path / damaged} cannot be read on node {os.environ['GROUP_RANK']}" if damaged else ""
-            )
-        except UserError as error:
-            problem = str(error)
-    problems: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(problems, problem)
-    if found := [problem for problem in problems if problem]:
-        raise UserError(
-            f"{found[0]}.", "Give a gs:// checkpoint_uri or a directory on a file system that all nodes mount."
-        )
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.3g} GB"
 
 
 def superseded(

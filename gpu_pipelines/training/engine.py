@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
@@ -19,11 +20,12 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.building import build_model
-from gpu_pipelines.tasks.checkpoint_state import State, frozen_weights_sha256, training_state
+from gpu_pipelines.tasks.checkpoint_state import State, frozen_weights_sha256, trained_weights, training_state
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
-from gpu_pipelines.training.checkpointing import CheckpointWriter, Identity, restore
+from gpu_pipelines.training.checkpointing import CheckpointWriter
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
+from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
@@ -85,6 +87,7 @@ class Trainer:
         self._val = dataset.split("val")
         self._best: tuple[float, int] | None = None
         self._listed: State | None = None
+        self._not_finite_from = torch.tensor(math.inf, device=device)
 
     def _place(self) -> nn.Module:
         settings, model = self._settings, self._model
@@ -117,11 +120,12 @@ class Trainer:
         group = dist.new_group(backend="gloo") if sharded else None
         asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
         events_uri = asked if is_remote(asked) else ""
-        self._writer = CheckpointWriter(self._store, self._settings, self._lock, group, events_uri)
+        self._writer = CheckpointWriter(self._store, self._settings, self._lock, group, self._interruption, events_uri)
         cost, peak = self._measure()
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
         step = self._resume(cost)
+        self._writer.require_room({"model": trained_weights(self._model)})
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._is_rank_0)
         self._losses = Losses(self._device)
@@ -145,11 +149,14 @@ class Trainer:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
         while step < self._total and not self._has_stalled(step, between):
             rate = self._step(step)
+            self._writer.require_no_failure()
             step += 1
             interrupted = self._interruption.agreed() and step < self._total
             regular = step % between == 0 or step == self._total
             if regular or interrupted or self._log.is_due(step):
-                self._log.training(step, self._epoch(step), self._losses.mean(), rate, self._speed.take())
+                loss = self._losses.mean()
+                self._require_finite(loss, step)
+                self._log.training(step, self._epoch(step), loss, rate, self._speed.take())
                 self._interruption.pace(self._losses.seconds / (step - told))
                 told = step
             if regular or interrupted:
@@ -175,19 +182,48 @@ class Trainer:
                 # The all-reduce takes the mean over the processes; what is wanted is the sum over the loss tokens.
                 self._scaler.scale(total * (world / max(1, all_loss_tokens))).backward()
             self._losses.add(total, loss_tokens)
-        self._update()
+        self._update(step)
         self._speed.step(self._batches.seconds_taken())
         return rate
 
-    def _update(self) -> None:
-        largest_norm = self._settings.gradient_clip
+    def _update(self, step: int) -> None:
         self._require_gradients()
-        if largest_norm:
-            self._scaler.unscale_(self._optimizer)
-            nn.utils.clip_grad_norm_(self._model.parameters(), largest_norm)
+        self._scaler.unscale_(self._optimizer)
+        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        if self._settings.gradient_clip:
+            nn.utils.clip_grads_with_norm_(self._trained, self._settings.gradient_clip, norm)
+        if not self._scaler.is_enabled():  # the scaler itself looks, and leaves out an update
+            self._note_norm(norm, step)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad()
+
+    def _note_norm(self, norm: torch.Tensor, step: int) -> None:
+        """Notes on the device, which nobody waits for, the first update whose gradients are no numbers."""
+        bad = torch.where(norm.isfinite(), math.inf, float(step + 1))
+        self._not_finite_from = torch.minimum(self._not_finite_from, bad)
+
+    def _require_finite(self, loss: float, step: int) -> None:
+        """Raises UserError, on all processes alike, where the weights are no longer worth keeping."""
+        first = self._not_finite_from.item()
+        if math.isfinite(loss) and math.isinf(first):
+            return
+        weights = f"The gradients of step {first:.0f} were no numbers"
+        raise self._diverged(weights if math.isfinite(first) else f"The loss was {loss} at step {step}")
+
+    def _diverged(self, what: str) -> UserError:
+        """The error; all processes call it together."""
+        newest = [self._writer.newest_whole]
+        dist.broadcast_object_list(newest, src=0)
+        again = (
+            f"Give checkpoint_uri={self._store.uri} and resume_from_step={newest[0]}" if newest[0] else "Begin again"
+        )
+        return UserError(
+            f"{what}; the training has diverged. Nothing was saved of it.",
+            f"{again}, with a lower learning_rate or more warmup_steps, or look for damaged rows in the data.",
+        )
 
     def _require_gradients(self) -> None:
         """Raises UserError where the loss does not depend on a weight, which DDP does not allow."""
@@ -252,6 +288,8 @@ class Trainer:
         return self._listed
 
     def _save(self, step: int, val_loss: float | None, *, interruption: bool = False) -> None:
+        if val_loss is not None and not math.isfinite(val_loss):
+            raise self._diverged(f"The loss on val was {val_loss} at step {step}")
         state = self._state()
         if self._scaler.is_enabled():
             scaling = self._scaler.state_dict()
@@ -263,8 +301,9 @@ class Trainer:
             "samples_seen": step * self._settings.global_batch_size,
             "world_size": dist.get_world_size(),
             **asdict(self._identity),
+            "resumed_from_step": self._settings.resume_from_step,
             "interruption": interruption,
-            "val_loss": val_loss if val_loss is not None and math.isfinite(val_loss) else None,
+            "val_loss": val_loss,
             "best_val_loss": self._best[0] if self._best else None,
             "best_step": self._best[1] if self._best else None,
             "rehearsal": self._devices.rehearsal,
@@ -272,7 +311,7 @@ class Trainer:
         self._writer.save(state, info)
 
     def _resume(self, cost: ModelCost) -> int:
-        found, whole = restore(self._state, self._store, self._identity, self._lock)
+        found, whole = restore(self._state, self._store, self._identity, self._settings, self._lock)
         if self._is_rank_0:
             self._write_configuration(cost)
         self._was_interrupted = False

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.distributed as dist
 
+from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.distributed.signals import noted_by_a_worker
 
 #: Of short steps so many are taken before the processes tell each other again.
 SECONDS_BETWEEN = 0.25
+#: What the launcher gives a process to save its state, less a margin to write the marker in.
+SECONDS_TO_STOP = Timing().stop - 3
 
 
 class Interruption:
@@ -28,6 +33,22 @@ class Interruption:
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._shared: dist.Work | None = None
         self._signalled = noted_by_a_worker()
+
+    @property
+    def signalled(self) -> bool:
+        """Whether this process itself has been asked to stop."""
+        return bool(self._signalled)
+
+    def seconds_left(self) -> float:
+        """Until the launcher kills this process, with a margin; as long as ever where it has not been asked to stop."""
+        since = self._signalled.since
+        return SECONDS_TO_STOP - (time.monotonic() - since if since is not None else 0.0)
+
+    def most(self, *values: float) -> list[float]:
+        """The largest of each value over all processes, which call it together."""
+        together = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(together, dist.ReduceOp.MAX, group=self._group)
+        return [float(value) for value in together.tolist()]
 
     def pace(self, seconds_per_step: float) -> None:
         """Makes the processes tell each other only as often as it matters, where steps are short.

@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
-from gpu_pipelines.errors import UserError
 
 METRICS_LINES = 100
 PROGRESS_SECONDS = 1.0
@@ -135,16 +134,7 @@ class MetricsLog:
         return step % self.every == 0 or step == self._total
 
     def training(self, step: int, epoch: float, loss: float, rate: float, speed: dict[str, float]) -> None:
-        """Writes an entry of the training.
-
-        Raises:
-            UserError: the loss is no longer a number; on all processes alike.
-        """
-        if not math.isfinite(loss):
-            raise UserError(
-                f"The loss was {loss} at step {step}; the training has diverged.",
-                "Lower learning_rate, raise warmup_steps, or look for damaged rows in the data.",
-            )
+        """Writes an entry of the training."""
         self._write({"step": step, "epoch": round(epoch, 4), "loss": loss, "learning_rate": rate, **speed})
         now = time.monotonic()
         if self._is_rank_0 and (now - self._printed > PROGRESS_SECONDS or step == self._total):

@@ -26,6 +26,7 @@ NOT_SHAPING = (
     "keep_last",
     "keep_every_steps",
     "early_stopping_patience",
+    "resume_from_step",
 )
 WHOLE_NUMBERS_FROM_0 = (
     "max_steps",
@@ -36,6 +37,7 @@ WHOLE_NUMBERS_FROM_0 = (
     "keep_last",
     "keep_every_steps",
     "early_stopping_patience",
+    "resume_from_step",
     "seed",
 )
 
@@ -109,6 +111,11 @@ class TrainingSettings:
         0,
         "Checkpoints in a row without a lower loss on val after which training stops; 0 never.",
     )
+    resume_from_step: int = parameter(
+        0,
+        "Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside. 0 goes on from "
+        "the newest.",
+    )
     seed: int = parameter(0, "Of the initial weights, the order of the rows, and dropout.")
 
     def problems(self, task: str = "image_classification") -> list[str]:
@@ -181,10 +188,13 @@ class TrainingSettings:
         """`checkpoint_every_steps`, or what gives about eight checkpoints."""
         return self.checkpoint_every_steps or max(1, math.ceil(total_steps / CHECKPOINTS_WHERE_NOT_SAID))
 
+    def shaping(self) -> dict[str, Any]:
+        """The settings that shape the weights."""
+        return {key: value for key, value in asdict(self).items() if key not in NOT_SHAPING}
+
     def configuration_hash(self) -> str:
         """Hex SHA-256 of the settings that shape the weights."""
-        shaping = {key: value for key, value in asdict(self).items() if key not in NOT_SHAPING}
-        return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.shaping(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingSettings:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from gpu_pipelines.artifacts.dataset import Dataset, Manifest
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
@@ -114,7 +116,7 @@ def train_model(
         write_document(job, document)
         if devices.kind == "cpu":
             _keep_memory()
-        with output_may_break():
+        with output_may_break(), _interruption_says_what_is_kept(checkpoint_uri, staging, cluster):
             launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster)
         if not cluster.is_rank_0:
             return None
@@ -131,6 +133,21 @@ def train_model(
             metrics=[entry for entry in metrics if "loss" in entry],
             validation=[entry for entry in metrics if "val_loss" in entry],
         )
+
+
+@contextmanager
+def _interruption_says_what_is_kept(checkpoint_uri: str, staging: Path, cluster: Cluster) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as interruption:
+        if not cluster.is_rank_0:
+            raise
+        try:
+            whole = CheckpointStore(checkpoint_uri, staging).complete()
+        except UserError:
+            raise interruption from None
+        kept = f"{whole[-1].name} is kept" if whole else "no checkpoint was whole yet"
+        raise Interrupted(f"{interruption.message}; {kept}") from None
 
 
 def _keep_memory() -> None:

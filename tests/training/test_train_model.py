@@ -131,17 +131,9 @@ def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) 
     assert checkpoint.info.val_loss == pytest.approx(loss, rel=1e-4)
 
 
-def test_checkpoints_of_other_settings_are_not_continued(photos: Path, trained: Path) -> None:
-    before = weights_digest(trained / "step-00000009")
-    other = TrainingSettings(**{**SETTINGS.__dict__, "learning_rate": 0.1})
-    with pytest.raises(UserError, match="another configuration hash"):
-        train_model(other, photos, str(trained))
-    assert weights_digest(trained / "step-00000009") == before
-
-
 def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(photos: Path, tmp_path: Path) -> None:
     settings = TrainingSettings(**{**SETTINGS.__dict__, "learning_rate": 1e30, "gradient_clip": 0})
-    with pytest.raises(UserError, match=r"(?s)diverged.*Lower learning_rate"):
+    with pytest.raises(UserError, match=r"(?s)diverged.*lower learning_rate"):
         train_model(settings, photos, str(tmp_path))
 
 

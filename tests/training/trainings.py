@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import write_photos
 
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.training.settings import TrainingSettings
 
 
 def names(directory: Path) -> list[str]:
@@ -28,3 +32,34 @@ def entries(directory: Path, name: str) -> list[Any]:
     """The values of one name in `metrics.jsonl`, by step."""
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [entry[name] for entry in map(json.loads, lines) if name in entry]
+
+
+def train_here(settings: TrainingSettings, dataset: Path, uri: str) -> bool:
+    """Trains in this process alone, without the launcher: in a tenth of the time.
+
+    Returns:
+        Whether it came to its end.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+    from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.tasks.building import load_recipe
+    from gpu_pipelines.training.engine import Trainer
+    from gpu_pipelines.training.local_devices import Devices
+
+    data = Dataset(dataset)
+    recipe = load_recipe(settings.recipe, data.manifest.task).for_dataset(data)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with tempfile.TemporaryDirectory() as staging, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LOCAL_RANK", "0")
+            store = CheckpointStore(uri, Path(staging))
+            trainer = Trainer(recipe, data, settings, store, Devices("cpu", 1), torch.device("cpu"))
+            return trainer.train()
+    finally:
+        dist.destroy_process_group()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,191 @@
+"""What a training keeps when it diverges, when its disk is full, and when it is interrupted during an upload."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import storage_emulator
+from slow_storage import slow_storage
+from started_training import run_training, weights_digest
+from trainings import names, photos_dataset, train_here
+
+from gpu_pipelines.artifacts.checkpoint import SET_ASIDE, complete_checkpoints
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
+from gpu_pipelines.errors import INTERRUPTED, UserError
+from gpu_pipelines.training.checkpointing import is_given_up
+from gpu_pipelines.training.settings import TrainingSettings
+
+SETTINGS = TrainingSettings(model="vit-micro", max_steps=12, checkpoint_every_steps=3, global_batch_size=16)
+RECIPE = """
+import torch
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+
+
+class {name}(ImageClassification):
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        self.calls = getattr(self, "calls", 0) + model.training
+        return {loss}
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photos_dataset(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def write_recipe(folder: Path, name: str, loss: str) -> str:
+    (folder / f"{name.lower()}.py").write_text(RECIPE.format(name=name, loss=loss), encoding="utf-8")
+    return f"{name.lower()}:{name}"
+
+
+def test_gradients_that_are_no_numbers_reach_no_checkpoint(photos: Path, recipes: Path, tmp_path: Path) -> None:
+    # A finite loss whose gradient is infinite: the square root of 0, from the 8th step on (and in the measurement).
+    recipe = write_recipe(
+        recipes, "Rooted", "loss + (torch.sqrt(loss.detach() * 0 + loss * 0) if self.calls > 7 else 0)"
+    )
+    with pytest.raises(UserError, match="gradients of step 8 were no numbers") as error:
+        train_here(replace(SETTINGS, recipe=recipe), photos, str(tmp_path / "run"))
+    assert f"checkpoint_uri={tmp_path / 'run'} and resume_from_step=6" in error.value.remedy
+    assert names(tmp_path / "run") == ["step-00000003", "step-00000006"]
+
+
+def test_a_loss_on_val_that_is_no_number_is_not_saved(photos: Path, recipes: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(recipes, "Blind", "loss if model.training or self.calls < 5 else loss * float('nan')")
+    with pytest.raises(UserError, match="loss on val was nan at step 6"):
+        train_here(replace(SETTINGS, recipe=recipe), photos, str(tmp_path / "run"))
+    assert names(tmp_path / "run") == ["step-00000003"]
+
+
+@pytest.fixture(scope="module")
+def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trained")
+    train_here(SETTINGS, photos, str(directory))
+    return directory
+
+
+@pytest.fixture
+def copied(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "copied"))
+
+
+def test_a_checkpoint_that_had_diverged_is_passed_over(
+    copied: Path, trained: Path, photos: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Versions before kept them, with no loss on val."""
+    marker = copied / "step-00000012" / "checkpoint.json"
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "val_loss": None}))
+    train_here(SETTINGS, photos, str(copied))
+    printed = capfd.readouterr().out
+    assert "passing over step-00000012: its loss on val is no number" in printed
+    assert "continuing from step-00000009" in printed
+    assert weights_digest(copied / "step-00000012") == weights_digest(trained / "step-00000012")
+
+
+@pytest.mark.parametrize("content", ["", '{"format_version": 1, "step"', "{}", "[]"])
+def test_a_marker_that_was_cut_off_is_passed_over(
+    copied: Path, photos: Path, content: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (copied / "step-00000012" / "checkpoint.json").write_text(content)
+    assert [each.info.step for each in complete_checkpoints(copied)] == [3, 6, 9]
+    assert "passing over step-00000012" in capfd.readouterr().err
+
+
+def test_other_parameters_are_named_and_may_go_on_from_a_step(
+    copied: Path, trained: Path, photos: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lower = replace(SETTINGS, learning_rate=0.001)
+    with pytest.raises(UserError, match=r"learning_rate is 0.001, there it was 0.004") as error:
+        train_here(lower, photos, str(copied))
+    assert "resume_from_step=12" in error.value.remedy
+    assert weights_digest(copied / "step-00000012") == weights_digest(trained / "step-00000012")
+    with pytest.raises(UserError, match="has no checkpoint of that step"):
+        train_here(replace(lower, resume_from_step=7), photos, str(copied))
+
+    again = replace(lower, resume_from_step=6)
+    train_here(again, photos, str(copied))
+    printed = capfd.readouterr().out
+    assert "step-00000009 is set aside" in printed
+    assert "continuing from step-00000006" in printed
+    written = {each.info.step: each.info for each in complete_checkpoints(copied)}
+    assert {step: info.resumed_from_step for step, info in written.items()} == {3: 0, 6: 0, 9: 6, 12: 6}
+    assert weights_digest(copied / "step-00000012") != weights_digest(trained / "step-00000012")
+
+    # The same request again, as a retry makes it, goes on from what was written since.
+    (copied / "step-00000012" / "checkpoint.json").unlink()
+    train_here(again, photos, str(copied))
+    assert "continuing from step-00000009" in capfd.readouterr().out
+
+
+def test_what_is_set_aside_is_not_deleted_as_unfinished(copied: Path, photos: Path) -> None:
+    step = copied / "step-00000012"
+    (step / "checkpoint.json").rename(step / SET_ASIDE)
+    (copied / "step-00000009" / "checkpoint.json").unlink()
+    CheckpointStore(str(copied), copied).delete_unfinished()
+    assert names(copied) == ["step-00000003", "step-00000006", "step-00000012"]
+    assert [each.info.step for each in complete_checkpoints(copied)] == [3, 6]
+
+
+def test_another_model_cannot_go_on(copied: Path, photos: Path) -> None:
+    with pytest.raises(UserError, match="global_batch_size is 8, there it was 16") as error:
+        train_here(replace(SETTINGS, global_batch_size=8, resume_from_step=6), photos, str(copied))
+    assert "resume_from_step" not in error.value.remedy
+
+
+def test_a_disk_that_is_full_is_said_at_once(photos: Path, tmp_path: Path) -> None:
+    """A limit on the size of files is what a full disk is to who writes; checkpoints here take 200 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        ended = run_training(
+            replace(SETTINGS, max_steps=400, checkpoint_every_steps=100), photos, str(tmp_path / "run")
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert ended.status == 1
+    assert "error: A checkpoint could not be written" in ended.text
+    assert "Traceback" not in ended.text
+    assert "step 200/400" not in ended.text
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_an_interruption_during_a_slow_upload_keeps_the_newer_state(
+    photos: Path, tmp_path: Path, parallelism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upload of step 3 would take two minutes, and the machine is gone in 30 s."""
+    settings = replace(SETTINGS, max_steps=4000, parallelism=parallelism)
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:2" if parallelism == "fsdp" else "cpu:1")
+    with storage_emulator("interrupted") as bucket, slow_storage(b"step-00000003/shard", seconds=120):
+        uri = f"{bucket}/{parallelism}"
+        stopped = run_training(
+            settings, photos, uri, stop_when=lambda line: line.startswith("step 3/"), by=signal.SIGTERM, seconds_later=3
+        )
+        assert stopped.status == INTERRUPTED, stopped.text
+        assert "step-00000003 is given up" in stopped.text
+        kept = complete_checkpoints(local_copy(uri, tmp_path / "kept"))[-1]
+        assert kept.info.step >= 6
+        assert kept.damaged_file() is None
+        assert f"{kept.name} is kept" in stopped.lines[-1]
+
+
+def test_which_upload_is_given_up() -> None:
+    assert is_given_up(left=60, again=10, time_left=25), "only the newer one can be whole in time"
+    assert not is_given_up(left=5, again=10, time_left=25), "there is time for both"
+    assert not is_given_up(left=20, again=40, time_left=25), "only the older one can be whole in time"
+    assert not is_given_up(left=30, again=40, time_left=25), "neither: the older one has more behind it"
+    assert is_given_up(left=float("inf"), again=0, time_left=25), "nothing is known of the rate"
