@@ -18,6 +18,8 @@ def train_model(
     max_steps: int = 0,
     learning_rate: float = 0.004,
     learning_rate_schedule: str = "cosine",
+    optimizer: str = "adamw",
+    momentum: float = 0.9,
     weight_decay: float = 0.05,
     warmup_steps: int = 30,
     gradient_clip: float = 1.0,
@@ -51,7 +53,10 @@ def train_model(
         max_steps: Optimizer steps; 0 to go by epochs.
         learning_rate: Peak learning rate, reached after the warm-up.
         learning_rate_schedule: How it comes down to 0: cosine or linear; or constant.
-        weight_decay: AdamW's decoupled weight decay, on matrices only.
+        optimizer: adamw, sgd (with momentum), adafactor (keeps a row and a column of each matrix), or muon (for the
+            matrices of hidden layers, adamw for the rest).
+        momentum: Of sgd and muon, at least 0 and less than 1.
+        weight_decay: Decoupled weight decay, on matrices only.
         warmup_steps: Steps of linear warm-up, at most a tenth of all steps.
         gradient_clip: Largest norm of the gradient; 0 does not clip.
         global_batch_size: Rows per optimizer step over all processes of all nodes; a multiple of their number.
@@ -59,7 +64,7 @@ def train_model(
             accumulated from such pieces. 0 takes it in one.
         precision: bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.
         parallelism: ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the
-            processes); auto takes ddp where the model fits.
+            processes), hsdp (over those of each node); auto takes the first of ddp, hsdp and fsdp that fits.
         activation_checkpointing: Recompute the activations of each layer in the backward pass, to save memory.
         compile_model: Compile the model with torch.compile.
         lora_rank: Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.
@@ -90,6 +95,8 @@ def train_model(
             max_steps=max_steps,
             learning_rate=learning_rate,
             learning_rate_schedule=learning_rate_schedule,
+            optimizer=optimizer,
+            momentum=momentum,
             weight_decay=weight_decay,
             warmup_steps=warmup_steps,
             gradient_clip=gradient_clip,

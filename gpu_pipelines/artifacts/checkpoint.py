@@ -35,7 +35,8 @@ class CheckpointInfo:
         dataset_fingerprint: fingerprint of the dataset trained on.
         configuration_hash: SHA-256 of everything that shapes the weights besides the data.
         files: SHA-256 of each file of the checkpoint, by relative path.
-        interruption: written because the training was interrupted, not because it was due.
+        interruption: written because the training was interrupted, or had not been saved for long, not because it was
+            due.
         val_loss: loss on val, nats; None if it was not measured, or is not a number.
         best_step: step of the checkpoint with the lowest loss on val so far; None if none was measured.
         best_val_loss: that loss.

@@ -217,10 +217,15 @@ class _Supervision:
     def _error(self, rank: int, failure: Any, left: UserError | Interrupted | None) -> UserError:
         """The error of a process that says nothing to the user, with its last lines."""
         lines = self._workers.last_lines(failure.local_rank) or ["Its own output is above."]
-        text = "\n  ".join([f"Process {rank} of the training ended with {_ending(failure.exitcode)}.", *lines])
+        text = "\n  ".join([f"Process {rank} of the training ended with {self._ending(failure)}.", *lines])
         if failure.exitcode in _KILLED_BY:
             return ProcessKilledError(text)
         return ConnectionLostError(text) if isinstance(left, ConnectionLostError) else ProcessFailedError(text)
+
+    def _ending(self, failure: Any) -> str:
+        if failure.exitcode == -signal.SIGKILL:
+            return f"SIGKILL{self._workers.killed_at(failure.local_rank)}"
+        return f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"exit status {failure.exitcode}"
 
     def _raise(self, own: NodeState) -> None:
         """Raises what ended the training; nothing if it went to its end everywhere."""
@@ -256,9 +261,3 @@ class _Supervision:
 def _is_said(error: UserError | Interrupted | None) -> TypeGuard[UserError]:
     """Whether a process has said itself what is wrong, so that it is the cause."""
     return isinstance(error, UserError) and distance_from_cause(error) == 0
-
-
-def _ending(exit_code: int) -> str:
-    if exit_code == -signal.SIGKILL:
-        return "SIGKILL (often: the machine ran out of memory; try a smaller global_batch_size)"
-    return f"signal {-exit_code}" if exit_code < 0 else f"exit status {exit_code}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import os
@@ -34,6 +35,7 @@ from gpu_pipelines.errors import (
 LOOPBACK = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 0.25
 _ERROR = "user_error.json"
+_WORK = "work.json"
 _RUN = "train_model"
 _LAST_LINES = 8
 _TRACEBACK = "Traceback (most recent call last)"
@@ -86,6 +88,17 @@ def leave_for_the_launcher(error: UserError) -> None:
     """Leaves the error of a process that torchrun has started where `Workers.error_of` finds it."""
     # Its own file would change when torchrun takes the process to have failed.
     leave_error(Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_ERROR), error)
+
+
+def note_work(doing: str, if_killed: str) -> None:
+    """Notes, in a process that torchrun has started, what its launcher is to say if it is killed.
+
+    Args:
+        doing: what it does, such as "building the model".
+        if_killed: what to do if the memory was not enough for that.
+    """
+    place = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_WORK)
+    place.write_text(json.dumps({"doing": doing, "if_killed": if_killed}), encoding="utf-8")
 
 
 class Workers(ABC):
@@ -158,6 +171,13 @@ class Workers(ABC):
             return None
         lost = any(sign in line for line in lines for sign in _OF_A_LOST_CONNECTION)
         return (ConnectionLostError if lost else ProcessFailedError)(lines[-1])
+
+    def killed_at(self, local_rank: int) -> str:
+        """What a process that was killed did, and what to do about it."""
+        for file in self._logs.glob(f"**/{local_rank}/{_WORK}"):
+            noted = json.loads(file.read_text(encoding="utf-8"))
+            return f" while {noted['doing']} (often: the machine ran out of memory; {noted['if_killed']})"
+        return " (often: the machine ran out of memory)"
 
     def _stderr(self, local_rank: int) -> str:
         for file in self._logs.glob(f"**/{local_rank}/stderr.log"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from gpu_pipelines.errors import UserError, some_of
 
@@ -29,15 +30,15 @@ State = dict[str, Any]
 WHOLE = "shard-00001-model-00001-of-00001.safetensors"
 
 
-def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+def training_state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> State:
     """The tensors that a training continues from, by name: references to those in use, not copies.
 
     Args:
         model: the model itself, not a DDP wrapper. Of a model with frozen weights, only what is trained is part of it.
-        optimizer: its optimizer; must have taken a step, or gets states that are meant to be read over.
+        optimizers: its optimizers; must have taken a step, or get states that are meant to be read over.
     """
     # Learning rates and the like are a function of the step and of training.json; only tensors need keeping.
-    return {"model": trained_weights(model), "optimizer": get_optimizer_state_dict(model, optimizer)["state"]}
+    return {"model": trained_weights(model), "optimizer": get_optimizer_state_dict(model, optimizers)["state"]}
 
 
 def trained_weights(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -80,7 +81,7 @@ class StateCopy:
         self._buffers.append(buffer)
         if isinstance(tensor, DTensor):
             # from_local would move the buffer back to the mesh's device.
-            return DTensor(buffer, tensor._spec, requires_grad=False)
+            return DTensor(buffer, _of_one_replica(tensor._spec), requires_grad=False)
         return buffer
 
     @torch.no_grad()
@@ -91,6 +92,13 @@ class StateCopy:
         if any(source.is_cuda for source in self._sources):
             torch.cuda.synchronize()
         return self.state
+
+
+def _of_one_replica(spec: DTensorSpec) -> DTensorSpec:
+    """How a tensor is sharded, without its replicas, of which one is saved."""
+    if spec.mesh.ndim == 1:
+        return spec
+    return DTensorSpec(spec.mesh[(spec.mesh.mesh_dim_names or ())[-1]], spec.placements[-1:], spec.tensor_meta)
 
 
 def bytes_of(state: State) -> int:

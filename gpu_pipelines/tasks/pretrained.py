@@ -68,6 +68,8 @@ def from_pretrained(
         UserError: there is no such model, or a weight is in the file alone or in the architecture alone.
     """
     place = Path(name).expanduser()
+    if torch.get_default_device().type == "meta":  # another process has the weights
+        return _without_weights(auto_class, str(place) if place.is_dir() else name, **changes)
     try:
         model, info = auto_class.from_pretrained(
             place if place.is_dir() else name,
@@ -89,6 +91,12 @@ def from_pretrained(
     if unmatched and os.environ.get("RANK", "0") == "0":
         print(f"not taken over from {name}, or begun anew: {some_of(unmatched, most=5)}", flush=True)
     return model
+
+
+def _without_weights(auto_class: Any, name: str, **changes: Any) -> nn.Module:
+    from transformers import AutoConfig
+
+    return auto_class.from_config(AutoConfig.from_pretrained(name, **changes), dtype=torch.float32)
 
 
 def load_exported(auto_class: Any, directory: Path) -> nn.Module:

@@ -13,9 +13,11 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.device_mesh import DeviceMesh
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import MARKER, Checkpoint, CheckpointInfo
@@ -74,8 +76,8 @@ class CheckpointWriter:
         store: where they go.
         settings: how many are kept.
         lock: the right to write there, which rank 0 holds; None on other processes.
-        group: a gloo group of all processes, used for nothing else, where the state is sharded; else None. On the
-            training's own group the thread's collectives would be mixed up with those of the training.
+        mesh: over which the state is sharded; None where every process holds the whole. Of several replicas the first
+            writes.
         interruption: of the training.
         events_uri: folder in object storage that gets the TensorBoard events as well; empty for none.
     """
@@ -85,14 +87,15 @@ class CheckpointWriter:
         store: CheckpointStore,
         settings: TrainingSettings,
         lock: CheckpointLock | None,
-        group: dist.ProcessGroup | None,
+        mesh: DeviceMesh | None,
         interruption: Interruption,
         events_uri: str = "",
     ) -> None:
         self._store = store
         self._settings = settings
         self._lock = lock
-        self._group = group
+        self._group, self._agreement = _groups(mesh)
+        self._writes = dist.get_rank() == 0 if mesh is None else self._group is not None
         self._interruption = interruption
         self._events_uri = events_uri
         self._is_rank_0 = dist.get_rank() == 0
@@ -100,10 +103,6 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _Writing | None = None
         self._whole: dict[int, bool] = {}
-
-    @property
-    def _writes(self) -> bool:
-        return self._is_rank_0 or self._group is not None
 
     @property
     def newest_whole(self) -> int | None:
@@ -145,7 +144,7 @@ class CheckpointWriter:
         """
         if not self._writes:
             return
-        self._make_way(interrupted=info["interruption"])
+        self._make_way()
         if self._copy is None:
             self._copy = StateCopy(state)
         copied = self._copy.take()
@@ -153,9 +152,9 @@ class CheckpointWriter:
         writing.end = self._thread.submit(self._write, writing, copied, dict(info))
         self._pending = writing
 
-    def _make_way(self, interrupted: bool) -> None:
+    def _make_way(self) -> None:
         while (pending := self._pending) is not None:
-            unfinished, signalled = self._most(not pending.end.done(), interrupted or self._interruption.signalled)
+            unfinished, signalled = self._most(not pending.end.done(), self._interruption.is_known)
             if not unfinished:
                 break
             if signalled and self._is_to_be_given_up(pending):
@@ -182,7 +181,11 @@ class CheckpointWriter:
 
     def _most(self, *values: float) -> list[float]:
         """The largest of each value over the processes that write."""
-        return list(values) if self._group is None else self._interruption.most(*values)
+        if self._agreement is None:
+            return list(values)
+        together = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(together, dist.ReduceOp.MAX, group=self._agreement)
+        return [float(value) for value in together.tolist()]
 
     def require_no_failure(self) -> None:
         """Says it at once if the last checkpoint could not be written; called after each step.
@@ -289,6 +292,18 @@ class CheckpointWriter:
         for step in superseded(self._whole, keep.keep_last, keep.keep_every_steps, newest.info.best_step):
             self._store.delete(checkpoints.checkpoint_path(self._store.directory, step).name)
             del self._whole[step]
+
+
+def _groups(mesh: DeviceMesh | None) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
+    """Groups of the processes that write their shards, for the thread that writes and for the training.
+
+    On one group for both, or on that of the gradients, the thread's collectives would be mixed up with the training's.
+    """
+    if mesh is None:
+        return None, None
+    first_replica = mesh.mesh.reshape(-1, mesh.mesh.shape[-1])[0].tolist()
+    groups = [dist.new_group(first_replica, backend="gloo") for _ in range(2)]
+    return (groups[0], groups[1]) if dist.get_rank() in first_replica else (None, None)
 
 
 def is_given_up(left: float, again: float, time_left: float) -> bool:

@@ -23,14 +23,18 @@ from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import State, frozen_weights_sha256, trained_weights, training_state
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
+from gpu_pipelines.training.cadence import Cadence
 from gpu_pipelines.training.checkpointing import CheckpointWriter
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
+from gpu_pipelines.training.optimizer import make_optimizers
 from gpu_pipelines.training.parallelism import (
+    built_once,
     choose_parallelism,
+    mesh_of,
     place,
     recompute_activations,
     without_all_reduce,
@@ -72,13 +76,13 @@ class Trainer:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._precision = choose_precision(settings.precision, device.type, capability)
         torch.manual_seed(settings.seed)
-        self._model = build_model(recipe, asdict(settings))
-        self._identity = Identity(
-            dataset.manifest.fingerprint, settings.configuration_hash(), frozen_weights_sha256(self._model)
-        )
+        self._model = built_once(lambda: build_model(recipe, asdict(settings)))
+        frozen = [frozen_weights_sha256(self._model) if self._is_rank_0 else ""]
+        dist.broadcast_object_list(frozen, src=0)
+        self._identity = Identity(dataset.manifest.fingerprint, settings.configuration_hash(), frozen[0])
         self._parallel = self._place()
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        self._optimizer = make_optimizer(self._model, settings)
+        self._optimizers = make_optimizers(self._model, settings)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
         rows = dataset.split("train")
         self._rows = len(rows)
@@ -93,7 +97,10 @@ class Trainer:
         settings, model = self._settings, self._model
         trained, frozen = count_parameters(model)
         memory = torch.cuda.mem_get_info(self._device)[1] if self._device.type == "cuda" else None
-        self._parallelism = choose_parallelism(settings.parallelism, trained, frozen, memory)
+        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
+        nodes = dist.get_world_size() // per_node
+        self._parallelism = choose_parallelism(settings.parallelism, trained, frozen, memory, nodes, per_node)
+        self._mesh = mesh_of(self._parallelism, self._device.type, nodes, per_node)
         blocks = self._recipe.blocks(model)
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks)
@@ -101,7 +108,7 @@ class Trainer:
             counted = f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen)"
             print(f"{counted}, {self._parallelism}, {self._precision}", flush=True)
         self._to_compile = (blocks or [model]) if settings.compile_model else []
-        return place(model, blocks, self._parallelism, self._precision, self._device)
+        return place(model, blocks, self._mesh, self._precision, self._device)
 
     def train(self) -> bool:
         """Trains to the last step, from the newest good checkpoint if there is one.
@@ -116,11 +123,11 @@ class Trainer:
                 self._lock.release()
 
     def _train(self) -> bool:
-        sharded = self._parallelism == "fsdp"
-        group = dist.new_group(backend="gloo") if sharded else None
         asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
         events_uri = asked if is_remote(asked) else ""
-        self._writer = CheckpointWriter(self._store, self._settings, self._lock, group, self._interruption, events_uri)
+        self._writer = CheckpointWriter(
+            self._store, self._settings, self._lock, self._mesh, self._interruption, events_uri
+        )
         cost, peak = self._measure()
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
@@ -143,6 +150,7 @@ class Trainer:
 
     def _train_from(self, step: int) -> bool:
         between = self._settings.steps_between_checkpoints(self._total)
+        cadence = Cadence(self._total, step, saves=not self._settings.checkpoint_every_steps)
         self._parallel.train()
         told = step
         if self._was_interrupted and step % between == 0:
@@ -152,15 +160,19 @@ class Trainer:
             self._writer.require_no_failure()
             step += 1
             interrupted = self._interruption.agreed() and step < self._total
-            regular = step % between == 0 or step == self._total
-            if regular or interrupted or self._log.is_due(step):
+            due = step % between == 0 or step == self._total
+            if due or interrupted or cadence.line_is_due(step):
                 loss = self._losses.mean()
                 self._require_finite(loss, step)
                 self._log.training(step, self._epoch(step), loss, rate, self._speed.take())
                 self._interruption.pace(self._losses.seconds / (step - told))
+                cadence.line_written(step, step - told, self._losses.seconds)
                 told = step
-            if regular or interrupted:
-                self._save(step, None if interrupted else self._validate(step), interruption=interrupted)
+            if due or interrupted or cadence.save_is_due:
+                # One that is not due stays until there is a newer one: which checkpoints are left is a matter of steps.
+                in_between = interrupted or not due
+                self._save(step, None if in_between else self._validate(step), in_between=in_between)
+                cadence.saved()
             if interrupted:
                 return False
         return True
@@ -172,8 +184,9 @@ class Trainer:
         rate = settings.learning_rate * schedule(
             settings.learning_rate_schedule, step, self._total, settings.warmup_steps
         )
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
         micro_batches, all_loss_tokens = self._batches.of_step(step)
         for number, (batch, loss_tokens) in enumerate(micro_batches, start=1):
             with without_all_reduce(self._parallel, last=number == len(micro_batches)):
@@ -188,7 +201,8 @@ class Trainer:
 
     def _update(self, step: int) -> None:
         self._require_gradients()
-        self._scaler.unscale_(self._optimizer)
+        for optimizer in self._optimizers:
+            self._scaler.unscale_(optimizer)
         gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
@@ -196,9 +210,10 @@ class Trainer:
             nn.utils.clip_grads_with_norm_(self._trained, self._settings.gradient_clip, norm)
         if not self._scaler.is_enabled():  # the scaler itself looks, and leaves out an update
             self._note_norm(norm, step)
-        self._scaler.step(self._optimizer)
+        for optimizer in self._optimizers:
+            self._scaler.step(optimizer)
+            optimizer.zero_grad()
         self._scaler.update()
-        self._optimizer.zero_grad()
 
     def _note_norm(self, norm: torch.Tensor, step: int) -> None:
         """Notes on the device, which nobody waits for, the first update whose gradients are no numbers."""
@@ -227,7 +242,7 @@ class Trainer:
 
     def _require_gradients(self) -> None:
         """Raises UserError where the loss does not depend on a weight, which DDP does not allow."""
-        if self._parallelism == "fsdp" or all(parameter.grad is not None for parameter in self._trained):
+        if self._mesh is not None or all(parameter.grad is not None for parameter in self._trained):
             return
         named = self._model.named_parameters()
         without = [name for name, weight in named if weight.requires_grad and weight.grad is None]
@@ -250,9 +265,7 @@ class Trainer:
         """Loss on val, the same on all processes."""
         began = time.monotonic()
         self._parallel.eval()
-        if self._parallelism == "ddp":
-            for buffer in self._model.buffers():  # running statistics are those of rank 0, as in its checkpoint
-                dist.broadcast(buffer, src=0)
+        self._take_statistics_of_rank_0()
         losses = Losses(self._device)
         model = self._model if self._parallelism == "ddp" else self._parallel
         rows_per_batch = self._settings.micro_batch_size or self._settings.global_batch_size // dist.get_world_size()
@@ -268,6 +281,11 @@ class Trainer:
         self._speed.leave_out(time.monotonic() - began)
         return loss
 
+    def _take_statistics_of_rank_0(self) -> None:
+        """Makes running statistics, as of BatchNorm, the same everywhere: those that are saved, and evaluated."""
+        for buffer in self._model.buffers():
+            dist.broadcast(buffer, src=0)
+
     def _has_stalled(self, step: int, between: int) -> bool:
         """Whether the loss on val has not come down for as many checkpoints as early stopping waits for."""
         patience = self._settings.early_stopping_patience
@@ -282,14 +300,16 @@ class Trainer:
     def _state(self) -> State:
         """The tensors of a checkpoint; they stay the same ones, so that they are listed once."""
         if self._listed is None:
-            self._listed = training_state(self._model, self._optimizer)
+            self._listed = training_state(self._model, self._optimizers)
             if self._scaler.is_enabled():
                 self._listed["scaler"] = {"scale": torch.zeros(()), "growth_tracker": torch.zeros(())}
         return self._listed
 
-    def _save(self, step: int, val_loss: float | None, *, interruption: bool = False) -> None:
+    def _save(self, step: int, val_loss: float | None, *, in_between: bool = False) -> None:
         if val_loss is not None and not math.isfinite(val_loss):
             raise self._diverged(f"The loss on val was {val_loss} at step {step}")
+        if in_between:  # else the validation just did
+            self._take_statistics_of_rank_0()
         state = self._state()
         if self._scaler.is_enabled():
             scaling = self._scaler.state_dict()
@@ -302,7 +322,7 @@ class Trainer:
             "world_size": dist.get_world_size(),
             **asdict(self._identity),
             "resumed_from_step": self._settings.resume_from_step,
-            "interruption": interruption,
+            "interruption": in_between,
             "val_loss": val_loss,
             "best_val_loss": self._best[0] if self._best else None,
             "best_step": self._best[1] if self._best else None,
@@ -348,7 +368,7 @@ class Trainer:
         """What the model costs, and the peak of all devices together, where it is known."""
         (batch, _), *_ = self._batches.of_step(0)[0]
         rows = len(next(iter(batch.values())))
-        sharded = self._parallelism == "fsdp"
+        sharded = self._mesh is not None
         with computing_in(self._precision, self._device.type):
             cost = measure_cost(self._recipe, self._parallel if sharded else self._model, batch, rows, sharded=sharded)
         if self._device.type != "cuda":
@@ -373,20 +393,3 @@ def schedule(kind: str, step: int, total: int, warmup: int) -> float:
         return (step + 1) / warmup
     done = (step - warmup) / max(1, total - warmup)
     return {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}[kind]
-
-
-def make_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101) on what is trained, fused into one kernel.
-
-    Args:
-        model: its weights are where they are trained.
-        settings: learning rate and weight decay.
-    """
-    # Norm scales and biases are not decayed, as in every published recipe of these architectures.
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)

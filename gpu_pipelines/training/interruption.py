@@ -32,23 +32,18 @@ class Interruption:
         self._steps = 0
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._shared: dist.Work | None = None
+        self._agreed = False
         self._signalled = noted_by_a_worker()
 
     @property
-    def signalled(self) -> bool:
-        """Whether this process itself has been asked to stop."""
-        return bool(self._signalled)
+    def is_known(self) -> bool:
+        """Whether this process has been asked to stop, or knows of another one that has."""
+        return bool(self._signalled) or self._agreed
 
     def seconds_left(self) -> float:
         """Until the launcher kills this process, with a margin; as long as ever where it has not been asked to stop."""
         since = self._signalled.since
         return SECONDS_TO_STOP - (time.monotonic() - since if since is not None else 0.0)
-
-    def most(self, *values: float) -> list[float]:
-        """The largest of each value over all processes, which call it together."""
-        together = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(together, dist.ReduceOp.MAX, group=self._group)
-        return [float(value) for value in together.tolist()]
 
     def pace(self, seconds_per_step: float) -> None:
         """Makes the processes tell each other only as often as it matters, where steps are short.
@@ -69,6 +64,7 @@ class Interruption:
             stop = bool(self._flag.item())
         self._flag.fill_(int(bool(self._signalled)))
         self._shared = dist.all_reduce(self._flag, group=self._group, async_op=True)
+        self._agreed = self._agreed or stop
         return stop
 
     def settle(self) -> None:

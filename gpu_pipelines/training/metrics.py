@@ -15,7 +15,6 @@ import torch.distributed as dist
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
 
-METRICS_LINES = 100
 PROGRESS_SECONDS = 1.0
 
 
@@ -119,7 +118,6 @@ class MetricsLog:
         self._total = total
         self._is_rank_0 = is_rank_0
         self._printed = 0.0
-        self.every = max(1, math.ceil(total / METRICS_LINES))
         self._events: Any = None
         if not is_rank_0:
             return
@@ -128,10 +126,6 @@ class MetricsLog:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._events = SummaryWriter(str(events), purge_step=step + 1 if step else None)
-
-    def is_due(self, step: int) -> bool:
-        """Whether an entry is written after this step: about 100 in all, and the last one."""
-        return step % self.every == 0 or step == self._total
 
     def training(self, step: int, epoch: float, loss: float, rate: float, speed: dict[str, float]) -> None:
         """Writes an entry of the training."""

@@ -1,12 +1,17 @@
-"""How a model is placed on the processes: whole on each (DDP) or sharded (FSDP2)."""
+"""How a model is placed on the processes: whole on each (DDP), or sharded over all or those of a node (FSDP2)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,21 +22,50 @@ BYTES_PER_TRAINED = 16
 BYTES_PER_FROZEN = 4
 #: Part of a GPU's memory that the above may take; the rest is for activations. An assumption.
 SHARE_FOR_STATE = 0.6
+REPLICATE, SHARD = "dp_replicate", "dp_shard"
 
 
-def choose_parallelism(asked: str, trained: int, frozen: int, device_memory: int | None) -> str:
-    """`ddp` where weights, gradients and optimizer leave room for activations on one device, else `fsdp`.
+def choose_parallelism(
+    asked: str, trained: int, frozen: int, device_memory: int | None, nodes: int = 1, per_node: int = 1
+) -> str:
+    """The least sharding that leaves room for activations.
 
     Args:
-        asked: ddp, fsdp or auto.
+        asked: ddp, hsdp, fsdp or auto.
         trained: number of trained parameters.
         frozen: number of frozen ones.
         device_memory: bytes of one GPU; None on CPUs, where auto is always ddp.
+        nodes: of the training.
+        per_node: processes of each.
+
+    Returns:
+        `ddp` where weights, gradients and optimizer fit one device; `hsdp` where they fit those of a node, and there
+        are several nodes; else `fsdp`.
     """
-    if asked != "auto":
-        return asked
-    needed = trained * BYTES_PER_TRAINED + frozen * BYTES_PER_FROZEN
-    return "fsdp" if device_memory is not None and needed > SHARE_FOR_STATE * device_memory else "ddp"
+    if asked == "hsdp" and nodes == 1:
+        return "fsdp"  # the same, without replicas
+    if asked != "auto" or device_memory is None:
+        return "ddp" if asked == "auto" else asked
+    needed, room = trained * BYTES_PER_TRAINED + frozen * BYTES_PER_FROZEN, SHARE_FOR_STATE * device_memory
+    if needed <= room:
+        return "ddp"
+    return "hsdp" if nodes > 1 and needed <= room * per_node else "fsdp"
+
+
+def mesh_of(parallelism: str, device_type: str, nodes: int, per_node: int) -> DeviceMesh | None:
+    """The processes as FSDP2 takes them: one dimension for what is sharded, one for replicas of it; None for DDP.
+
+    Args:
+        parallelism: ddp, hsdp or fsdp.
+        device_type: cuda or cpu.
+        nodes: of the training.
+        per_node: processes of each.
+    """
+    if parallelism == "ddp":
+        return None
+    shape = (nodes, per_node) if parallelism == "hsdp" else (1, nodes * per_node)
+    mesh = init_device_mesh(device_type, shape, mesh_dim_names=(REPLICATE, SHARD))
+    return mesh if parallelism == "hsdp" else mesh[SHARD]
 
 
 def recompute_activations(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
@@ -44,36 +78,114 @@ def recompute_activations(model: nn.Module, blocks: list[nn.Module]) -> list[nn.
     return [wrapped[id(block)] for block in blocks]
 
 
-def place(
-    model: nn.Module, blocks: list[nn.Module], parallelism: str, precision: str, device: torch.device
-) -> nn.Module:
-    """Moves a model to the device and places it on all processes.
+def built_once(build: Callable[[], nn.Module]) -> nn.Module:
+    """Builds a model with its weights on rank 0, and without on the others, which get them when it is placed.
 
     Args:
-        model: the same bits in every process, on the CPU.
-        blocks: its repeated layers, the units of sharding.
-        parallelism: ddp or fsdp.
-        precision: bf16, fp16 or fp32; under fsdp weights are gathered in it, gradients are reduced in fp32.
+        build: the same in every process. What cannot be built without weights is built with them.
+    """
+    if dist.get_rank() == 0:
+        return build()
+    try:
+        with torch.device("meta"):
+            return build()
+    except (RuntimeError, NotImplementedError):  # it looks into a weight, say
+        return build()
+
+
+def place(
+    model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh | None, precision: str, device: torch.device
+) -> nn.Module:
+    """Places a model on all processes, with the weights that it has on rank 0.
+
+    Args:
+        model: on the CPU, or on the meta device, where `built_once` has put it.
+        blocks: its repeated layers, the units of sharding, in the order in which they are called.
+        mesh: as `mesh_of` gives it.
+        precision: bf16, fp16 or fp32; weights are gathered in it where they are sharded, gradients reduced in fp32.
         device: this process's device.
 
     Returns:
         What the forward pass is to be called on.
     """
-    if parallelism == "ddp":
-        return DistributedDataParallel(model.to(device), gradient_as_bucket_view=True)
+    if mesh is None:
+        # Its constructor sends what rank 0 has.
+        return DistributedDataParallel(_on(model, device), gradient_as_bucket_view=True)
+    is_source = dist.get_rank() == 0
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()} if is_source else {}
+    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()} if is_source else {}
+    shard(_emptied(model, torch.device("meta")), blocks, mesh, precision)
+    _emptied(model, device)
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+    for name, buffer in model.named_buffers():  # some are in no state dict
+        if is_source:
+            buffer.copy_(buffers[name])
+        dist.broadcast(buffer, src=0)
+    return model
+
+
+def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, precision: str) -> None:
+    """Shards a model over a mesh, in place: block by block, embedding and head for themselves.
+
+    The next block is gathered while one computes, in both directions.
+
+    Args:
+        model: on any device.
+        blocks: as `place` takes them.
+        mesh: as `mesh_of` gives it.
+        precision: as `place` takes it.
+    """
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     if precision != "fp32":
         policy = MixedPrecisionPolicy(param_dtype=DTYPES[precision], reduce_dtype=torch.float32)
-    for block in blocks:
-        fully_shard(block, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
-    return model.to(device)
+    for unit in (*blocks, *_outer_units(model)):
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    for block, following in pairwise(blocks):
+        if isinstance(block, FSDPModule) and isinstance(following, FSDPModule):
+            block.set_modules_to_forward_prefetch([following])
+            following.set_modules_to_backward_prefetch([block])
+
+
+def _outer_units(model: nn.Module) -> list[nn.Module]:
+    """Embedding and head of a model of transformers, often its largest layers; none where they are one weight."""
+    found = []
+    for name in ("get_input_embeddings", "get_output_embeddings"):
+        try:
+            found.append(getattr(model, name)())
+        except (
+            AttributeError,
+            NotImplementedError,
+        ):  # models of images have no such layer, or another thing by that name
+            found.append(None)
+    units: list[nn.Module] = [unit for unit in found if isinstance(unit, (nn.Embedding, nn.Linear))]
+    tied = len({id(unit.weight) for unit in units}) < len(units)
+    return [] if tied else units
+
+
+def _on(model: nn.Module, device: torch.device) -> nn.Module:
+    return _emptied(model, device) if any(weight.is_meta for weight in model.parameters()) else model.to(device)
+
+
+def _emptied(model: nn.Module, device: torch.device) -> nn.Module:
+    """Gives a model tensors on a device, with nothing in them; what was tied stays tied."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                places.setdefault(id(weight), []).append((module, name))
+    model.to_empty(device=device)
+    for (first, name), *others in places.values():
+        for module, other in others:
+            module._parameters[other] = first._parameters[name]
+    return model
 
 
 def without_all_reduce(parallel: nn.Module, last: bool) -> AbstractContextManager[object]:
-    """The context of one micro-batch: gradients are all-reduced after the last of a step only."""
-    if isinstance(parallel, DistributedDataParallel):
-        return nullcontext() if last else parallel.no_sync()
-    if isinstance(parallel, FSDPModule):
-        parallel.set_requires_gradient_sync(last)
+    """The context of one micro-batch: DDP reduces gradients after the last of a step only.
+
+    A sharded model reduces and scatters those of each: what is kept between them is a shard, not the whole.
+    """
+    if isinstance(parallel, DistributedDataParallel) and not last:
+        return parallel.no_sync()
     return nullcontext()

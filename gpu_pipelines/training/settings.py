@@ -66,7 +66,14 @@ class TrainingSettings:
         "How it comes down to 0: cosine or linear; or constant.",
         choices=("cosine", "linear", "constant"),
     )
-    weight_decay: float = parameter(0.05, "AdamW's decoupled weight decay, on matrices only.")
+    optimizer: str = parameter(
+        "adamw",
+        "adamw, sgd (with momentum), adafactor (keeps a row and a column of each matrix), or muon (for the matrices of "
+        "hidden layers, adamw for the rest).",
+        choices=("adamw", "sgd", "adafactor", "muon"),
+    )
+    momentum: float = parameter(0.9, "Of sgd and muon, at least 0 and less than 1.")
+    weight_decay: float = parameter(0.05, "Decoupled weight decay, on matrices only.")
     warmup_steps: int = parameter(30, "Steps of linear warm-up, at most a tenth of all steps.")
     gradient_clip: float = parameter(1.0, "Largest norm of the gradient; 0 does not clip.")
     global_batch_size: int = parameter(
@@ -86,9 +93,9 @@ class TrainingSettings:
     )
     parallelism: str = parameter(
         "auto",
-        "ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the processes); "
-        "auto takes ddp where the model fits.",
-        choices=("auto", "ddp", "fsdp"),
+        "ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the processes), "
+        "hsdp (over those of each node); auto takes the first of ddp, hsdp and fsdp that fits.",
+        choices=("auto", "ddp", "hsdp", "fsdp"),
     )
     activation_checkpointing: bool = parameter(
         False,
@@ -125,6 +132,8 @@ class TrainingSettings:
             found.append(f"epochs is {self.epochs}; give more than 0, or give max_steps.")
         if not 0 < self.learning_rate < math.inf:
             found.append(f"learning_rate is {self.learning_rate}; give more than 0, such as 0.001.")
+        if not 0 <= self.momentum < 1:
+            found.append(f"momentum is {self.momentum}; give at least 0 and less than 1, such as 0.9.")
         if self.global_batch_size < 1:
             found.append(f"global_batch_size is {self.global_batch_size}; give at least 1.")
         if self.lora_rank and not 0 < self.lora_alpha < math.inf:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,9 +14,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.distributed.processes import leave_for_the_launcher
+from gpu_pipelines.distributed.processes import leave_for_the_launcher, note_work
 from gpu_pipelines.errors import INTERRUPTED, ConnectionLostError, ProcessFailedError, UserError
 from gpu_pipelines.training.detached_output import output_may_break
+from gpu_pipelines.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     import torch
@@ -79,8 +81,28 @@ def _train(job: dict[str, Any]) -> bool:
     except UserError:
         raise
     except Exception as error:
+        if full := _out_of_memory(error, device, TrainingSettings.from_json(job["settings"])):
+            raise full from None
         leave_for_the_launcher(_explained(error, store))
         raise
+
+
+def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSettings) -> UserError | None:
+    """What to do about memory that is not enough; None for another error."""
+    import torch
+
+    if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+        return None
+    # What was asked for stands in the middle of figures that say nothing to a user.
+    asked = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
+    rows = settings.micro_batch_size or settings.global_batch_size // int(os.environ["WORLD_SIZE"])
+    ways = [f"Give a smaller micro_batch_size ({rows} rows now; the global batch stays what it is)"]
+    ways += [] if settings.activation_checkpointing else ["activation_checkpointing"]
+    ways += ["parallelism=fsdp"] if settings.parallelism in ("auto", "ddp") else []
+    return UserError(
+        f"{device} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}.",
+        f"{', '.join(ways)}, or an accelerator with more memory (gpu-pipelines accelerators advise).",
+    )
 
 
 def _explained(error: Exception, store: Any) -> ProcessFailedError:
@@ -103,13 +125,15 @@ def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device)
     from gpu_pipelines.artifacts.dataset import Dataset
     from gpu_pipelines.tasks.building import load_recipe
     from gpu_pipelines.training.engine import Trainer
-    from gpu_pipelines.training.settings import TrainingSettings
 
+    note_work("building the model", "take a machine with more memory for each of its processes")
     dataset = Dataset(Path(job["dataset"]))
     settings = TrainingSettings.from_json(job["settings"])
     recipe = load_recipe(settings.recipe, dataset.manifest.task).for_dataset(dataset)
     store = CheckpointStore(job["checkpoint_uri"], Path(job["staging"]))
-    finished = Trainer(recipe, dataset, settings, store, devices, device).train()
+    trainer = Trainer(recipe, dataset, settings, store, devices, device)
+    note_work("training", "give a smaller micro_batch_size, or take a machine with more memory")
+    finished = trainer.train()
     dist.destroy_process_group()
     return finished
 

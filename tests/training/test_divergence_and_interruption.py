@@ -18,6 +18,7 @@ from trainings import names, photos_dataset, train_here
 from gpu_pipelines.artifacts.checkpoint import SET_ASIDE, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
 from gpu_pipelines.errors import INTERRUPTED, UserError
+from gpu_pipelines.training.cadence import Cadence
 from gpu_pipelines.training.checkpointing import is_given_up
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -189,3 +190,55 @@ def test_which_upload_is_given_up() -> None:
     assert not is_given_up(left=20, again=40, time_left=25), "only the older one can be whole in time"
     assert not is_given_up(left=30, again=40, time_left=25), "neither: the older one has more behind it"
     assert is_given_up(left=float("inf"), again=0, time_left=25), "nothing is known of the rate"
+
+
+def test_memory_that_is_not_enough_is_said_with_what_to_do(photos: Path, recipes: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(recipes, "Hungry", "loss + (torch.empty(1 << 50).sum() if self.calls > 4 else 0)")
+    ended = run_training(replace(SETTINGS, recipe=recipe), photos, str(tmp_path / "run"))
+    assert ended.status == 1
+    assert "error: cpu ran out of memory" in ended.text
+    assert "micro_batch_size (16 rows now" in ended.text
+    assert "Traceback" not in ended.text
+
+
+def test_a_process_killed_while_the_model_is_built_is_told_from_one_that_trains(
+    photos: Path, recipes: Path, tmp_path: Path
+) -> None:
+    (recipes / "killed.py").write_text(
+        "import os, signal\n"
+        "from gpu_pipelines.tasks.image_classification.recipe import ImageClassification\n"
+        "class Killed(ImageClassification):\n"
+        "    def build_model(self, name):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n",
+        encoding="utf-8",
+    )
+    ended = run_training(replace(SETTINGS, recipe="killed:Killed"), photos, str(tmp_path / "run"))
+    assert "SIGKILL while building the model (often: the machine ran out of memory" in ended.text
+    assert "batch" not in ended.text.partition("SIGKILL")[2]
+
+
+def test_a_long_training_says_something_soon_and_saves_in_time() -> None:
+    cadence = Cadence(total=100_000, step=0, saves=True)
+    lines, saves = [], []
+    last = 0
+    for step in range(1, 5_001):  # of one second each
+        if cadence.line_is_due(step):
+            cadence.line_written(step, step - last, float(step - last))
+            lines.append(step)
+            last = step
+        if cadence.save_is_due:
+            saves.append(step)
+            cadence.saved()
+    assert lines[:5] == [1, 5, 10, 20, 30]
+    assert saves == [900, 1800, 2700, 3600, 4500]
+
+
+def test_a_short_training_writes_its_lines_at_the_same_steps_however_fast_it_is() -> None:
+    for seconds in (0.001, 0.9):
+        cadence = Cadence(total=240, step=0, saves=True)
+        lines = []
+        for step in range(1, 241):
+            if cadence.line_is_due(step):
+                cadence.line_written(step, 3, 3 * seconds)
+                lines.append(step)
+        assert lines == list(range(3, 241, 3))

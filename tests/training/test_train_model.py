@@ -18,7 +18,7 @@ from trainings import entries, names, photos_dataset
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.checkpointing import superseded
-from gpu_pipelines.training.engine import make_optimizer, schedule
+from gpu_pipelines.training.engine import schedule
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
@@ -71,17 +71,6 @@ def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(photos: Path, tr
     assert entries(tmp_path, "loss") == entries(trained, "loss")
     last, same = (complete_checkpoints(directory)[-1].path for directory in (trained, tmp_path))
     assert weights_digest(last) == weights_digest(same)
-
-
-def test_the_optimizer_is_adamw_of_torch_fused_and_decays_matrices_alone() -> None:
-    from torch import nn
-
-    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4).requires_grad_(False))
-    optimizer = make_optimizer(model, TrainingSettings(learning_rate=0.1, weight_decay=0.3))
-    assert type(optimizer).__module__ == "torch.optim.adamw"
-    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
-    assert decays == {id(p): 0.3 if p.ndim == 2 else 0.0 for p in model.parameters() if p.requires_grad}
-    assert all(group["fused"] for group in optimizer.param_groups)
 
 
 def test_weights_that_the_loss_does_not_depend_on_are_named(photos: Path, tmp_path: Path) -> None:

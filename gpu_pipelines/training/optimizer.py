@@ -1,0 +1,109 @@
+"""The optimizers that a training can take, and which weights each changes and decays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adafactor, AdamW, Muon, Optimizer
+
+from gpu_pipelines.training.settings import TrainingSettings
+
+#: Tables that are added to activations rather than multiplied with them: like biases, they are not decayed. The names
+#: are those of transformers' and timm's models. Source of the rule: timm, `no_weight_decay` of its models.
+_ADDED = re.compile(
+    r"(^|[._])(\w*position\w*|pos_embed\w*|wpe|cls_token|mask_token|distillation_token|class_embedding)\b"
+)
+
+Groups = list[dict[str, Any]]
+Weights = list[tuple[str, nn.Parameter]]
+
+
+def make_optimizers(model: nn.Module, settings: TrainingSettings) -> list[Optimizer]:
+    """The optimizers of a training: one, or two where one is for some weights only.
+
+    Args:
+        model: its weights are where they are trained.
+        settings: `optimizer`, its learning rate, weight decay and momentum.
+    """
+    weights = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    return [each for each in _MAKE[settings.optimizer](model, weights, settings) if each.param_groups]
+
+
+def is_decayed(name: str, weight: torch.Tensor) -> bool:
+    """Whether weight decay falls on a weight: on matrices, but not on biases, norms, positions and class tokens.
+
+    Args:
+        name: as `named_parameters` gives it.
+        weight: its shape is looked at.
+    """
+    return weight.ndim >= 2 and not _ADDED.search(name)
+
+
+def _groups(weights: Weights, decay: float) -> Groups:
+    groups = [
+        {"params": [weight for name, weight in weights if is_decayed(name, weight)], "weight_decay": decay},
+        {"params": [weight for name, weight in weights if not is_decayed(name, weight)], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _adamw(model: nn.Module, weights: Weights, settings: TrainingSettings) -> list[Optimizer]:
+    """Loshchilov and Hutter, https://arxiv.org/abs/1711.05101; fused into one kernel."""
+    groups = _groups(weights, settings.weight_decay)
+    return [AdamW(groups, lr=settings.learning_rate, fused=True)] if groups else []
+
+
+def _sgd(model: nn.Module, weights: Weights, settings: TrainingSettings) -> list[Optimizer]:
+    """With momentum: Sutskever et al., https://proceedings.mlr.press/v28/sutskever13.html."""
+    return [
+        SGD(_groups(weights, settings.weight_decay), lr=settings.learning_rate, momentum=settings.momentum, fused=True)
+    ]
+
+
+def _adafactor(model: nn.Module, weights: Weights, settings: TrainingSettings) -> list[Optimizer]:
+    """Shazeer and Stern, https://arxiv.org/abs/1804.04235: of a matrix it keeps a row and a column."""
+    return [Adafactor(_groups(weights, settings.weight_decay), lr=settings.learning_rate)]
+
+
+def _muon(model: nn.Module, weights: Weights, settings: TrainingSettings) -> list[Optimizer]:
+    """Jordan et al., https://kellerjordan.github.io/posts/muon/: for the matrices of hidden layers; AdamW for the rest.
+
+    Its updates are scaled to the size of AdamW's, so that one learning rate serves for both.
+    Source: Liu et al., https://arxiv.org/abs/2502.16982, section 2.2.
+    """
+    outer = {id(weight) for module in _outer_layers(model) for weight in module.parameters()}
+    hidden = [(n, w) for n, w in weights if w.ndim == 2 and is_decayed(n, w) and id(w) not in outer]
+    chosen = {id(weight) for _, weight in hidden}
+    others = [(name, weight) for name, weight in weights if id(weight) not in chosen]
+    muon = (
+        Muon(
+            [weight for _, weight in hidden],
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        if hidden
+        else None
+    )
+    return [*([muon] if muon else []), *_adamw(model, others, settings)]
+
+
+def _outer_layers(model: nn.Module) -> list[nn.Module]:
+    """Embeddings, the last linear layer, and what a model of transformers says is its head."""
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return [*embeddings, *linear[-1:], *([head] if head else [])]
+
+
+_MAKE: dict[str, Callable[[nn.Module, Weights, TrainingSettings], list[Optimizer]]] = {
+    "adamw": _adamw,
+    "sgd": _sgd,
+    "adafactor": _adafactor,
+    "muon": _muon,
+}

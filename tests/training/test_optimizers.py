@@ -1,0 +1,99 @@
+"""What each optimizer changes, what decay falls on, and that all of them continue to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from started_training import weights_digest
+from torch import nn
+from trainings import entries, photos_dataset, train_here
+
+from gpu_pipelines.training.optimizer import is_decayed, make_optimizers
+from gpu_pipelines.training.settings import TrainingSettings
+
+SETTINGS = TrainingSettings(model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photos_dataset(tmp_path_factory.mktemp("photos"))
+
+
+def test_the_default_is_adamw_of_torch_fused_and_decays_matrices_alone() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4).requires_grad_(False))
+    (optimizer,) = make_optimizers(model, TrainingSettings(learning_rate=0.1, weight_decay=0.3))
+    assert type(optimizer).__module__ == "torch.optim.adamw"
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decays == {id(p): 0.3 if p.ndim == 2 else 0.0 for p in model.parameters() if p.requires_grad}
+    assert all(group["fused"] for group in optimizer.param_groups)
+
+
+def test_positions_and_class_tokens_of_real_models_are_not_decayed() -> None:
+    from transformers import (
+        BertConfig,
+        BertModel,
+        GPT2Config,
+        GPT2Model,
+        Swinv2Config,
+        Swinv2Model,
+        ViTConfig,
+        ViTModel,
+    )
+
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    models = {
+        "vit": ViTModel(ViTConfig(**small, image_size=8, patch_size=4), use_mask_token=True),
+        "bert": BertModel(BertConfig(**small, vocab_size=9)),
+        "gpt2": GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9)),
+        "swin": Swinv2Model(
+            Swinv2Config(image_size=8, patch_size=2, embed_dim=8, depths=[1], num_heads=[2], window_size=2)
+        ),
+    }
+    spared = {
+        f"{family} {name}"
+        for family, model in models.items()
+        for name, weight in model.named_parameters()
+        if weight.ndim >= 2 and not is_decayed(name, weight)
+    }
+    assert spared == {
+        "vit embeddings.cls_token",
+        "vit embeddings.mask_token",
+        "vit embeddings.position_embeddings",
+        "bert embeddings.position_embeddings.weight",
+        "gpt2 wpe.weight",
+        "swin encoder.layers.0.blocks.0.attention.self.continuous_position_bias_mlp.0.weight",
+        "swin encoder.layers.0.blocks.0.attention.self.continuous_position_bias_mlp.2.weight",
+    }
+
+
+def test_muon_has_the_matrices_of_hidden_layers_and_adamw_the_rest() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, tie_word_embeddings=False))
+    muon, adamw = make_optimizers(model, TrainingSettings(optimizer="muon"))
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    hidden = {names[id(weight)] for group in muon.param_groups for weight in group["params"]}
+    assert hidden == {
+        f"transformer.h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    }
+    others = {names[id(weight)] for group in adamw.param_groups for weight in group["params"]}
+    assert hidden | others == set(names.values())
+    assert not hidden & others
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "muon"])
+def test_a_training_learns_and_continues_to_the_bit(optimizer: str, photos: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, optimizer=optimizer, learning_rate=0.05 if optimizer == "sgd" else 0.004)
+    train_here(settings, photos, str(tmp_path))
+    whole = weights_digest(tmp_path / "step-00000006")
+    losses = entries(tmp_path, "loss")
+    assert losses[-1] < 0.6 * losses[0], losses
+    (tmp_path / "step-00000006" / "checkpoint.json").unlink()
+    train_here(settings, photos, str(tmp_path))
+    assert weights_digest(tmp_path / "step-00000006") == whole
+
+
+def test_a_momentum_that_cannot_be_is_refused() -> None:
+    assert any("momentum is 1.0" in problem for problem in TrainingSettings(momentum=1.0).problems())

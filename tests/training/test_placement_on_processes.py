@@ -1,0 +1,188 @@
+"""Several processes: what each holds of a model, and that all ways of placing it train alike."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from gpu_pipelines.training.optimizer import make_optimizers
+from gpu_pipelines.training.parallelism import built_once, choose_parallelism, mesh_of, place, without_all_reduce
+from gpu_pipelines.training.settings import TrainingSettings
+
+PROCESSES, PER_NODE = 4, 2
+STEPS, ROWS = 4, 16
+
+
+class Blocks(nn.Module):
+    """Blocks between a table and a head that are one weight, with a buffer that is in no state dict."""
+
+    def __init__(self, tied: bool = True) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(3))
+        self.norm = nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, 11, bias=False)
+        if tied:
+            self.head.weight = self.table.weight
+        self.register_buffer("scale", torch.full((8,), 1.5), persistent=False)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.table
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.table(tokens) * self.scale
+        for block in self.blocks:
+            hidden = hidden + torch.tanh(block(hidden))
+        return self.head(self.norm(hidden))
+
+
+def _in_group(rank: int, program: Callable[..., Any], processes: int, store: str, results: str, more: tuple) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(PER_NODE)}
+    dist.init_process_group("gloo", store=dist.FileStore(store, processes), rank=rank, world_size=processes)
+    torch.save(program(*more), Path(results) / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def on_processes(program: Callable[..., Any], *more: Any, processes: int = PROCESSES) -> list[Any]:
+    """What a program gives on each process."""
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = (program, processes, f"{scratch}/store", scratch, more)
+        mp.start_processes(_in_group, arguments, nprocs=processes, start_method="fork")
+        return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=True) for rank in range(processes)]
+
+
+def trained(parallelism: str, micro_batches: int = 1, tied: bool = True) -> dict[str, torch.Tensor]:
+    """The weights after some steps; `whole` counts the elements of gradients that a process keeps between batches."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    torch.manual_seed(3)
+    model = built_once(lambda: Blocks(tied))
+    mesh = mesh_of(parallelism, "cpu", world // PER_NODE, PER_NODE)
+    parallel = place(model, list(model.blocks), mesh, "fp32", torch.device("cpu"))
+    assert (model.head.weight is model.table.weight) == tied
+    (optimizer,) = make_optimizers(model, TrainingSettings(learning_rate=0.05))
+    draw = torch.Generator().manual_seed(5)
+    kept = 0
+    parallel.eval()  # the statistics of a batch would differ with its size
+    for _ in range(STEPS):
+        tokens = torch.randint(11, (ROWS,), generator=draw).view(micro_batches, world, -1)[:, rank]
+        for number, batch in enumerate(tokens, start=1):
+            with without_all_reduce(parallel, last=number == micro_batches):
+                loss = nn.functional.cross_entropy(parallel(batch), (batch + 1) % 11) / micro_batches
+                loss.backward()
+            gradients = [parameter.grad for parameter in model.parameters()]
+            kept = max(kept, sum((g.to_local() if isinstance(g, DTensor) else g).numel() for g in gradients))
+        optimizer.step()
+        optimizer.zero_grad()
+    whole = {
+        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        for name, tensor in model.state_dict().items()
+    }
+    return {**whole, "scale": model.scale, "kept": torch.tensor(kept)}
+
+
+def trained_in_all_ways() -> dict[str, dict[str, torch.Tensor]]:
+    ways = [(parallelism, 1, tied) for parallelism in ("ddp", "fsdp", "hsdp") for tied in (True, False)]
+    return {" ".join(map(str, way)): trained(*way) for way in (*ways, ("fsdp", 2, True))}
+
+
+@pytest.fixture(scope="module")
+def ways() -> list[dict[str, dict[str, torch.Tensor]]]:
+    return on_processes(trained_in_all_ways)
+
+
+@pytest.mark.parametrize("way", ["fsdp 1 True", "fsdp 1 False", "hsdp 1 True", "hsdp 1 False", "fsdp 2 True"])
+def test_every_way_of_placing_a_model_trains_alike(ways: Any, way: str) -> None:
+    """The words are how it is placed, the number of micro-batches, and whether head and table are one weight."""
+    for held in ways:
+        ddp, other = held[f"ddp 1 {way.split()[-1]}"], held[way]
+        for name in set(ddp) - {"kept"}:
+            torch.testing.assert_close(ddp[name], other[name], rtol=1e-5, atol=1e-6, msg=name)
+        assert torch.equal(other["scale"], torch.full((8,), 1.5))
+
+
+def test_gradients_are_accumulated_in_shards(ways: Any) -> None:
+    whole = sum(weight.numel() for weight in Blocks().parameters())
+    for held in ways:
+        assert int(held["fsdp 2 True"]["kept"]) <= whole / PROCESSES * 1.4  # shards of few rows are not equal
+        assert int(held["ddp 1 True"]["kept"]) == whole
+
+
+def test_the_weights_do_not_depend_on_the_number_of_processes() -> None:
+    def bits() -> dict[str, torch.Tensor]:
+        torch.manual_seed(3)
+        model = built_once(Blocks)
+        place(model, list(model.blocks), mesh_of("fsdp", "cpu", 1, dist.get_world_size()), "fp32", torch.device("cpu"))
+        return {name: value.full_tensor() for name, value in model.state_dict().items() if isinstance(value, DTensor)}
+
+    torch.manual_seed(3)
+    alone = Blocks().state_dict()
+    for processes in (1, 3):
+        for held in on_processes(bits, processes=processes):
+            assert all(torch.equal(alone[name], value) for name, value in held.items())
+
+
+def test_a_model_that_cannot_be_built_without_weights_is_built_with_them() -> None:
+    class Looking(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.largest = self.weight.max().item()
+
+    def held() -> dict[str, torch.Tensor]:
+        torch.manual_seed(3)
+        model = built_once(lambda: nn.Sequential(Looking()))
+        place(model, [], mesh_of("fsdp", "cpu", 1, 2), "fp32", torch.device("cpu"))
+        return {"weight": model[0].weight.full_tensor()}
+
+    first, second = on_processes(held, processes=2)
+    assert torch.equal(first["weight"], second["weight"])
+
+
+def peak_of_building(layers: int) -> torch.Tensor:
+    import resource
+
+    torch.manual_seed(3)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    model = built_once(lambda: nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(layers))))
+    place(model, list(model), mesh_of("fsdp", "cpu", 1, PROCESSES), "fp32", torch.device("cpu"))
+    return torch.tensor((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+
+
+@pytest.mark.slow
+def test_a_node_holds_the_weights_once() -> None:
+    """And, on CPUs, the shards of its processes, which are in the memory of the GPUs otherwise."""
+    layers = 200
+    weights = layers * 1024 * 1024 * 4
+    fixed = sum(map(int, on_processes(peak_of_building, 2)))
+    assert sum(map(int, on_processes(peak_of_building, layers))) - fixed <= 1.2 * weights + weights
+
+
+@pytest.mark.parametrize(
+    ("asked", "parameters", "nodes", "expected"),
+    [
+        ("auto", 1e9, 4, "ddp"),
+        ("auto", 8e9, 4, "hsdp"),
+        ("auto", 8e9, 1, "fsdp"),
+        ("auto", 70e9, 4, "fsdp"),
+        ("fsdp", 1e9, 4, "fsdp"),
+        ("hsdp", 1e9, 1, "fsdp"),
+        ("hsdp", 70e9, 2, "hsdp"),
+    ],
+)
+def test_auto_shards_as_little_as_fits(asked: str, parameters: float, nodes: int, expected: str) -> None:
+    """H100s: 80 GB each, eight of them a node."""
+    assert choose_parallelism(asked, int(parameters), 0, 80 * 10**9, nodes, 8) == expected
