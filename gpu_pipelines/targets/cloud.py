@@ -28,18 +28,11 @@ class CloudTarget(Target):
     def text_of(
         self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
     ) -> str:
-        """The file of a pipeline of this project.
-
-        Args:
-            pipeline: its name.
-            plan: what it trains on.
-            evaluation: what it evaluates on; None for what suits the plan.
-            task: the one that the file is for; empty where that is a parameter.
-        """
+        """The file of a pipeline of this project, for one task or, without one, for all."""
 
     @abstractmethod
     def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:
-        """What scores a model of a pipeline of one's own that was trained on a plan, where nothing was said."""
+        """What scores a model that was trained on a plan, where nothing was said."""
 
     @abstractmethod
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:

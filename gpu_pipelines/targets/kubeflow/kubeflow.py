@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget
-from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of, compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
 from gpu_pipelines.targets.messages import (
     Compiled,
     Done,
@@ -78,18 +78,6 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         """What is on a claim that is mounted."""
         mounted = f"{MOUNT_PATH}/"
         return bool(claim_of(self.settings)) and path.startswith(mounted) and path != mounted
-
-    def text_of(
-        self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
-    ) -> str:
-        """A file of two YAML documents."""
-        return compiled_for_kubeflow(pipeline, plan, self.settings, self.options.environment, evaluation, task=task)
-
-    def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:
-        """One GPU of the training's kind, or one of its machines."""
-        from gpu_pipelines.accelerators.one_gpu import one_gpu
-
-        return one_gpu(training)
 
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """The pipeline as Kubeflow runs it."""

@@ -31,7 +31,6 @@ from gpu_pipelines.targets.vertex.options import VertexOptions
 from gpu_pipelines.targets.vertex.target import (
     IMAGE_PARAMETER,
     VertexTarget,
-    compiled_for_vertex,
     evaluation_for,
     require_runnable,
 )
@@ -71,8 +70,8 @@ class Vertex(VertexTarget, CloudTarget):
 
     def __init__(self, options: VertexOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
-        self._nodes = DataNodes(self.options.data_nodes, self.options.data_machine_type or "")
-        VertexTarget.__init__(self, self.settings, self.options.job, self._nodes)
+        nodes = DataNodes(self.options.data_nodes, self.options.data_machine_type or "")
+        VertexTarget.__init__(self, self.settings, self.options.job, nodes)
 
     def can_read(self, uri: str) -> bool:
         """Buckets, tables and samples; and what is in a bucket that is mounted."""
@@ -88,21 +87,11 @@ class Vertex(VertexTarget, CloudTarget):
         """The images of the project, whose file is not there where the steps run."""
         return {"serving_image": self.settings.serving_image, IMAGE_PARAMETER: self.settings.image}
 
-    def text_of(
-        self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
-    ) -> str:
-        """A file of one YAML document."""
-        return compiled_for_vertex(pipeline, plan, self.settings, self.options.job, self._nodes, evaluation, task=task)
-
-    def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:
-        """What suits the models that the project builds by their names."""
-        return evaluation_for(training, self.settings, LARGEST_BUILT_IN)
-
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """The pipeline as Vertex AI runs it."""
         # Without an image, what stands for it is filled in where the file is run.
         settings = replace(self.settings, image=self.settings.image or STEPS_IMAGE)
-        made = own.placed(VertexTarget(settings, self.options.job, self._nodes), plans, CHECKPOINT_URI)
+        made = own.placed(VertexTarget(settings, self.options.job, self._data), plans, CHECKPOINT_URI)
         require_runnable(made.text)
         return made
 
