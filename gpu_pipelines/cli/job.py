@@ -21,17 +21,11 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.options import JobFlags
 
 app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
-
-
-def job_flags() -> type:
-    """The options of a job."""
-    from gpu_pipelines.targets.vertex.options import JobFlags
-
-    return JobFlags
+_FLAGS = "gpu_pipelines.targets.vertex.options:JobFlags"
 
 
 @app.command()
-@with_fields(job_flags, "job")
+@with_fields(_FLAGS, "job")
 def config(
     options: Any,
     arguments: Arguments = None,
@@ -58,7 +52,7 @@ def config(
 
 
 @app.command()
-@with_fields(job_flags, "job")
+@with_fields(_FLAGS, "job")
 def submit(
     options: Any,
     arguments: Arguments = None,

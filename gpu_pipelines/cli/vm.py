@@ -23,17 +23,11 @@ FORMATS = ("gcloud", "terraform", "script")
 STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"
 
 app = Application(name="vm", help="A VM on Compute Engine that trains and then stops.")
-
-
-def vm_flags() -> type:
-    """The options of a VM."""
-    from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
-
-    return VmFlags
+_FLAGS = "gpu_pipelines.targets.compute_engine.compute_engine:VmFlags"
 
 
 @app.command()
-@with_fields(vm_flags, "vm")
+@with_fields(_FLAGS, "vm")
 def config(
     options: Any,
     arguments: Arguments = None,
@@ -59,7 +53,7 @@ def config(
 
 
 @app.command()
-@with_fields(vm_flags, "vm")
+@with_fields(_FLAGS, "vm")
 def create(options: Any, arguments: Arguments = None, as_json: AsJson = False) -> None:
     """Create the VM with gcloud. What it costs is shown before."""
     from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
