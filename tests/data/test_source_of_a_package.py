@@ -34,18 +34,11 @@ ROWS = 100
 
 
 class Tables(Service):
-    title, example, scheme = "a table of SQLite", "sqlite://PATH?table=NAME", "sqlite"
-
-    def matches(self, uri):
-        return uri.startswith(f"{self.scheme}://")
+    title, example, scheme = "a table of SQLite", "sqlite://PATH?table=NAME", "sqlite://"
+    form = (re.compile(r"(/[^?]+)[?]table=(\\w+)"), "a table is sqlite:///PATH?table=NAME.")
 
     def _parts(self, uri):
-        return re.fullmatch(self.scheme + r"://(/[^?]+)[?]table=(\\w+)", uri)
-
-    def problems(self, settings):
-        if self._parts(settings.source):
-            return []
-        return [f"source is {settings.source!r}; a table is {self.scheme}:///PATH?table=NAME."]
+        return self.form[0].fullmatch(uri.removeprefix(self.scheme))
 
     def is_read_anywhere(self, uri):
         return False
@@ -71,7 +64,7 @@ class Tables(Service):
         names = tuple(f"{first}-{first + ROWS - 1}" for first in range(1, last + 1, ROWS))
         sizes = (ROWS * 8 * len(columns),) * len(names)
         return SourceFiles(
-            self.scheme, f"{settings.source}:", names, sizes, columns, given=settings.source, service=self
+            "sqlite", f"{settings.source}:", names, sizes, columns, given=settings.source, service=self
         )
 
     def rows(self, files, columns, meter):
@@ -90,7 +83,8 @@ class Tables(Service):
 
 
 class Feeds(Tables):
-    scheme, is_repeatable = "feed", False
+    scheme, is_repeatable = "feed://", False
+    form = (Tables.form[0], "a table is feed:///PATH?table=NAME.")
 """
 TASK = {"task": "regression", "label_column": "y", "val_fraction": 0.2, "test_fraction": 0.2}
 #: Bytes of a unit of work: of two parts of the table, and of all.
