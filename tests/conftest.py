@@ -63,6 +63,11 @@ def gpu_pipelines(*arguments: str, cwd: Path, timeout: float = 240) -> Finished:
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
+def printed_by(program: str, cwd: Path | None = None) -> str:
+    """What a program prints in an interpreter of its own."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=cwd).stdout
+
+
 def run_pipeline(cwd: Path, *arguments: str, **parameters: Any) -> Finished:
     """Runs the pipeline with parameters; `arguments` are further flags.
 

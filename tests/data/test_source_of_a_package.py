@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PIPELINE, gpu_pipelines, run_pipeline
+from conftest import PIPELINE, gpu_pipelines, printed_by, run_pipeline
 from preparing import start, start_on, units_done
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
@@ -124,12 +122,6 @@ def manifest(directory: Path) -> dict[str, Any]:
     return content
 
 
-def told(code: str) -> str:
-    """What a process prints in which the package is installed."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
 def test_a_dataset_of_it_is_that_of_the_same_rows_in_a_file(database: Path, tmp_path: Path) -> None:
     settings = PrepareSettings(source=f"sqlite://{database}?table=points", **TASK)
     made = start(settings, tmp_path / "there", str(tmp_path / "work"), ALL)
@@ -211,7 +203,7 @@ def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Pat
     assert "error: source is 'sqlite://points'; a table is sqlite:///PATH?table=NAME." in step.output
     assert "Traceback" not in step.output
     given = f"source='sqlite://{database}?table=points', task='regression', label_column='y'"
-    problems = told(
+    problems = printed_by(
         "from gpu_pipelines.data.settings import PrepareSettings as S\n"
         "from gpu_pipelines.data.source_check import problems_here\n"
         f"print(S({given}).problems(), S({given}, test_source='feed://x').problems())\n"
@@ -235,4 +227,4 @@ def test_a_target_is_told_whether_its_steps_reach_it(database: Path) -> None:
         "names = ['sqlite:///x.db?table=y', 'bq://p.d.t', 'sample:digits', 'gs://b/x', 'gs://b/q.sql', 'q.sql']\n"
         "print([name for name in names if Vertex().can_read(name)])\n"
     )
-    assert told(code) == "['bq://p.d.t', 'sample:digits', 'gs://b/x', 'gs://b/q.sql']\n"
+    assert printed_by(code) == "['bq://p.d.t', 'sample:digits', 'gs://b/x', 'gs://b/q.sql']\n"
