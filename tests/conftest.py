@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import socket
 import subprocess
 import sys
 import traceback
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from processes import free_port
 
 # Here and not in tests/vertex, so that every test can ask for the server.
 pytest_plugins = ["vertex_api.fixture"]
@@ -104,9 +104,7 @@ def storage_emulator(bucket: str) -> Iterator[str]:
     from gcp_storage_emulator import server as emulator
     from storage_preconditions import CheckingRouter
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
     server.start()
     try:
