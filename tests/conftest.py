@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,12 @@ def gpu_pipelines(*arguments: str, cwd: Path, timeout: float = 240) -> Finished:
         [str(GPU_PIPELINES), *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def set_variables(patch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
+    """Sets variables of the environment, such as those by which Google's libraries find a server of the tests."""
+    for name, value in variables.items():
+        patch.setenv(name, value)
 
 
 def printed_by(program: str, cwd: Path | None = None) -> str:

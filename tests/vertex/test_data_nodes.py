@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from conftest import gpu_pipelines, write_photos
+from conftest import gpu_pipelines, set_variables, write_photos
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 from google.protobuf import json_format
 from small_pipelines import compiled_preparation
@@ -106,8 +106,7 @@ def test_the_flags_of_compile(tmp_path: Path) -> None:
 def test_replicas_prepare_one_dataset_in_a_bucket(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     from vertex_api.pipeline_backend import PipelineBackend
 
     file = compiled_preparation(tmp_path, nodes=3)

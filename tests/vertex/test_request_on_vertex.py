@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Finished, write_photos
+from conftest import Finished, set_variables, write_photos
 from vertex_commands import command, connected_sdk, put_texts
 
 from gpu_pipelines.accelerators import plan
@@ -49,8 +49,7 @@ def parameters_of(spec: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def run(vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Submits a pipeline with the SDK and runs it; gives the state of each task. `broken` tasks fail so many times."""
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     from vertex_api.pipeline_backend import PipelineBackend
 
     sdk = connected_sdk(vertex_api)
