@@ -197,11 +197,11 @@ def test_with_a_bucket_nothing_is_mounted() -> None:
 
 def test_settings_come_to_the_pods() -> None:
     settings = ProjectSettings(
-        image="europe-docker.pkg.dev/p/r/steps:1",
+        image="eu.example/steps:1",
         node_pool="gpus",
         pull_secret="registry",
         kueue_queue="training",
-        volume_claim="shared",
+        volume_claim="mine",
     )
     file = CompiledFile(KubeflowTarget(settings, {"NCCL_DEBUG": "INFO"}).text_of(PIPELINE, plan("l4:1", hours=5)))
     pod = file.pod("train-model")
@@ -212,7 +212,7 @@ def test_settings_come_to_the_pods() -> None:
     assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
     assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
     assert variables(pod)["NCCL_DEBUG"] == "INFO"
-    assert {"name": "shared", "mountPath": "/mnt/gpu-pipelines"} in main_of(pod)["volumeMounts"]
+    assert {"name": "mine", "mountPath": "/mnt/gpu-pipelines"} in main_of(pod)["volumeMounts"]
     prepare = file.pod("prepare-data")
     assert "nodeSelector" not in prepare["spec"]
     assert "kueue.x-k8s.io/queue-name" not in prepare["metadata"]["labels"], "the queue is of GPUs"
