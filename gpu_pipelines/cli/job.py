@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.job_request import PreparedJob
     from gpu_pipelines.targets.vertex.options import JobFlags
 
-app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
 _FLAGS = "gpu_pipelines.targets.vertex.options:JobFlags"
+
+app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
 
 
 @app.command()

@@ -28,7 +28,14 @@ class CloudTarget(Target):
     def text_of(
         self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
     ) -> str:
-        """The file of a pipeline of this project, for one task or, without one, for all."""
+        """The file of a pipeline of this project.
+
+        Args:
+            pipeline: its name.
+            plan: what it trains on.
+            evaluation: what it evaluates on; None for what suits the plan.
+            task: the one that the file is for; empty where that is a parameter.
+        """
 
     @abstractmethod
     def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:

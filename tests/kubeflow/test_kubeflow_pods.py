@@ -197,11 +197,7 @@ def test_with_a_bucket_nothing_is_mounted() -> None:
 
 def test_settings_come_to_the_pods() -> None:
     settings = ProjectSettings(
-        image="eu.example/steps:1",
-        node_pool="gpus",
-        pull_secret="registry",
-        kueue_queue="training",
-        volume_claim="mine",
+        image="eu.example/steps:1", node_pool="gpus", pull_secret="registry", kueue_queue="gpus", volume_claim="mine"
     )
     file = CompiledFile(KubeflowTarget(settings, {"NCCL_DEBUG": "INFO"}).text_of(PIPELINE, plan("l4:1", hours=5)))
     pod = file.pod("train-model")
@@ -210,7 +206,7 @@ def test_settings_come_to_the_pods() -> None:
     assert main_of(pod)["image"] == settings.image
     assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "gpus"
     assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
-    assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert variables(pod)["NCCL_DEBUG"] == "INFO"
     assert {"name": "mine", "mountPath": "/mnt/gpu-pipelines"} in main_of(pod)["volumeMounts"]
     prepare = file.pod("prepare-data")

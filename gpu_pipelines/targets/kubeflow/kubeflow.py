@@ -11,15 +11,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
-from gpu_pipelines.targets.messages import (
-    Compiled,
-    Done,
-    Outcome,
-    Request,
-    Submission,
-    Values,
-    shown_request,
-)
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, shown_request
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, setting
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.plans import told_machines, told_warnings
@@ -29,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
     from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
-    from gpu_pipelines.targets.messages import Watch
+    from gpu_pipelines.targets.messages import Request, Values, Watch
 
 _GROUP = "Kubeflow Pipelines"
 _TALKING = TALKING - {"schedule update"}

@@ -120,13 +120,7 @@ class KubeflowTarget:
     def text_of(
         self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
     ) -> str:
-        """The file of a pipeline of this project: two YAML documents.
-
-        Args:
-            pipeline: its name.
-            plan: what it trains on.
-            evaluation: what it evaluates on; None for what suits the plan.
-            task: the one that the file is for; empty where that is a parameter.
+        """The file of a pipeline of this project, which has two YAML documents; arguments as those of `CloudTarget.text_of`.
 
         Raises:
             UserError: there is no such pipeline, or GKE has no such nodes.

@@ -13,16 +13,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget
 from gpu_pipelines.targets.compiled import with_image
-from gpu_pipelines.targets.messages import (
-    Compiled,
-    Done,
-    Outcome,
-    Request,
-    Submission,
-    Values,
-    is_own,
-    shown_request,
-)
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, is_own, shown_request
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
@@ -38,7 +29,7 @@ from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
-    from gpu_pipelines.targets.messages import Watch
+    from gpu_pipelines.targets.messages import Request, Values, Watch
     from gpu_pipelines.targets.vertex.machines import StepMachines
     from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
 
