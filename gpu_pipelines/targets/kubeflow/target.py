@@ -120,7 +120,7 @@ class KubeflowTarget:
     def text_of(
         self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
     ) -> str:
-        """The file of a pipeline of this project, which has two YAML documents; arguments as those of `CloudTarget.text_of`.
+        """The file of a pipeline, two YAML documents; arguments as those of `CloudTarget.text_of`.
 
         Raises:
             UserError: there is no such pipeline, or GKE has no such nodes.
