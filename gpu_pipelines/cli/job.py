@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application, print_json, write_file
+from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.run import cancel as cancel_run_or_job
 from gpu_pipelines.cli.run import follow as follow_run_or_job
 from gpu_pipelines.cli.run import follow_run, ways_back
@@ -36,6 +36,7 @@ def config(
 ) -> None:
     """Print the file for gcloud ai custom-jobs create --config, with the whole command as a comment."""
     from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
+    from gpu_pipelines.targets.compiled import write_file
     from gpu_pipelines.targets.vertex.job_config import config_text, submit_command
 
     prepared, _ = _prepared(options, arguments)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application, print_json, write_file
+from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.target_options import Arguments, AsJson, with_fields
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 from gpu_pipelines.terminal import width_of, wrapped
@@ -84,6 +84,8 @@ def _files(vm: VirtualMachine, output_format: str, folder: Path | None) -> dict[
 
 
 def _write(files: dict[str, str], folder: Path) -> None:
+    from gpu_pipelines.targets.compiled import write_file
+
     for name, text in files.items():
         write_file(folder / name, text)
         print(f"wrote {folder / name}")
