@@ -113,7 +113,7 @@ def _prepared(flags: JobFlags, arguments: list[str] | None) -> tuple[PreparedJob
     from gpu_pipelines.targets.vertex.job_file import prepare_job
 
     settings = flags.project_settings()
-    return prepare_job(flags.request(arguments or []), settings, flags.config), settings
+    return prepare_job(replace(flags, arguments=arguments or ()), settings, flags.config), settings
 
 
 def _warn(prepared: PreparedJob) -> None:

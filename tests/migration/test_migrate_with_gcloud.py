@@ -75,9 +75,9 @@ def test_gcloud_takes_the_jobs_of_the_page(
     assert request.custom_job.display_name == "my_job"
     # gpu-pipelines job submit takes the same file.
     from gpu_pipelines.targets.vertex.job_file import prepare_job
-    from gpu_pipelines.targets.vertex.job_request import JobRequest
+    from gpu_pipelines.targets.vertex.options import JobFlags
 
-    prepared = prepare_job(JobRequest(), ProjectSettings(region="us-central1"), tmp_path / "vertex.yaml")
+    prepared = prepare_job(JobFlags(), ProjectSettings(region="us-central1"), tmp_path / "vertex.yaml")
     assert [pool["replica_count"] for pool in prepared.spec["worker_pool_specs"]] == [1, 9, 3]
     assert [plan.total_gpus for plan in prepared.plans] == [40]
 
