@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from processes import free_port
 
 # Here and not in tests/vertex, so that every test can ask for the server.
 pytest_plugins = ["vertex_api.fixture"]
@@ -63,6 +63,17 @@ def gpu_pipelines(*arguments: str, cwd: Path, timeout: float = 240) -> Finished:
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
+def set_variables(patch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
+    """Sets variables of the environment, such as those by which Google's libraries find a server of the tests."""
+    for name, value in variables.items():
+        patch.setenv(name, value)
+
+
+def printed_by(program: str, cwd: Path | None = None) -> str:
+    """What a program prints in an interpreter of its own."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=cwd).stdout
+
+
 def run_pipeline(cwd: Path, *arguments: str, **parameters: Any) -> Finished:
     """Runs the pipeline with parameters; `arguments` are further flags.
 
@@ -99,9 +110,7 @@ def storage_emulator(bucket: str) -> Iterator[str]:
     from gcp_storage_emulator import server as emulator
     from storage_preconditions import CheckingRouter
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
     server.start()
     try:

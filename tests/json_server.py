@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -72,3 +72,17 @@ def answering(*servers: ThreadingHTTPServer) -> Iterator[str]:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+@contextmanager
+def answering_posts(answer: Callable[[Any], Any]) -> Iterator[tuple[str, list[Any]]]:
+    """A server that answers each document that is posted; gives its address with a slash, and what it was sent."""
+    sent: list[Any] = []
+
+    class Handler(JsonHandler):
+        def do_POST(self) -> None:
+            sent.append(json.loads(self.body()))
+            self.send(200, answer(sent[-1]))
+
+    with answering(server_of(Handler)) as address:
+        yield f"{address}/", sent

@@ -23,11 +23,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from machine import machine
 
 LENGTH, SIDE = 512, 224
+TOKENIZER = "tokenizer/tokenizer.json"
 GOAL_BARE_TEXTS, GOAL_DATASETS, GOAL_BARE_IMAGES = 0.85, 2.0, 0.9
 
 
@@ -51,27 +53,24 @@ def our_texts(folder: Path, out: Path) -> Callable[[], None]:
 def bare_tokenizers(folder: Path, out: Path) -> Callable[[], None]:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
-    with (folder / "texts.jsonl").open(encoding="utf-8") as file:
-        texts = [json.loads(line)["text"] for line in file]
-
-    def work() -> None:
-        for start in range(0, len(texts), 1000):
-            tokenizer.encode_batch_fast(texts[start : start + 1000])
-
-    return work
+    return in_batches(folder, Tokenizer.from_file(str(folder / TOKENIZER)).encode_batch_fast)
 
 
 def bare_fastokens(folder: Path, out: Path) -> Callable[[], None]:
     from fastokens import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    return in_batches(folder, partial(tokenizer.encode_batch_flat, add_special_tokens=True))
+
+
+def in_batches(folder: Path, encode: Callable[[list[str]], object]) -> Callable[[], None]:
+    """Encodes texts that are in memory."""
     with (folder / "texts.jsonl").open(encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in file]
 
     def work() -> None:
         for start in range(0, len(texts), 1000):
-            tokenizer.encode_batch_flat(texts[start : start + 1000], add_special_tokens=True)
+            encode(texts[start : start + 1000])
 
     return work
 

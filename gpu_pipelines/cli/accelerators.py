@@ -8,13 +8,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from gpu_pipelines.cli.application import Application, print_json
-from gpu_pipelines.cli.target_options import AsJson
+from gpu_pipelines.cli.target_options import AsJson, with_fields
+from gpu_pipelines.targets.options import option
+
+if TYPE_CHECKING:
+    from gpu_pipelines.accelerators.workload import Workload
 
 app = Application(
     name="accelerators",
@@ -83,52 +88,71 @@ def plan(
         _print(views.plans(requests), as_json, views.draw_plans)
 
 
+def _of_advice(default: Any, text: str, **more: Any) -> Any:
+    return option(default, text, ("advise",), **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviceOptions:
+    """A job whose accelerators are to be ranked, in the words of the command line."""
+
+    parameters: str | None = _of_advice(None, "Parameters of the model, e.g. 7b.")
+    tokens: str | None = _of_advice(None, "Tokens to train on, e.g. 10b.")
+    samples: str | None = _of_advice(None, "Samples to train on, e.g. 1.2m.")
+    flops_per_sample: str | None = _of_advice(None, "FLOPs of one forward pass; for what is no transformer.")
+    activations_per_sample: str | None = _of_advice(
+        None, "Bytes that a forward pass in fp32 keeps of a sample, e.g. 118m."
+    )
+    sequence_length: int = _of_advice(2048, "Tokens of one sample.")
+    batch: int | None = _of_advice(None, "Samples that one GPU takes at once; as many as fit if not given.")
+    precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.")
+    optimizer: str = _of_advice("adamw", "adamw, adamw-8bit, momentum or sgd.")
+    lora_rank: int | None = _of_advice(None, "Train LoRA adapters of that rank only.")
+    layers: int | None = _of_advice(None, "Layers; estimated if not given.")
+    hidden_size: int | None = _of_advice(None, "Width; estimated if not given.")
+    vocabulary: int = _of_advice(32_000, "Size of the vocabulary.")
+    recompute: bool | None = _of_advice(None, "Recompute activations (checkpointing); where needed if not given.")
+    measured_on: str | None = _of_advice(None, "SPEC of a trial run, e.g. l4:1.")
+    samples_per_second: float | None = _of_advice(None, "Throughput of the trial, all GPUs together.")
+    measured_memory: float | None = _of_advice(None, "Peak memory of one GPU in the trial, GB.")
+    deadline: float | None = _of_advice(None, "Longest it may take, hours.")
+    budget: float | None = _of_advice(None, "Most it may cost, USD.")
+    region: str | None = _of_advice(None, "Google Cloud region; left open if not given.")
+    strategy: str | None = _of_advice(None, "standard, spot, flex-start or reservation.")
+    max_nodes: int = _of_advice(4, "Most machines to consider.")
+    mfu: float | None = _of_advice(None, "Model FLOPs utilization to reckon with, 0 to 1.")
+    top: int = _of_advice(12, "Lines of the table.", minimum=1)
+
+    def workload(self) -> Workload:
+        """The job.
+
+        Raises:
+            UserError: a quantity cannot be read, or they do not go together.
+        """
+        from gpu_pipelines.accelerators.workload import Workload, parse_quantity
+
+        def quantity(text: str | None, what: str) -> float | None:
+            return None if text is None else parse_quantity(text, what)
+
+        same = (
+            *("sequence_length", "batch", "precision", "optimizer", "lora_rank"),
+            *("layers", "hidden_size", "vocabulary", "recompute", "measured_on"),
+        )
+        return Workload(
+            parameters=quantity(self.parameters, "parameters"),
+            tokens=quantity(self.tokens, "tokens"),
+            samples=quantity(self.samples, "samples"),
+            flops_per_sample=quantity(self.flops_per_sample, "FLOPs"),
+            activation_bytes_per_sample=quantity(self.activations_per_sample, "bytes"),
+            measured_samples_per_second=self.samples_per_second,
+            measured_memory_gb=self.measured_memory,
+            **{name: getattr(self, name) for name in same},
+        )
+
+
 @app.command()
-def advise(
-    parameters: Annotated[str | None, typer.Option("--parameters", help="Parameters of the model, e.g. 7b.")] = None,
-    tokens: Annotated[str | None, typer.Option("--tokens", help="Tokens to train on, e.g. 10b.")] = None,
-    samples: Annotated[str | None, typer.Option("--samples", help="Samples to train on, e.g. 1.2m.")] = None,
-    flops_per_sample: Annotated[
-        str | None, typer.Option("--flops-per-sample", help="FLOPs of one forward pass; for what is no transformer.")
-    ] = None,
-    activations_per_sample: Annotated[
-        str | None,
-        typer.Option(
-            "--activations-per-sample", help="Bytes that a forward pass in fp32 keeps of a sample, e.g. 118m."
-        ),
-    ] = None,
-    sequence_length: Annotated[int, typer.Option("--sequence-length", help="Tokens of one sample.")] = 2048,
-    batch: Annotated[
-        int | None, typer.Option("--batch", help="Samples that one GPU takes at once; as many as fit if not given.")
-    ] = None,
-    precision: Annotated[str, typer.Option("--precision", help="auto, bf16, fp16 or fp32.")] = "auto",
-    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw, adamw-8bit, momentum or sgd.")] = "adamw",
-    lora_rank: Annotated[int | None, typer.Option("--lora-rank", help="Train LoRA adapters of that rank only.")] = None,
-    layers: Annotated[int | None, typer.Option("--layers", help="Layers; estimated if not given.")] = None,
-    hidden_size: Annotated[int | None, typer.Option("--hidden-size", help="Width; estimated if not given.")] = None,
-    vocabulary: Annotated[int, typer.Option("--vocabulary", help="Size of the vocabulary.")] = 32_000,
-    recompute: Annotated[
-        bool | None,
-        typer.Option(
-            "--recompute/--no-recompute", help="Recompute activations (checkpointing); where needed if not given."
-        ),
-    ] = None,
-    measured_on: Annotated[str | None, typer.Option("--measured-on", help="SPEC of a trial run, e.g. l4:1.")] = None,
-    samples_per_second: Annotated[
-        float | None, typer.Option("--samples-per-second", help="Throughput of the trial, all GPUs together.")
-    ] = None,
-    memory: Annotated[
-        float | None, typer.Option("--measured-memory", help="Peak memory of one GPU in the trial, GB.")
-    ] = None,
-    deadline: Annotated[float | None, typer.Option("--deadline", help="Longest it may take, hours.")] = None,
-    budget: Annotated[float | None, typer.Option("--budget", help="Most it may cost, USD.")] = None,
-    region: Region = None,
-    strategy: Strategy = None,
-    max_nodes: Annotated[int, typer.Option("--max-nodes", help="Most machines to consider.")] = 4,
-    mfu: Annotated[float | None, typer.Option("--mfu", help="Model FLOPs utilization to reckon with, 0 to 1.")] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Lines of the table.")] = 12,
-    as_json: AsJson = False,
-) -> None:
+@with_fields(f"{__name__}:AdviceOptions", "advise")
+def advise(options: Any, as_json: AsJson = False) -> None:
     """Rank the accelerators for a job by memory, time and cost.
 
     Describe the job by --parameters and --tokens or --samples; or give what a trial run measured.
@@ -136,33 +160,11 @@ def advise(
     with _errors_exit_2(as_json):
         from gpu_pipelines.accelerators.advice import advise as rank
         from gpu_pipelines.accelerators.option import Wishes
-        from gpu_pipelines.accelerators.workload import Workload, parse_quantity
         from gpu_pipelines.cli import accelerator_views as views
 
-        def quantity(text: str | None, what: str) -> float | None:
-            return None if text is None else parse_quantity(text, what)
-
-        workload = Workload(
-            parameters=quantity(parameters, "parameters"),
-            tokens=quantity(tokens, "tokens"),
-            samples=quantity(samples, "samples"),
-            flops_per_sample=quantity(flops_per_sample, "FLOPs"),
-            activation_bytes_per_sample=quantity(activations_per_sample, "bytes"),
-            sequence_length=sequence_length,
-            batch=batch,
-            precision=precision,
-            optimizer=optimizer,
-            lora_rank=lora_rank,
-            layers=layers,
-            hidden_size=hidden_size,
-            vocabulary=vocabulary,
-            recompute=recompute,
-            measured_on=measured_on,
-            measured_samples_per_second=samples_per_second,
-            measured_memory_gb=memory,
-        )
-        found = rank(workload, Wishes(deadline, budget, region, strategy, max_nodes, mfu))
-        _print(found.to_json(), as_json, lambda document: views.draw_advice(document, top))
+        wanted = ("deadline", "budget", "region", "strategy", "max_nodes", "mfu")
+        found = rank(options.workload(), Wishes(*(getattr(options, name) for name in wanted)))
+        _print(found.to_json(), as_json, lambda document: views.draw_advice(document, options.top))
 
 
 @app.command()

@@ -9,13 +9,12 @@ import json
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.errors import ERROR_PREFIX
 from gpu_pipelines.terminal import wrapped
 
 WRONG_REQUEST, INTERRUPTED = 2, 130
@@ -152,19 +151,6 @@ class Application(typer.Typer):
 def print_json(document: Any) -> None:
     """Prints the one JSON document of a command."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
-
-
-def write_file(path: Path, text: str) -> None:
-    """Writes a file that a user named, with the directory that it is in.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
 def told_usage_error(error: Any) -> str:

@@ -44,6 +44,7 @@ def compile_pipelines(
     if pipeline is None:
         _all(directory, check, target.settings)
         return
+    from gpu_pipelines.targets.compiled import write_file
     from gpu_pipelines.tasks.tasks import task_problems
 
     if task and (problems := task_problems(task)):
@@ -52,7 +53,7 @@ def compile_pipelines(
     for line in compiled.told:
         print(line, file=sys.stderr)
     path = output or Path(f"{compiled.name}.yaml")
-    _write(path, compiled.text)
+    write_file(path, compiled.text)
     print(f"wrote {path}")
     if target.note:
         print(target.note)
@@ -87,6 +88,7 @@ def upload(
 
 def _all(directory: Path, check: bool, settings: ProjectSettings) -> None:
     from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.compiled import write_file
 
     image = settings.image if settings.origins.get("image") == "--image" else None
     files = compiled_files(ProjectSettings(image=image))
@@ -94,8 +96,7 @@ def _all(directory: Path, check: bool, settings: ProjectSettings) -> None:
         _compare(files, directory)
         return
     for name, text in files.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        _write(directory / name, text)
+        write_file(directory / name, text)
     print(f"wrote {len(files)} files to {directory}")
     if image is None:
         print("For an image of your own give --image: those for kubeflow need one, those for vertex ask for one.")
@@ -117,13 +118,6 @@ def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
         for each in target.published()
     }
     return {**files, **{f"components/{name}.yaml": compiled(load_component(name)) for name in COMPONENTS}}
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
 def _compare(files: dict[str, str], directory: Path) -> None:

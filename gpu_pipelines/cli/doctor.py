@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 _WIDTH = 22
 
 
-def vertex_options() -> type:
-    """The options of a request for Vertex AI, of which the doctor has some."""
-    from gpu_pipelines.targets.vertex.options import VertexOptions
-
-    return VertexOptions
-
-
-@with_fields(vertex_options, "doctor")
+@with_fields("gpu_pipelines.targets.vertex.options:VertexOptions", "doctor")
 def doctor(
     options: Any,
     accelerator: Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application, print_json, write_file
+from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.run import cancel as cancel_run_or_job
 from gpu_pipelines.cli.run import follow as follow_run_or_job
 from gpu_pipelines.cli.run import follow_run, ways_back
@@ -20,18 +20,13 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.job_request import PreparedJob
     from gpu_pipelines.targets.vertex.options import JobFlags
 
+_FLAGS = "gpu_pipelines.targets.vertex.options:JobFlags"
+
 app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
 
 
-def job_flags() -> type:
-    """The options of a job."""
-    from gpu_pipelines.targets.vertex.options import JobFlags
-
-    return JobFlags
-
-
 @app.command()
-@with_fields(job_flags, "job")
+@with_fields(_FLAGS, "job")
 def config(
     options: Any,
     arguments: Arguments = None,
@@ -41,6 +36,7 @@ def config(
 ) -> None:
     """Print the file for gcloud ai custom-jobs create --config, with the whole command as a comment."""
     from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
+    from gpu_pipelines.targets.compiled import write_file
     from gpu_pipelines.targets.vertex.job_config import config_text, submit_command
 
     prepared, _ = _prepared(options, arguments)
@@ -58,7 +54,7 @@ def config(
 
 
 @app.command()
-@with_fields(job_flags, "job")
+@with_fields(_FLAGS, "job")
 def submit(
     options: Any,
     arguments: Arguments = None,
@@ -117,7 +113,7 @@ def _prepared(flags: JobFlags, arguments: list[str] | None) -> tuple[PreparedJob
     from gpu_pipelines.targets.vertex.job_file import prepare_job
 
     settings = flags.project_settings()
-    return prepare_job(flags.request(arguments or []), settings, flags.config), settings
+    return prepare_job(replace(flags, arguments=arguments or ()), settings, flags.config), settings
 
 
 def _warn(prepared: PreparedJob) -> None:

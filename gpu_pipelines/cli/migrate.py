@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Command, print_json, write_file
+from gpu_pipelines.cli.application import Command, print_json
 from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.terminal import width_of, wrapped
@@ -56,6 +56,7 @@ def migrate(
     from gpu_pipelines.migration.gcloud_flags import parse_command
     from gpu_pipelines.migration.job_file import read_job_file
     from gpu_pipelines.project_settings import load_project_settings
+    from gpu_pipelines.targets.compiled import write_file
 
     command = parse_command(context.args, context.meta.get(_USER_ARGS))
     if output is not None and command.file is not None and output.resolve() == command.file.resolve():

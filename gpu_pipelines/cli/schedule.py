@@ -84,25 +84,19 @@ def describe(schedule: Schedule, target: Any, as_json: AsJson = False) -> None:
     _show(target, target.schedules.find(schedule), as_json)
 
 
-@app.command()
-@of_schedules("pause")
-def pause(schedule: Schedule, target: Any) -> None:
-    """Let a schedule start no more runs. Those that have begun go on."""
-    show(target.schedules.pause(schedule).lines)
+def _add(verb: str, text: str) -> None:
+    """Adds a command for what is done to a schedule in a word."""
+
+    def command(schedule: Schedule, target: Any) -> None:
+        show(getattr(target.schedules, verb)(schedule).lines)
+
+    command.__doc__ = text
+    app.command(verb)(of_schedules(verb)(command))
 
 
-@app.command()
-@of_schedules("resume")
-def resume(schedule: Schedule, target: Any) -> None:
-    """Let a paused schedule start runs again."""
-    show(target.schedules.resume(schedule).lines)
-
-
-@app.command()
-@of_schedules("delete")
-def delete(schedule: Schedule, target: Any) -> None:
-    """Delete a schedule. Runs that have begun go on."""
-    show(target.schedules.delete(schedule).lines)
+_add("pause", "Let a schedule start no more runs. Those that have begun go on.")
+_add("resume", "Let a paused schedule start runs again.")
+_add("delete", "Delete a schedule. Runs that have begun go on.")
 
 
 @app.command()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import MISSING
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,20 +48,20 @@ def of_targets(name: str, can: str = "", default: str = HERE) -> Callable[[Any],
     return lambda function: _completed(function, "target", parameters, opened)
 
 
-def with_fields(options: Callable[[], type], command: str) -> Callable[[Any], Any]:
+def with_fields(options: str, command: str) -> Callable[[Any], Any]:
     """Lets a function be a command with the options that a dataclass declares for it.
 
     The function is called with its own parameters and `options`, an instance of the dataclass.
 
     Args:
-        options: gives the dataclass.
+        options: the dataclass, as `module:Name`.
         command: name of the command.
     """
 
     def parameters() -> list[inspect.Parameter]:
-        return [option_parameter(*each) for each in fields_of_command(options(), command)]
+        return [option_parameter(*each) for each in fields_of_command(resolve_name(options), command)]
 
-    return lambda function: _completed(function, "options", parameters, lambda given: options()(**given))
+    return lambda function: _completed(function, "options", parameters, lambda given: resolve_name(options)(**given))
 
 
 def _completed(

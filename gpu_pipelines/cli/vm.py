@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application, print_json, write_file
+from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.target_options import Arguments, AsJson, with_fields
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 from gpu_pipelines.terminal import width_of, wrapped
@@ -23,17 +23,11 @@ FORMATS = ("gcloud", "terraform", "script")
 STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"
 
 app = Application(name="vm", help="A VM on Compute Engine that trains and then stops.")
-
-
-def vm_flags() -> type:
-    """The options of a VM."""
-    from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
-
-    return VmFlags
+_FLAGS = "gpu_pipelines.targets.compute_engine.compute_engine:VmFlags"
 
 
 @app.command()
-@with_fields(vm_flags, "vm")
+@with_fields(_FLAGS, "vm")
 def config(
     options: Any,
     arguments: Arguments = None,
@@ -59,7 +53,7 @@ def config(
 
 
 @app.command()
-@with_fields(vm_flags, "vm")
+@with_fields(_FLAGS, "vm")
 def create(options: Any, arguments: Arguments = None, as_json: AsJson = False) -> None:
     """Create the VM with gcloud. What it costs is shown before."""
     from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
@@ -90,6 +84,8 @@ def _files(vm: VirtualMachine, output_format: str, folder: Path | None) -> dict[
 
 
 def _write(files: dict[str, str], folder: Path) -> None:
+    from gpu_pipelines.targets.compiled import write_file
+
     for name, text in files.items():
         write_file(folder / name, text)
         print(f"wrote {folder / name}")

@@ -24,6 +24,15 @@ KFP_TYPES: Mapping[type, str] = {
 }
 #: The types by these names.
 PYTHON_TYPES: Mapping[str, type] = {name: kind for kind, name in KFP_TYPES.items()}
+#: What a value of each is called, for people.
+CALLED: Mapping[str, str] = {
+    "String": "text",
+    "Integer": "a whole number",
+    "Float": "a number",
+    "Boolean": "true or false",
+    "List": "a list of texts",
+    "Dict": "a mapping",
+}
 _DECLARED = "parameter"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpu_pipelines.component_interface.catalog import common_parameters
-from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter, parameters_in
+from gpu_pipelines.component_interface.parameter import CALLED, PYTHON_TYPES, Parameter, parameters_in
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.numbers import as_number
 from gpu_pipelines.tasks.tasks import TASKS, task_named
@@ -18,15 +18,6 @@ from gpu_pipelines.tasks.tasks import TASKS, task_named
 ADVANCED = "advanced"
 #: The parameters that stand in a pipeline's form one by one; all others are fields of `advanced`.
 COMMON = tuple(common_parameters())
-#: What a value of each type is called, for people.
-_CALLED = {
-    "String": "text",
-    "Integer": "a whole number",
-    "Float": "a number",
-    "Boolean": "true or false",
-    "List": "a list of texts",
-    "Dict": "a mapping",
-}
 
 
 def is_of(name: str, task: str) -> bool:
@@ -77,7 +68,7 @@ def read_advanced(given: Mapping[str, Any], fields: Mapping[str, Parameter]) -> 
         try:
             read[name] = _typed(PYTHON_TYPES[wanted], value)
         except ValueError:
-            problems.append(f"{name} (in advanced) takes {_CALLED[wanted]}; got {json.dumps(value)[:80]}.")
+            problems.append(f"{name} (in advanced) takes {CALLED[wanted]}; got {json.dumps(value)[:80]}.")
     return read, problems
 
 

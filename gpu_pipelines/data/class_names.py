@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import ANOTHER_ENCODING, Problem
+
+#: What is learned of a row of a table, as text, or why it says nothing.
+LabelOf = Callable[[dict[str, Any], PrepareSettings], str | Problem]
 
 
 def class_in(value: Any, settings: PrepareSettings) -> str | Problem:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gpu_pipelines.component_interface.parameter import Parameter
+from gpu_pipelines.component_interface.parameter import CALLED, Parameter
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
@@ -26,14 +26,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Compiled, Values
     from gpu_pipelines.targets.target import Target
 
-_TYPES = {
-    "String": "text",
-    "Integer": "a whole number (at most 2^53)",
-    "Float": "a number",
-    "Boolean": "true or false",
-    "List": "a list of texts",
-    "Dict": "a mapping",
-}
+_TYPES = {**CALLED, "Integer": "a whole number (at most 2^53)"}
 
 
 #: The parameter of this project's pipelines whose fields are parameters as well.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.driver.opening import fields_of_command, open_target
 from gpu_pipelines.driver.run import Run, ended, watch_of
-from gpu_pipelines.errors import InvalidRequestError, UserError
+from gpu_pipelines.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
@@ -85,6 +85,8 @@ def compile(
     Raises:
         UserError: there is no such pipeline, the target cannot run it so, or the file cannot be written.
     """
+    from gpu_pipelines.targets.compiled import write_file
+
     opened, others = _opened(target, "compile", options)
     if others:
         raise InvalidRequestError(
@@ -94,13 +96,8 @@ def compile(
         text = opened.compile(name, task).text
     if path is None:
         return text
-    file = Path(path)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"The file {file} cannot be written: {error.strerror}.") from None
-    return file
+    write_file(Path(path), text)
+    return Path(path)
 
 
 def open_run(name: str = "latest", runs: str | PathLike[str] = "runs") -> Run:

@@ -78,6 +78,19 @@ def text_of_file(name: str) -> str:
         raise UserError(f"The file {name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
+def write_file(path: Path, text: str) -> None:
+    """Writes a file that a user named, with the directory that it is in.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
+
+
 def documents_of(text: str) -> list[Any]:
     """The YAML documents of a compiled file that are not empty.
 

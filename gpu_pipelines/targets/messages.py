@@ -69,11 +69,6 @@ class Request:
     to_publish: bool = False
 
     @property
-    def is_file(self) -> bool:
-        """Whether it is a compiled file."""
-        return self.pipeline.endswith(FILE_SUFFIXES)
-
-    @property
     def is_name(self) -> bool:
         """Whether it is the name of a pipeline, which is compiled."""
         return not self.is_own and "://" not in self.pipeline

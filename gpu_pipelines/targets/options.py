@@ -218,8 +218,13 @@ class CloudOptions(AcceleratorOptions):
         if not self.accelerator:
             raise UserError(no_accelerator(title))
         require_gpu(self.accelerator, title)
-        bought = ("nodes", "strategy", "machine_type", "reservation", "hours")
-        return plan(self.accelerator, region=region, **{name: getattr(self, name) for name in bought})
+        return plan(self.accelerator, region=region, **self.bought)
+
+    @property
+    def bought(self) -> dict[str, Any]:
+        """The machines beside their GPUs, and the way to buy them, as `plan` takes them."""
+        names = ("nodes", "strategy", "machine_type", "reservation", "hours")
+        return {name: getattr(self, name) for name in names}
 
     def evaluation(self, planned: AcceleratorPlan) -> AcceleratorPlan | None:
         """The plan of the evaluation beside that of the training; None if no accelerator was named for it."""

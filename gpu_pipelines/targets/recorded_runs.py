@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest
 from gpu_pipelines.targets.local.log import StepRecord
@@ -58,6 +61,41 @@ def run_named(runs: Path, name: str) -> RunRecord:
     return found[0]
 
 
+def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> str:
+    """The checkpoint directory of the newest run that did not come to its end.
+
+    Args:
+        runs: directory of all runs.
+        pipeline: name of the pipeline.
+        parameters: those of the request; the run must have had the same, but for those of the training where they say
+            from which step it goes on.
+
+    Raises:
+        UserError: there is none, or it still runs.
+    """
+    from gpu_pipelines.training.settings import TrainingSettings
+
+    freed = [each.name for each in fields(TrainingSettings)] if parameters.get("resume_from_step") else []
+
+    def compared(of_a_run: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in of_a_run.items() if name not in freed}
+
+    for record in recorded_runs(runs):
+        if record.status == "succeeded" or record.pipeline != pipeline:
+            continue
+        if compared(record.parameters) != compared(parameters):
+            continue
+        # A container that was killed is another machine when it is started again.
+        if record.machine == platform.node():
+            record.require_over()
+        for directory in (record.directory / "artifacts" / "checkpoints").glob("*"):
+            return str(directory)
+    raise UserError(
+        f"{runs} has no run of {pipeline} with these parameters that was interrupted in its training.",
+        "Run it without --resume.",
+    )
+
+
 def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
     """Removes runs with all that they have left, and what `--cache` would have taken from them.
 
@@ -71,10 +109,7 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
         UserError: one still runs, or another run has taken results of one; nothing is removed then.
     """
     for record in records:
-        if record.status == "running":
-            raise InvalidRequestError(
-                f"{record.run_id} is still running, as process {record.process_id}.", "Stop it first."
-            )
+        record.require_over()
     removed = {record.run_id for record in records}
     left = [each for each in recorded_runs(runs) if each.run_id not in removed]
     for record in records:

@@ -5,25 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_as, read_document, write_document
+from gpu_pipelines.artifacts.documents import read_as, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.dag.placement import TRAINS
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.dag.placement import TRAINING_STEPS
+from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.targets.local.log import StepRecord
 
 RUN = "run.json"
 REPORT = "report.html"
 #: How the name of the file ends that says how a pipeline's last run ended.
 OUTCOME = "-outcome.json"
-#: The steps that train.
-_TRAINING = (TRAINS, "run-training-script")
 RECORDED_PACKAGES = ("gpu-pipelines", "kfp", "torch", "transformers", "pyarrow", "pillow", "numpy")
 
 
@@ -121,6 +118,16 @@ class RunRecord:
         # A later process may have got its number.
         return began < datetime.fromisoformat(self.started).timestamp() + 1
 
+    def require_over(self) -> None:
+        """Checks that it does not run any more.
+
+        Raises:
+            UserError: it does.
+        """
+        if self.status == "running":
+            problem = f"{self.run_id} is still running, as process {self.process_id}."
+            raise InvalidRequestError(problem, "Stop it first.")
+
     def end(self, status: str) -> None:
         """Notes how it has ended, and so have the steps that were running."""
         self.status = status
@@ -154,7 +161,7 @@ class RunRecord:
         """Where the trainings of the run leave the events that TensorBoard shows; None if there was none."""
         folder = self.directory / "artifacts" / "checkpoints"
         # One that has just begun has left none; where it continues another run, that has them.
-        begun = any(step.name in _TRAINING and step.status == "running" for step in self.steps)
+        begun = any(step.name in TRAINING_STEPS and step.status == "running" for step in self.steps)
         is_here = begun and not self.parameters.get("checkpoint_uri")
         return folder if is_here or any(folder.glob("**/events.out.tfevents.*")) else None
 
@@ -269,40 +276,3 @@ def new_run_directory(runs: Path, pipeline: str) -> tuple[str, Path]:
             raise UserError(f"{runs} cannot be written: {error.strerror}.", "Give another with --runs.") from None
         return run_id, runs / run_id
     raise UserError(f"{runs} has a hundred runs of this second.", "Wait a second, then run again.")
-
-
-def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> str:
-    """The checkpoint directory of the newest run that did not come to its end.
-
-    Args:
-        runs: directory of all runs.
-        pipeline: name of the pipeline.
-        parameters: those of the request; the run must have had the same, but for those of the training where they say
-            from which step it goes on.
-
-    Raises:
-        UserError: there is none, or it still runs.
-    """
-    import psutil
-
-    from gpu_pipelines.training.settings import TrainingSettings
-
-    freed = [each.name for each in fields(TrainingSettings)] if parameters.get("resume_from_step") else []
-
-    def compared(of_a_run: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in of_a_run.items() if name not in freed}
-
-    for file in sorted(runs.glob(f"*/{RUN}"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        record = read_document(file, "run")
-        if record["pipeline"] != pipeline or record["status"] == "succeeded":
-            continue
-        if compared(record["parameters"]) != compared(parameters):
-            continue
-        if record["status"] == "running" and psutil.pid_exists(record["process_id"]):
-            raise UserError(f"{file.parent} is still running, as process {record['process_id']}.", "Stop it first.")
-        for directory in (file.parent / "artifacts" / "checkpoints").glob("*"):
-            return str(directory)
-    raise UserError(
-        f"{runs} has no run of {pipeline} with these parameters that was interrupted in its training.",
-        "Run it without --resume.",
-    )

@@ -59,7 +59,7 @@ FORMATS = {
         is_table=True,
         begins=(b"ARROW1", b"\xff\xff\xff\xff"),
     ),
-    "text": Format("text", (".txt",), "gpu_pipelines.data.sources.documents:Documents", is_text=True, is_packed=True),
+    "text": Format("text", (".txt",), "gpu_pipelines.data.sources.tables:Documents", is_text=True, is_packed=True),
     "tar": Format(
         "tar",
         (".tar", ".tgz", ".tbz2", ".txz"),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from accelerator_facts import read_table
+from conftest import printed_by
 from google.cloud.aiplatform_v1 import AcceleratorType
 from google.cloud.aiplatform_v1.types import Scheduling
 
@@ -278,5 +277,4 @@ def test_importing_the_package_imports_no_sdk() -> None:
         "a.plan('h100:8', region='us-central1')\n"
         f"print([name for name in {heavy.split()} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert printed_by(program).strip() == "[]"

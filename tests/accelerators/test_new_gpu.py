@@ -21,10 +21,10 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.formats import create_command, terraform
 from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
-from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 from gpu_pipelines.targets.published import file_of, published
 from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, no_reduction_server
-from gpu_pipelines.targets.vertex.target import compiled_for_vertex
+from gpu_pipelines.targets.vertex.target import VertexTarget
 
 PIPELINE = "train_evaluate_upload"
 PROJECT = ProjectSettings(project="my-project", region="us-central1")
@@ -90,11 +90,11 @@ def test_pipelines_are_compiled_for_it() -> None:
     assert several in published(most_used=True)
 
     planned = plan("x900:8", nodes=2)
-    vertex = json.dumps(yaml.safe_load(compiled_for_vertex(PIPELINE, planned)))
+    vertex = json.dumps(yaml.safe_load(VertexTarget().text_of(PIPELINE, planned)))
     assert all(name in vertex for name in ("zz9-alpha-8g", "NVIDIA_X900", "hyperdisk-balanced"))
     assert "zz9-plural-1g" in vertex, "one of it evaluates"
 
-    pipeline, platform = yaml.safe_load_all(compiled_for_kubeflow(PIPELINE, planned))
+    pipeline, platform = yaml.safe_load_all(KubeflowTarget().text_of(PIPELINE, planned))
     assert "gpu-pipelines-rdma" in json.dumps(pipeline), "the runtime that sets up the network of its GPUs"
     assert "nvidia-x900" in json.dumps(pipeline) + json.dumps(platform)
 

@@ -1,9 +1,8 @@
 """Pipeline parameters from text and from YAML, for every type of KFP, with all problems listed at once."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Optional
 
 import pytest
@@ -18,6 +17,7 @@ from gpu_pipelines.driver.arguments import (
 )
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
+from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.tasks.tasks import TASKS, defaults_of_task
 
 DEFAULTS = {
@@ -60,17 +60,8 @@ def pipeline_arguments(pipeline: Any, assignments: Sequence[str], file: Path | N
     return all_arguments(known, assignments, file, fields=fields_of(pipeline.name, known))
 
 
-class InPlace:
+class InPlace(LocalTarget):
     """A target that leaves every component as it is."""
-
-    checkpoint_uri = None
-    registry = "./registry"
-    pipeline_job = "{{$.pipeline_job_name}}"
-    encryption_key = ""
-    notification = None
-    parameters: Mapping[str, Any] = MappingProxyType({})
-    note = ""
-    for_check: Mapping[str, Any] = MappingProxyType({})
 
     def place(self, component: Any, plan: Any) -> Any:
         return component

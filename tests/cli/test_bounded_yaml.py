@@ -21,7 +21,7 @@ from gpu_pipelines.migration.job_file import read_job_file
 from gpu_pipelines.project_settings import FILE, load_project_settings
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.vertex.job_file import prepare_job
-from gpu_pipelines.targets.vertex.job_request import JobRequest
+from gpu_pipelines.targets.vertex.options import JobFlags
 from gpu_pipelines.yaml_input import data_of, node_of, text_of
 
 
@@ -117,7 +117,7 @@ def read(reader: str, folder: Path) -> object:
     if reader == "migrate":
         return read_job_file(file)
     if reader == "job":
-        return prepare_job(JobRequest(), load_project_settings({}, folder / "none"), file)
+        return prepare_job(JobFlags(), load_project_settings({}, folder / "none"), file)
     if reader == "params":
         return all_arguments({"a": Parameter("Dict"), "b": Parameter("List")}, (), file)
     return load_project_settings({}, folder)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_line import command
 from compute_api import serving
-from conftest import PIPELINE
+from conftest import PIPELINE, set_variables
 from standins import Ran, Vm
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -31,8 +31,7 @@ PLACE = ("--target", "compute_engine", "--pipeline-root", ROOT)
 def test_a_preempted_run_goes_on_and_leaves_model_report_and_record(
     vertex_api: VertexApi, no_project_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     with serving() as api:
         monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
         given = {"source": "sample:digits", "max_steps": 300, "checkpoint_every_steps": 10, "smoke_test": "false"}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from processes import Started, free_port, start_python
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
@@ -42,59 +41,28 @@ TREES = "ash beech cedar date elm fir gum hazel ivy juniper kapok larch maple nu
 WORDS = TREES.split(" ")
 
 
-@dataclass
-class Preparing:
-    """A process that prepares, and where its output goes."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def wait(self, seconds: float = 120) -> int:
-        return self.process.wait(seconds)
-
-    @property
-    def output(self) -> str:
-        return self.log.read_text()
-
-    def await_line(self, text: str, seconds: float = 90) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.output:
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.output}"
-            time.sleep(0.02)
-
-
 def start(
     settings: PrepareSettings,
     directory: Path,
     base: str,
     unit_weight: int,
     environment: Mapping[str, str] | None = None,
-) -> Preparing:
+) -> Started:
     """Begins a preparation; `directory` is where the dataset goes, `base` where unfinished work is."""
     script, log = directory.with_suffix(".py"), directory.with_suffix(f".{time.monotonic_ns()}.log")
     script.write_text(PREPARE)
     given = json.dumps([asdict(settings), str(directory), base, unit_weight])
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-u", str(script), given],
-            env={**os.environ, **(environment or {})},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    return Preparing(process, log)
+    return start_python([str(script), given], log, {**os.environ, **(environment or {})})
 
 
 def start_on(
     nodes: int, settings: PrepareSettings, folder: Path, bases: str | Iterator[str], unit_weight: int
-) -> list[Preparing]:
+) -> list[Started]:
     """Begins the same preparation on several machines, as Vertex AI does: each with a CLUSTER_SPEC.
 
     `bases` is where unfinished work is, for all or for each.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     members = {"workerpool0": [f"127.0.0.1:{port}"], "workerpool1": [f"127.0.0.1:{port}"] * (nodes - 1)}
     tasks = [{"type": "workerpool0", "index": 0}, *({"type": "workerpool1", "index": n} for n in range(nodes - 1))]
     return [
@@ -126,7 +94,7 @@ def units_done(base: str) -> list[str]:
     return sorted(name for name in names if "/units/" in name and name.endswith("/done.json"))
 
 
-def await_units(preparing: Preparing, base: str, number: int) -> None:
+def await_units(preparing: Started, base: str, number: int) -> None:
     """Waits until so many units are done."""
     deadline = time.monotonic() + 120
     while len(units_done(base)) < number:

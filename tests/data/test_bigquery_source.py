@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from conftest import storage_emulator, write_photos
+from conftest import set_variables, storage_emulator, write_photos
 from kfp import dsl
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset
@@ -48,8 +48,7 @@ def server(vertex_certificates: Certificates) -> Iterator[BigQueryApi]:
     from bigquery_api.server import serving
 
     with serving(vertex_certificates) as api, pytest.MonkeyPatch.context() as patch:
-        for name, value in api.environment().items():
-            patch.setenv(name, value)
+        set_variables(patch, api.environment())
         yield api
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import write_photos
+from conftest import set_variables, write_photos
 from kfp import dsl
 
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
@@ -85,8 +85,7 @@ def test_an_artifact_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Ca
 def test_a_folder_and_a_file_in_a_bucket_are_read_there(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     photos = write_photos(tmp_path / "photos", per_class=10)
     names = [path.relative_to(photos).as_posix() for path in sorted(photos.glob("*/*"))]
     for run_ in ("run-1", "run-2"):

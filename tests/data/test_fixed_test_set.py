@@ -19,7 +19,7 @@ from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
-from gpu_pipelines.data.splits.content_split import split_of
+from gpu_pipelines.data.splits.content_split import content_number, split_at
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.vertex.vertex import Vertex
 
@@ -49,7 +49,7 @@ def test_the_test_split_of_images_is_the_test_source_alone(tmp_path: Path) -> No
     assert manifest.rows("train") + manifest.rows("val") == 80
     assert (manifest.rows_read, manifest.duplicates, manifest.in_test_source) == (102, 2, 2)
     images = [path.read_bytes() for path in photos.rglob("[0-9]*.png")]
-    assert manifest.rows("val") == sum(split_of(image, 0.25, 0.0) == "val" for image in images)
+    assert manifest.rows("val") == sum(split_at(content_number(image), 0.25, 0.0) == "val" for image in images)
     wanted = {"source": str(fixed), "fingerprint": source_fingerprint(str(fixed))}
     assert manifest.test_source == wanted
     assert json.loads((tmp_path / "out/dataset.json").read_text())["test_source"] == wanted

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import write_photos
+from conftest import printed_by, write_photos
 
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
@@ -105,8 +103,7 @@ def test_without_datasets_the_error_says_so(data_set: Path) -> None:
         "from gpu_pipelines.data.source_check import problems_here\n"
         "print(problems_here(PrepareSettings(source='hf://owner/texts', task='causal_lm')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "needs the package datasets. Install it: pip install datasets" in done.stdout
+    assert "needs the package datasets. Install it: pip install datasets" in printed_by(code)
 
 
 def test_the_state_is_that_of_the_files(data_set: Path) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PIPELINE, gpu_pipelines, run_pipeline
+from conftest import PIPELINE, gpu_pipelines, printed_by, run_pipeline
 from preparing import start, start_on, units_done
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
@@ -34,18 +32,11 @@ ROWS = 100
 
 
 class Tables(Service):
-    title, example, scheme = "a table of SQLite", "sqlite://PATH?table=NAME", "sqlite"
-
-    def matches(self, uri):
-        return uri.startswith(f"{self.scheme}://")
+    title, example, scheme = "a table of SQLite", "sqlite://PATH?table=NAME", "sqlite://"
+    form = (re.compile(r"(/[^?]+)[?]table=(\\w+)"), "a table is sqlite:///PATH?table=NAME.")
 
     def _parts(self, uri):
-        return re.fullmatch(self.scheme + r"://(/[^?]+)[?]table=(\\w+)", uri)
-
-    def problems(self, settings):
-        if self._parts(settings.source):
-            return []
-        return [f"source is {settings.source!r}; a table is {self.scheme}:///PATH?table=NAME."]
+        return self.form[0].fullmatch(uri.removeprefix(self.scheme))
 
     def is_read_anywhere(self, uri):
         return False
@@ -71,7 +62,7 @@ class Tables(Service):
         names = tuple(f"{first}-{first + ROWS - 1}" for first in range(1, last + 1, ROWS))
         sizes = (ROWS * 8 * len(columns),) * len(names)
         return SourceFiles(
-            self.scheme, f"{settings.source}:", names, sizes, columns, given=settings.source, service=self
+            "sqlite", f"{settings.source}:", names, sizes, columns, given=settings.source, service=self
         )
 
     def rows(self, files, columns, meter):
@@ -90,7 +81,8 @@ class Tables(Service):
 
 
 class Feeds(Tables):
-    scheme, is_repeatable = "feed", False
+    scheme, is_repeatable = "feed://", False
+    form = (Tables.form[0], "a table is feed:///PATH?table=NAME.")
 """
 TASK = {"task": "regression", "label_column": "y", "val_fraction": 0.2, "test_fraction": 0.2}
 #: Bytes of a unit of work: of two parts of the table, and of all.
@@ -128,12 +120,6 @@ def database(tmp_path: Path) -> Path:
 def manifest(directory: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((directory / "dataset.json").read_text())
     return content
-
-
-def told(code: str) -> str:
-    """What a process prints in which the package is installed."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 def test_a_dataset_of_it_is_that_of_the_same_rows_in_a_file(database: Path, tmp_path: Path) -> None:
@@ -217,7 +203,7 @@ def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Pat
     assert "error: source is 'sqlite://points'; a table is sqlite:///PATH?table=NAME." in step.output
     assert "Traceback" not in step.output
     given = f"source='sqlite://{database}?table=points', task='regression', label_column='y'"
-    problems = told(
+    problems = printed_by(
         "from gpu_pipelines.data.settings import PrepareSettings as S\n"
         "from gpu_pipelines.data.source_check import problems_here\n"
         f"print(S({given}).problems(), S({given}, test_source='feed://x').problems())\n"
@@ -241,4 +227,4 @@ def test_a_target_is_told_whether_its_steps_reach_it(database: Path) -> None:
         "names = ['sqlite:///x.db?table=y', 'bq://p.d.t', 'sample:digits', 'gs://b/x', 'gs://b/q.sql', 'q.sql']\n"
         "print([name for name in names if Vertex().can_read(name)])\n"
     )
-    assert told(code) == "['bq://p.d.t', 'sample:digits', 'gs://b/x', 'gs://b/q.sql']\n"
+    assert printed_by(code) == "['bq://p.d.t', 'sample:digits', 'gs://b/x', 'gs://b/q.sql']\n"

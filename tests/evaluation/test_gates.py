@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from conftest import printed_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -213,14 +214,10 @@ def test_good_settings_have_no_problems_and_without_gates_those_of_the_task_hold
 
 
 def test_a_gate_is_refused_without_importing_torch(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     code = (
         "import sys\n"
         "from gpu_pipelines.evaluation.settings import EvaluationSettings\n"
         "assert EvaluationSettings(gates=['x']).problems('image_classification')\n"
         "print(sorted({'torch', 'sklearn', 'transformers', 'kfp'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code, tmp_path).strip() == "[]"

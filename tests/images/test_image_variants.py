@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import configparser
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from json_server import JsonHandler, answering, server_of
+from json_server import answering_posts
 
 from gpu_pipelines import __version__
 from gpu_pipelines.accelerators.catalog import load_catalog
@@ -82,30 +79,15 @@ def test_an_image_has_what_runs_in_it(image: str) -> None:
     assert any(line.startswith("google-cloud-aiplatform") for line in found) == (image == "steps")
 
 
-@contextmanager
-def cloud_build() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A server that takes builds, as (its address, the builds that it was sent)."""
-    builds: list[dict[str, Any]] = []
-
-    class Handler(JsonHandler):
-        def do_POST(self) -> None:
-            builds.append(json.loads(self.body()))
-            build = {
-                "id": "1",
-                "projectId": "p-123456",
-                "status": "QUEUED",
-                "logUrl": "https://example.com",
-                **builds[-1],
-            }
-            self.send(200, {"name": "operations/build/p-123456/1", "metadata": {"build": build}})
-
-    with answering(server_of(Handler)) as address:
-        yield f"{address}/", builds
+def as_queued(build: dict[str, Any]) -> dict[str, Any]:
+    """What Cloud Build says of a build that it is sent."""
+    known = {"id": "1", "projectId": "p-123456", "status": "QUEUED", "logUrl": "https://example.com"}
+    return {"name": "operations/build/p-123456/1", "metadata": {"build": {**known, **build}}}
 
 
 def test_gcloud_takes_the_cloud_build_file_and_each_variant_is_built_as_documented(tmp_path: Path) -> None:
     """The real gcloud refuses a file with a field that Cloud Build does not have."""
-    with cloud_build() as (address, builds):
+    with answering_posts(as_queued) as (address, builds):
         done = subprocess.run(
             [
                 *("gcloud", "builds", "submit", "--no-source", "--async", f"--config={ROOT / 'cloudbuild.yaml'}"),

@@ -14,7 +14,7 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import REHEARSE, RUN
-from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]
 
@@ -31,9 +31,8 @@ def test_a_compiled_file_runs_with_its_claim_mounted(tmp_path: Path) -> None:
         folder.mkdir(exist_ok=True)
         # The user of the image is none of this machine's.
         folder.chmod(0o777)
-    text = compiled_for_kubeflow(
-        "train_evaluate_upload", plan("l4:1"), ProjectSettings(image=IMAGE), {REHEARSE: "cpu:2", RUN: "run-1"}
-    )
+    target = KubeflowTarget(ProjectSettings(image=IMAGE), {REHEARSE: "cpu:2", RUN: "run-1"})
+    text = target.text_of("train_evaluate_upload", plan("l4:1"))
     pipeline = components.load_component_from_text(text)
     mount = Mount(MOUNT_PATH, str(claim), type="bind")
     local.init(local.DockerRunner(entrypoint=STAYS_A_WHILE, mounts=[mount]), pipeline_root=str(root))

@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import requests
 from docker.errors import DockerException, ImageNotFound
 from PIL import Image
+from processes import free_port
 
 from gpu_pipelines import __version__
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
@@ -62,9 +62,7 @@ def picture() -> str:
 
 @pytest.mark.parametrize("user", [None, "4321:4321"])
 def test_the_container_keeps_vertex_ais_contract(engine: docker.DockerClient, model: Path, user: str | None) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     contract = {
         "AIP_HTTP_PORT": str(port),
         "AIP_HEALTH_ROUTE": HEALTH,

@@ -17,7 +17,7 @@ from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
-from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 from gpu_pipelines.targets.kubeflow.train_job_spec import runtime_for
 from gpu_pipelines.targets.published import file_of
 from gpu_pipelines.targets.published import published as published_requests
@@ -97,7 +97,7 @@ def train_job_of(file: CompiledFile, step: str) -> dict[str, Any]:
 
 def test_steps_on_spot_nodes_are_train_jobs_which_start_again() -> None:
     """Kubeflow Pipelines does not start a pod again that failed, and its retries end within the first hour."""
-    file = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("h100:2", strategy="spot")))
+    file = CompiledFile(KubeflowTarget().text_of(PIPELINE, plan("h100:2", strategy="spot")))
     for step in GPU_STEPS:
         job = train_job_of(file, step)
         assert (job["nodes"], job["restarts"], job["hours"]) == (1, 10, 168)
@@ -108,7 +108,7 @@ def test_steps_on_spot_nodes_are_train_jobs_which_start_again() -> None:
         assert "nodeSelector" not in pod["spec"], "what waits for it runs elsewhere"
         assert "nvidia.com/gpu" not in main_of(pod)["resources"]["limits"]
         assert file.pipeline.root.dag.tasks[step].retry_policy.max_retry_count == 0
-    standard = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("h100:8")))
+    standard = CompiledFile(KubeflowTarget().text_of(PIPELINE, plan("h100:8")))
     assert main_of(standard.pod("train-model"))["resources"]["limits"]["nvidia.com/gpu"] == "8"
 
 
@@ -132,23 +132,23 @@ def test_nodes_with_a_network_for_gpus_use_it_or_are_refused(accelerator: str, r
         with pytest.raises(UserError, match="would talk over the ordinary network") as refused:
             runtime_for(several, "torch-distributed")
         assert f"take {runtime} by leaving kubeflow_runtime out" in refused.value.remedy
-        file = CompiledFile(compiled_for_kubeflow(PIPELINE, several))
+        file = CompiledFile(KubeflowTarget().text_of(PIPELINE, several))
         assert train_job_of(file, "train-model")["runtime"] == runtime
 
 
 def test_several_nodes_of_gb200_need_a_runtime_of_ones_own() -> None:
     reserved = plan("gb200:4", nodes=2, reservation="projects/p/zones/us-central1-a/reservations/r")
     with pytest.raises(UserError, match="for which there is no runtime here"):
-        compiled_for_kubeflow(PIPELINE, reserved, ProjectSettings(node_pool="grace"))
+        KubeflowTarget(ProjectSettings(node_pool="grace")).text_of(PIPELINE, reserved)
     settings = ProjectSettings(node_pool="grace", kubeflow_runtime="mine")
-    assert train_job_of(CompiledFile(compiled_for_kubeflow(PIPELINE, reserved, settings)), "train-model")
+    assert train_job_of(CompiledFile(KubeflowTarget(settings).text_of(PIPELINE, reserved)), "train-model")
 
 
 def test_a_secret_becomes_a_variable_of_every_step(tmp_path: Path) -> None:
     (tmp_path / "gpu-pipelines.yaml").write_text("secret_env: {HF_TOKEN: huggingface/token}\n")
     settings = load_project_settings(directory=tmp_path)
     for planned in (plan("l4:1"), plan("l4:1", nodes=2)):
-        file = CompiledFile(compiled_for_kubeflow(PIPELINE, planned, settings))
+        file = CompiledFile(KubeflowTarget(settings).text_of(PIPELINE, planned))
         for step in ("prepare-data", *GPU_STEPS, "upload-model"):
             pod = file.pod(step)
             (variable,) = [each for each in main_of(pod)["env"] if each["name"] == "HF_TOKEN"]
@@ -186,7 +186,7 @@ def test_checkpoints_are_on_the_claim_in_a_folder_of_the_run(files: dict[str, tu
 
 def test_with_a_bucket_nothing_is_mounted() -> None:
     settings = ProjectSettings(checkpoints="gs://bucket/folder/", project="my-project", region="us-central1")
-    file = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("l4:1"), settings))
+    file = CompiledFile(KubeflowTarget(settings).text_of(PIPELINE, plan("l4:1")))
     uri = file.pipeline.root.dag.tasks["train-model"].inputs.parameters["checkpoint_uri"]
     assert uri.runtime_value.constant.string_value == "gs://bucket/folder/checkpoints/${GPU_PIPELINES_RUN}"
     pod = file.pod("upload-model")
@@ -197,22 +197,18 @@ def test_with_a_bucket_nothing_is_mounted() -> None:
 
 def test_settings_come_to_the_pods() -> None:
     settings = ProjectSettings(
-        image="europe-docker.pkg.dev/p/r/steps:1",
-        node_pool="gpus",
-        pull_secret="registry",
-        kueue_queue="training",
-        volume_claim="shared",
+        image="eu.example/steps:1", node_pool="gpus", pull_secret="registry", kueue_queue="gpus", volume_claim="mine"
     )
-    file = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("l4:1", hours=5), settings, {"NCCL_DEBUG": "INFO"}))
+    file = CompiledFile(KubeflowTarget(settings, {"NCCL_DEBUG": "INFO"}).text_of(PIPELINE, plan("l4:1", hours=5)))
     pod = file.pod("train-model")
     assert pod["spec"]["activeDeadlineSeconds"] == 5 * 3600
     assert problems_of_pod(pod) == []
     assert main_of(pod)["image"] == settings.image
     assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "gpus"
     assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
-    assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert variables(pod)["NCCL_DEBUG"] == "INFO"
-    assert {"name": "shared", "mountPath": "/mnt/gpu-pipelines"} in main_of(pod)["volumeMounts"]
+    assert {"name": "mine", "mountPath": "/mnt/gpu-pipelines"} in main_of(pod)["volumeMounts"]
     prepare = file.pod("prepare-data")
     assert "nodeSelector" not in prepare["spec"]
     assert "kueue.x-k8s.io/queue-name" not in prepare["metadata"]["labels"], "the queue is of GPUs"
@@ -258,32 +254,32 @@ def test_gke_leaves_as_much_of_a_machine_as_its_page_says() -> None:
 def test_a_reservation_needs_its_node_pool() -> None:
     reserved = plan("a100:8", reservation="projects/p/zones/us-central1-a/reservations/r")
     with pytest.raises(UserError, match="node_pool"):
-        compiled_for_kubeflow(PIPELINE, reserved)
-    file = CompiledFile(compiled_for_kubeflow(PIPELINE, reserved, ProjectSettings(node_pool="reserved")))
+        KubeflowTarget().text_of(PIPELINE, reserved)
+    file = CompiledFile(KubeflowTarget(ProjectSettings(node_pool="reserved")).text_of(PIPELINE, reserved))
     assert file.pod("train-model")["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "reserved"
 
 
 def test_flex_start_and_arm_have_their_labels() -> None:
-    flex = CompiledFile(compiled_for_kubeflow(PIPELINE, plan("a100:8", strategy="flex-start")))
+    flex = CompiledFile(KubeflowTarget().text_of(PIPELINE, plan("a100:8", strategy="flex-start")))
     assert flex.pod("train-model")["spec"]["nodeSelector"]["cloud.google.com/gke-flex-start"] == "true"
     queued = {"key": "cloud.google.com/gke-queued", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     assert queued in flex.pod("train-model")["spec"]["tolerations"]
     name = "projects/p/zones/us-central1-a/reservations/r"
-    arm = compiled_for_kubeflow(PIPELINE, plan("gb200:4", reservation=name), ProjectSettings(node_pool="grace"))
+    arm = KubeflowTarget(ProjectSettings(node_pool="grace")).text_of(PIPELINE, plan("gb200:4", reservation=name))
     tolerations = CompiledFile(arm).pod("train-model")["spec"]["tolerations"]
     assert {"key": "kubernetes.io/arch", "operator": "Equal", "value": "arm64", "effect": "NoSchedule"} in tolerations
 
 
 def test_a_plan_of_this_machine_is_refused() -> None:
     with pytest.raises(UserError, match="cpu:2 is for this machine"):
-        compiled_for_kubeflow(PIPELINE, plan("cpu:2"))
+        KubeflowTarget().text_of(PIPELINE, plan("cpu:2"))
 
 
 def test_the_environment_does_not_change_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = compiled_for_kubeflow(PIPELINE, plan("l4:4"))
+    before = KubeflowTarget().text_of(PIPELINE, plan("l4:4"))
     for name in ("GOOGLE_CLOUD_PROJECT", "GPU_PIPELINES_STORAGE", "GPU_PIPELINES_RUN", "KF_PIPELINES_ENDPOINT"):
         monkeypatch.setenv(name, "x")
-    assert compiled_for_kubeflow(PIPELINE, plan("l4:4")) == before
+    assert KubeflowTarget().text_of(PIPELINE, plan("l4:4")) == before
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.dag.placement import EVALUATES
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 
 PIPELINE = "train_evaluate_upload"
 SETTINGS = """\
@@ -50,7 +50,7 @@ def folder(kfp_api: KfpApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compiled file."""
     path = tmp_path_factory.mktemp("compiled") / "l4-1.yaml"
-    path.write_text(compiled_for_kubeflow(PIPELINE, plan("l4:1")))
+    path.write_text(KubeflowTarget().text_of(PIPELINE, plan("l4:1")))
     return path
 
 
@@ -328,9 +328,9 @@ def test_settings_that_are_missing_or_wrong_are_named(folder: Path, compiled: Pa
 
 
 def test_a_file_for_vertex_is_refused(folder: Path) -> None:
-    from gpu_pipelines.targets.vertex.target import compiled_for_vertex
+    from gpu_pipelines.targets.vertex.target import VertexTarget
 
-    (folder / "vertex.yaml").write_text(compiled_for_vertex(PIPELINE, plan("l4:1")))
+    (folder / "vertex.yaml").write_text(VertexTarget().text_of(PIPELINE, plan("l4:1")))
     finished = on_kubeflow(folder, "vertex.yaml")
     assert finished.status == 2
     assert "compiled for Vertex AI" in finished.err

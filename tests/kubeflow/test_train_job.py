@@ -435,16 +435,15 @@ def test_a_compiled_training_on_two_nodes_leaves_its_checkpoints_in_the_bucket(
     from gpu_pipelines.data.prepare import prepare_data
     from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
+    from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 
     prepare_data(PrepareSettings(), tmp_path / "dataset")
     with storage_emulator("bucket") as bucket:
         import fsspec
 
         settings = ProjectSettings(checkpoints=f"{bucket}/training")
-        text = compiled_for_kubeflow(
-            "train_evaluate_upload", plan("l4:1", nodes=2), settings, {"GPU_PIPELINES_REHEARSE": "cpu:1"}
-        )
+        target = KubeflowTarget(settings, {"GPU_PIPELINES_REHEARSE": "cpu:1"})
+        text = target.text_of("train_evaluate_upload", plan("l4:1", nodes=2))
         _, job, _, *command = CompiledFile(text).container("train-model")["args"]
         place = f"{bucket}/training/checkpoints/${{GPU_PIPELINES_RUN}}"
         document = {

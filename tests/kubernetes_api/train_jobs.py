@@ -10,7 +10,6 @@ import copy
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kubeflow_trainer_api import models
+from processes import free_port
 
 from kubernetes_api.strict import problems_of_model
 from kubernetes_api.types import problems_of_pod
@@ -95,7 +95,7 @@ class TrainJob:
 
     def start(self) -> None:
         """Starts the nodes, and watches them."""
-        port = _free_port()
+        port = free_port()
         nodes = self.manifest["spec"]["trainer"]["numNodes"]
         main = self.pod["spec"]["containers"][0]
         variables = {variable["name"]: self._value(variable) for variable in main.get("env", [])}
@@ -247,9 +247,3 @@ def _pod(manifest: dict[str, Any], runtime: dict[str, Any]) -> dict[str, Any]:
 
 def _merged(first: list[dict[str, Any]], second: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     return list({each[key]: each for each in [*first, *second]}.values())
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -78,7 +78,7 @@ def test_one_pipeline_can_be_compiled_to_a_file(tmp_path: Path) -> None:
         (["train_evaluate_upload", "--task", "causal"], "There is no task 'causal'. Did you mean 'causal_lm'?"),
         (["--all", "--task", "causal_lm"], "--all writes files of every task"),
         (["train_evaluate_upload", "--accelerator", "h100:8"], "The target local has no h100:8"),
-        (["train_evaluate_upload", "-o", "no/such/folder.yaml"], "no/such/folder.yaml cannot be written"),
+        (["train_evaluate_upload", "-o", "/dev/null/file.yaml"], "/dev/null/file.yaml cannot be written"),
     ],
 )
 def test_a_wrong_request_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:

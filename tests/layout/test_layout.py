@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import gpu_pipelines
+from conftest import gpu_pipelines, printed_by
 
 from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
 from gpu_pipelines.component_interface.readme import readme
@@ -108,8 +108,7 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
         "heavy = ('kfp', 'torch', 'numpy', 'pyarrow', 'rich.console', 'google.api_core')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["gpu-pipelines 0.1.0", "[]"]
+    assert printed_by(code, tmp_path).splitlines() == ["gpu-pipelines 0.1.0", "[]"]
     shown = gpu_pipelines("--help", cwd=tmp_path)
     assert shown.status == 0
     assert all(command in shown.out for command in ("run", "compile", "accelerators", "models"))
@@ -124,8 +123,7 @@ def test_every_kind_of_source_is_judged_by_its_name_without_what_reads_data(tmp_
         "heavy = ('numpy', 'pyarrow', 'datasets', 'huggingface_hub', 'google.auth', 'google.api_core', 'torch')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["[]", "[]"]
+    assert printed_by(code, tmp_path).splitlines() == ["[]", "[]"]
 
 
 # One is there in place of train_model, in pipelines of the users' own, and one is of the second pipeline alone.

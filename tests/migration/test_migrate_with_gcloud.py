@@ -7,15 +7,14 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from conftest import Finished, gpu_pipelines
-from json_server import JsonHandler, answering, server_of
+from json_server import answering_posts
 from old_jobs import COMPUTE_ENGINE_TYPES, IMAGE, LEGACY_TYPES, USER_ARGS, WITH_A_FILE, WITHOUT_A_FILE, migrated, texts
 
 from gpu_pipelines.migration.gcloud_flags import merged, parse_command
@@ -38,10 +37,7 @@ def migrate(cwd: Path, *words: str, user_args: list[str] | None = None) -> Finis
 def submitted(api: VertexApi, printed: str, cwd: Path) -> None:
     """Runs the gcloud command that migrate printed, as it was printed."""
     line = next(line for line in reversed(printed.splitlines()) if line.strip().startswith("gcloud "))
-    done = subprocess.run(
-        shlex.split(line), cwd=cwd, env={**os.environ, **api.environment()}, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    api.answer_to(shlex.split(line), cwd)
 
 
 T4S = {"machineType": "n1-highcpu-16", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 4}
@@ -79,9 +75,9 @@ def test_gcloud_takes_the_jobs_of_the_page(
     assert request.custom_job.display_name == "my_job"
     # gpu-pipelines job submit takes the same file.
     from gpu_pipelines.targets.vertex.job_file import prepare_job
-    from gpu_pipelines.targets.vertex.job_request import JobRequest
+    from gpu_pipelines.targets.vertex.options import JobFlags
 
-    prepared = prepare_job(JobRequest(), ProjectSettings(region="us-central1"), tmp_path / "vertex.yaml")
+    prepared = prepare_job(JobFlags(), ProjectSettings(region="us-central1"), tmp_path / "vertex.yaml")
     assert [pool["replica_count"] for pool in prepared.spec["worker_pool_specs"]] == [1, 9, 3]
     assert [plan.total_gpus for plan in prepared.plans] == [40]
 
@@ -151,18 +147,9 @@ def test_gcloud_takes_a_tuning_job_with_key_and_labels_and_pools_in_their_places
     assert job.encryption_spec.kms_key_name == key
 
 
-@contextmanager
-def old_service() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def old_service() -> AbstractContextManager[tuple[str, list[dict[str, Any]]]]:
     """AI Platform Training's API as far as a job is created; gives its address and the jobs that it was sent."""
-    jobs: list[dict[str, Any]] = []
-
-    class Handler(JsonHandler):
-        def do_POST(self) -> None:
-            jobs.append(json.loads(self.body()))
-            self.send(200, {"jobId": jobs[-1]["jobId"], "state": "QUEUED"})
-
-    with answering(server_of(Handler)) as url:
-        yield f"{url}/", jobs
+    return answering_posts(lambda job: {"jobId": job["jobId"], "state": "QUEUED"})
 
 
 def test_flags_win_over_the_file_as_the_old_gcloud_had_it(tmp_path: Path) -> None:

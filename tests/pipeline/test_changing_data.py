@@ -20,7 +20,7 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import REHEARSE
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, compiled_for_kubeflow
+from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget
 from gpu_pipelines.targets.local.target import compiled_for_here, run_locally
 
 PIPELINE, TASK = "train_evaluate_upload", "image_classification"
@@ -39,7 +39,7 @@ def for_here(claim: Path) -> str:
 
 def for_kubeflow(claim: Path) -> str:
     """The file with its claim mounted where this machine lets one write."""
-    text = compiled_for_kubeflow(PIPELINE, plan("l4:1"), ProjectSettings(image="eu.example/python-steps:1"), task=TASK)
+    text = KubeflowTarget(ProjectSettings(image="eu.example/python-steps:1")).text_of(PIPELINE, plan("l4:1"), task=TASK)
     return text.replace(MOUNT_PATH, str(claim))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import set_variables
 
 from gpu_pipelines.artifacts.checkpoint import mark_complete
 from gpu_pipelines.component_interface.catalog import load_component
@@ -134,8 +135,7 @@ def test_checkpoints_of_other_parameters_are_refused_before_the_data_is_prepared
 def test_a_registry_that_may_not_be_written_is_found_before_the_training(
     vertex_api: VertexApi, here: Path, monkeypatch: pytest.MonkeyPatch, denied: str, message: str
 ) -> None:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     vertex_api.state.project.denied = {denied}
     given = {"registry": "vertex://example-project/us-central1", "storage": "gs://example-bucket/root"}
     if denied:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import printed_by
 from small import small
 
 import gpu_pipelines
@@ -45,12 +46,10 @@ def test_the_examples_of_the_document_run(digits_run: Path, tmp_path: Path) -> N
 
 def test_the_package_shows_what_programs_use_and_imports_nothing_for_it(tmp_path: Path) -> None:
     code = "import sys; before = set(sys.modules); import gpu_pipelines as g; print(set(sys.modules) - before, dir(g))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.strip() == f"{{'gpu_pipelines'}} {SHOWN}"
+    assert printed_by(code, tmp_path).strip() == f"{{'gpu_pipelines'}} {SHOWN}"
     heavy = "print([n for n in ('kfp', 'torch', 'google.api_core', 'numpy') if n in sys.modules])"
     code = f"import sys, gpu_pipelines as g; [getattr(g, n) for n in dir(g)]; g.plan('l4:1'); {heavy}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code, tmp_path).strip() == "[]"
     with pytest.raises(AttributeError):
         _ = gpu_pipelines.nothing  # type: ignore[attr-defined]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import write_photos
+from conftest import set_variables, write_photos
 from kfp import dsl
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bucket(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     return "gs://example-bucket"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import gpu_pipelines
+from conftest import gpu_pipelines, set_variables
 from kfp import dsl
 from safetensors.numpy import save_file
 
@@ -142,8 +142,7 @@ def test_the_same_files_with_an_evaluation_are_another_version(tmp_path: Path) -
 def test_vertex_ai_gets_any_model_with_the_container_that_serves_it(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.setattr("gpu_pipelines.registry.vertex._POLL_SECONDS", 0.02)
     run_folder = "gs://example-bucket/run/step"
     RemoteFolder(run_folder).upload(write_onnx(tmp_path).parent, ["model.onnx"])

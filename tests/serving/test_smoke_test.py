@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import set_variables
 from exported_models import export
 from google.cloud import aiplatform_v1
 
@@ -65,8 +66,7 @@ def test_a_model_that_cannot_be_loaded_is_not_added(good: Path, tmp_path: Path) 
 
 @pytest.fixture
 def vertex(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[VertexApi]:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.setattr("gpu_pipelines.registry.vertex._POLL_SECONDS", 0.02)
     monkeypatch.chdir(tmp_path)
     return vertex_api  # type: ignore[return-value]

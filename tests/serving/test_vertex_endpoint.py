@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command
+from conftest import set_variables
 from exported_models import export
 from json_server import JsonHandler, answering, server_of
 
@@ -46,8 +47,7 @@ def address(model: Path) -> Iterator[str]:
 
 @pytest.fixture
 def registry(vertex_api: VertexApi, address: str, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.setattr("gpu_pipelines.registry.vertex._POLL_SECONDS", 0.02)
     monkeypatch.setattr("gpu_pipelines.registry.vertex_endpoint._POLL_SECONDS", 0.02)
     vertex_api.state.endpoints.server = address

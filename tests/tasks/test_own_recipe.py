@@ -33,13 +33,12 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def write_bright_and_dark(directory: Path) -> Dataset:
-    features = {"image": Feature("uint8", (1, 8, 8)), "label": Feature("int32")}
     generator = np.random.default_rng(0)
     with DatasetWriter(
         directory,
         task="image_classification",
         source="x",
-        features=features,
+        features={"image": Feature("uint8", (1, 8, 8)), "label": Feature("int32")},
         labels=["dark", "bright"],
         preprocessing={},
     ) as writer:

@@ -4,47 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
+from processes import Started, start_python
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 # Sums are in another order with more threads. Left to the launcher, it would be the cores over the processes of a node.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-
-
-@dataclass
-class Node:
-    """A process in one of the namespaces, and where its output goes."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def wait(self, seconds: float) -> int:
-        return self.process.wait(seconds)
-
-    @property
-    def output(self) -> str:
-        return self.log.read_text()
-
-    def await_line(self, text: str, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.output:
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.output}"
-            time.sleep(0.05)
-
-    def kill_tree(self) -> None:
-        """Kills the process and everything that it has started, with SIGKILL."""
-        own = psutil.Process(self.process.pid)
-        for process in (*own.children(recursive=True), own):
-            process.kill()
 
 
 class Network:
@@ -53,21 +23,14 @@ class Network:
     def __init__(self, holders: list[int], folder: Path) -> None:
         self._holders = holders
         self._folder = folder
-        self._nodes: list[Node] = []
+        self._nodes: list[Started] = []
 
-    def start(self, machine: int, arguments: list[str], environment: Mapping[str, str]) -> Node:
+    def start(self, machine: int, arguments: list[str], environment: Mapping[str, str]) -> Started:
         """Runs Python on a machine with no variables but a few and those given."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         log = self._folder / f"machine-{machine}-{len(self._nodes)}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*_inside(self._holders[machine]), sys.executable, "-u", *arguments],
-                env={**kept, **ONE_THREAD, **environment},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-            )
-        self._nodes.append(Node(process, log))
+        inside = _inside(self._holders[machine])
+        self._nodes.append(start_python(arguments, log, {**kept, **ONE_THREAD, **environment}, inside, self._folder))
         return self._nodes[-1]
 
     def cut(self) -> None:

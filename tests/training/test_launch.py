@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from network import ADDRESSES, ONE_THREAD, Network, Node, two_machines
+from network import ADDRESSES, ONE_THREAD, Network, two_machines
+from processes import Started
 
 NODE = """
 import os, sys
@@ -93,14 +94,14 @@ def vertex(machine: int) -> dict[str, str]:
     }
 
 
-def start(network: Network, steps: int, **environment: str) -> list[Node]:
+def start(network: Network, steps: int, **environment: str) -> list[Started]:
     return [
         network.start(machine, ["node.py", "worker.py", str(steps)], {**vertex(machine), **environment})
         for machine in (0, 1)
     ]
 
 
-def started(nodes: list[Node]) -> list[dict[str, float]]:
+def started(nodes: list[Started]) -> list[dict[str, float]]:
     """What the first worker of each node printed, once all have begun."""
     for node in nodes:
         node.await_line('"total"')

@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from network import ONE_THREAD, Network, Node, two_machines
+from network import ONE_THREAD, Network, two_machines
+from processes import Started
 from started_training import TRAIN, run_training, weights_digest
 from test_launch import vertex
 from trainings import entries, names, photos_dataset
@@ -31,7 +32,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos_dataset(tmp_path_factory.mktemp("photos"))
 
 
-def start(network: Network, settings: TrainingSettings, photos: Path, *directories: Path) -> list[Node]:
+def start(network: Network, settings: TrainingSettings, photos: Path, *directories: Path) -> list[Started]:
     """Trains on both machines; the second directory is that of the second machine, if they share none."""
     return [
         network.start(

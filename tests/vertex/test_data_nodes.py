@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from conftest import gpu_pipelines, write_photos
+from conftest import gpu_pipelines, set_variables, write_photos
 from google.cloud.aiplatform_v1.types import CustomJobSpec
 from google.protobuf import json_format
 from small_pipelines import compiled_preparation
@@ -19,7 +19,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
-from gpu_pipelines.targets.vertex.target import compiled_for_vertex, require_runnable
+from gpu_pipelines.targets.vertex.target import VertexTarget, require_runnable
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -38,9 +38,8 @@ def values_of(spec: dict[str, Any], step: str) -> dict[str, Any]:
 
 
 def test_prepare_data_becomes_a_custom_job_of_so_many_machines() -> None:
-    text = compiled_for_vertex(
-        "train_evaluate_upload", plan("l4:1"), SETTINGS, JobOptions(environment={"A": "b"}), DataNodes(4)
-    )
+    target = VertexTarget(SETTINGS, JobOptions(environment={"A": "b"}), DataNodes(4))
+    text = target.text_of("train_evaluate_upload", plan("l4:1"))
     require_runnable(text)
     spec = yaml.safe_load(text)
     values = values_of(spec, "prepare-data")
@@ -62,14 +61,13 @@ def test_prepare_data_becomes_a_custom_job_of_so_many_machines() -> None:
 
 
 def test_one_machine_of_a_type_is_a_job_as_well_and_none_named_a_plain_task() -> None:
-    with_type = yaml.safe_load(
-        compiled_for_vertex("train_evaluate_upload", plan("l4:1"), data=DataNodes(1, "n2-highmem-32"))
+    with_type, without = (
+        yaml.safe_load(VertexTarget(data=nodes).text_of("train_evaluate_upload", plan("l4:1")))
+        for nodes in (DataNodes(1, "n2-highmem-32"), DataNodes())
     )
     (pool,) = values_of(with_type, "prepare-data")["worker_pool_specs"]
     assert pool["machine_spec"] == {"machine_type": "n2-highmem-32"}
-    assert compiled_for_vertex("train_evaluate_upload", plan("l4:1"), data=DataNodes()) == compiled_for_vertex(
-        "train_evaluate_upload", plan("l4:1")
-    )
+    assert "worker_pool_specs" not in values_of(without, "prepare-data")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +79,7 @@ def test_one_machine_of_a_type_is_a_job_as_well_and_none_named_a_plain_task() ->
 )
 def test_impossible_machines_are_refused(data: DataNodes, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        compiled_for_vertex("train_evaluate_upload", plan("l4:1"), data=data)
+        VertexTarget(data=data).text_of("train_evaluate_upload", plan("l4:1"))
 
 
 def test_the_flags_of_compile(tmp_path: Path) -> None:
@@ -108,8 +106,7 @@ def test_the_flags_of_compile(tmp_path: Path) -> None:
 def test_replicas_prepare_one_dataset_in_a_bucket(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     from vertex_api.pipeline_backend import PipelineBackend
 
     file = compiled_preparation(tmp_path, nodes=3)

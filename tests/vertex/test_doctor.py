@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 from command_line import command
+from conftest import set_variables
 from json_server import JsonHandler, answering, server_of
 
 from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
@@ -41,8 +42,7 @@ def api(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     """A project in which nothing is missing."""
     from vertex_api.pipeline_repository import Package
 
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpu-pipelines.yaml").write_text("pipeline_root: gs://example-bucket/runs\n")
     state = vertex_api.state

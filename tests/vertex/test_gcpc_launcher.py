@@ -23,7 +23,7 @@ from gpu_pipelines.accelerators.placement import usable_regions
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.target import compiled_for_vertex
+from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:
     from vertex_api.payload import PipelineRun
@@ -152,7 +152,7 @@ def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: Vert
         tensorboard="projects/p/locations/us-central1/tensorboards/1",
     )
     file, key = tmp_path / "all.yaml", "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
-    file.write_text(compiled_for_vertex("train_evaluate_upload", plan("l4:4"), settings))
+    file.write_text(VertexTarget(settings).text_of("train_evaluate_upload", plan("l4:4")))
     run = PipelineRun("gs://example-bucket/root", tmp_path / "files", IMAGE, encryption_key=key)
     inputs = executor_input_of(file, "train-model", run, {"dataset": "gs://b/d"})
     with launcher_of(vertex_api, file, "train-model", run, inputs) as launcher:

@@ -141,18 +141,16 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_settings_are_where_the_api_has_them() -> None:
+    network, tensorboard = "projects/1/global/networks/n", "projects/p/locations/l/tensorboards/1"
+    key = "projects/p/locations/l/keyRings/r/cryptoKeys/k"
     settings = ProjectSettings(
-        service_account="me@p",
-        network="projects/1/global/networks/n",
-        tensorboard="projects/p/locations/l/tensorboards/1",
-        encryption_key="projects/p/locations/l/keyRings/r/cryptoKeys/k",
-        labels={"a": "b"},
+        service_account="me@p", network=network, tensorboard=tensorboard, encryption_key=key, labels={"a": "b"}
     )
     job = custom_job(plan("l4:1"), "try", CONTAINER, settings, JobOptions(web_access=True), "gs://b/out")
     assert job["labels"] == {"a": "b"}
-    assert job["encryption_spec"] == {"kms_key_name": settings.encryption_key}
+    assert job["encryption_spec"] == {"kms_key_name": key}
     spec = job["job_spec"]
     assert spec["service_account"] == "me@p"
     assert spec["base_output_directory"] == {"output_uri_prefix": "gs://b/out"}
     assert spec["enable_web_access"] is True
-    assert (spec["network"], spec["tensorboard"]) == (settings.network, settings.tensorboard)
+    assert (spec["network"], spec["tensorboard"]) == (network, tensorboard)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from command_line import command
-from conftest import GPU_PIPELINES
+from conftest import GPU_PIPELINES, set_variables
 
 from gpu_pipelines.targets.vertex import jobs as vertex_jobs
 from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL
@@ -27,8 +27,7 @@ CREATE = r"POST .*/customJobs$"
 @pytest.fixture
 def api(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VertexApi:
     """The server, with what leads to it in the environment; waits are short."""
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(vertex_jobs, "_WAITS", (0.01, 0.02))
     monkeypatch.setattr(vertex_jobs, "_LOOKS", (0.0, 0.01))

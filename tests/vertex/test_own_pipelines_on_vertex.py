@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import set_variables
 from vertex_commands import command
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ def test_it_is_uploaded_scheduled_and_sent_as_it_was_placed(vertex_api: VertexAp
 def test_it_runs_there_from_the_data_to_the_registry(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     from vertex_api.pipeline_backend import PipelineBackend
 
     done = command(vertex_api, tmp_path, "run", MINE, *FLAGS, "-p", "steps=2", "--json")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import write_photos
+from conftest import set_variables, write_photos
 from vertex_commands import connected_sdk
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -28,8 +28,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Submits the file of a pipeline with the SDK and runs it; gives the pipeline job as the service has it."""
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     from vertex_api.pipeline_backend import PipelineBackend
 
     sdk = connected_sdk(vertex_api)

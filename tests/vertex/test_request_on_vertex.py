@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Finished, write_photos
+from conftest import Finished, set_variables, write_photos
 from vertex_commands import command, connected_sdk, put_texts
 
 from gpu_pipelines.accelerators import plan
@@ -21,7 +21,7 @@ from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.pipelines import pipeline_job
-from gpu_pipelines.targets.vertex.target import compiled_for_vertex
+from gpu_pipelines.targets.vertex.target import VertexTarget
 from gpu_pipelines.tasks.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ FEW_STEPS = {"image_size": 16, "global_batch_size": 16, "advanced": {"max_steps"
 Run = Callable[..., dict[str, str]]
 
 
-def spec_of(pipeline: str = PIPELINE, **options: Any) -> dict[str, Any]:
-    planned = plan(
-        options.pop("accelerator", "l4:1"), **{k: options.pop(k) for k in ("nodes", "hours") if k in options}
-    )
-    return dict(documents_of(compiled_for_vertex(pipeline, planned, **options))[0])
+def spec_of(
+    pipeline: str = PIPELINE, target: VertexTarget | None = None, task: str = "", **wanted: Any
+) -> dict[str, Any]:
+    text = (target or VertexTarget()).text_of(pipeline, plan(**{"spec": "l4:1", **wanted}), task=task)
+    return dict(documents_of(text)[0])
 
 
 def parameters_of(spec: dict[str, Any]) -> dict[str, Any]:
@@ -49,14 +49,13 @@ def parameters_of(spec: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def run(vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Submits a pipeline with the SDK and runs it; gives the state of each task. `broken` tasks fail so many times."""
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     from vertex_api.pipeline_backend import PipelineBackend
 
     sdk = connected_sdk(vertex_api)
     backend = PipelineBackend(vertex_api, rehearse="cpu:1")
     file = tmp_path / "pipeline.yaml"
-    file.write_text(compiled_for_vertex(PIPELINE, plan("l4:1"), task="image_classification"))
+    file.write_text(VertexTarget().text_of(PIPELINE, plan("l4:1"), task="image_classification"))
     runs = count(1)
 
     def submit(broken: dict[str, int] | None = None, cache: bool | None = None, **parameters: Any) -> dict[str, str]:
@@ -166,16 +165,18 @@ def test_the_file_of_a_task_has_that_task_in_every_step_and_fitting_defaults() -
 
 
 @pytest.mark.parametrize(
-    "options", [{"accelerator": "l4:4"}, {"accelerator": "a100:16", "nodes": 4}, {"data": DataNodes(2)}]
+    ("target", "wanted", "jobs"),
+    [
+        (VertexTarget(), {"spec": "l4:4"}, 2),
+        (VertexTarget(options=JobOptions(reduction_server=True)), {"spec": "a100:16", "nodes": 4}, 2),
+        (VertexTarget(data=DataNodes(2)), {}, 3),
+    ],
 )
-def test_every_step_runs_in_the_image_of_the_form(options: dict[str, Any]) -> None:
+def test_every_step_runs_in_the_image_of_the_form(target: VertexTarget, wanted: dict[str, Any], jobs: int) -> None:
     from vertex_api.payload import PipelineRun, executor_input_of, image_of, payload_of, tasks_of
 
-    if "nodes" in options:
-        options = {**options, "options": JobOptions(reduction_server=True)}
-    spec = spec_of(**options)
+    spec = spec_of(target=target, **wanted)
     run = PipelineRun("gs://example-bucket/root", Path("/gcs/none"), {"steps_image": IMAGE})
-    jobs = 0
     for task in tasks_of(spec):
         executor = spec["deploymentSpec"]["executors"][f"exec-{task}"]["container"]
         if "--payload" not in executor["args"]:
@@ -185,12 +186,12 @@ def test_every_step_runs_in_the_image_of_the_form(options: dict[str, Any]) -> No
         pools = json.loads(payload_of(spec, task, run, inputs))["job_spec"]["worker_pool_specs"]
         images = {pool["container_spec"]["image_uri"] for pool in pools}
         assert {image for image in images if "reductionserver" not in image} == {IMAGE}, task
-        jobs += 1
-    assert jobs == (3 if "data" in options else 2)
+        jobs -= 1
+    assert jobs == 0
 
 
 def test_an_image_that_is_known_is_no_parameter() -> None:
-    spec = spec_of(settings=ProjectSettings(image=IMAGE))
+    spec = spec_of(target=VertexTarget(ProjectSettings(image=IMAGE)))
     assert "steps_image" not in parameters_of(spec)
     assert spec["pipelineInfo"]["description"].endswith(f"Its steps run in {IMAGE}.")
     assert "gpu-pipelines/steps" not in json.dumps(spec)
@@ -236,7 +237,7 @@ def submitted(api: VertexApi, folder: Path, *given: str) -> Finished:
 
 def test_a_published_file_takes_every_parameter_by_its_own_name(vertex_api: VertexApi, tmp_path: Path) -> None:
     file = tmp_path / "causal_lm.yaml"
-    file.write_text(compiled_for_vertex(PIPELINE, plan("l4:1"), task="causal_lm"))
+    file.write_text(VertexTarget().text_of(PIPELINE, plan("l4:1"), task="causal_lm"))
     put_texts(vertex_api)
     done = submitted(vertex_api, tmp_path, str(file), "-p", "packing=false", "-p", "keep_last=3", "--dry-run")
     assert done.status == 0, done.err

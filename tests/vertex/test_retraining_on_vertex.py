@@ -13,7 +13,7 @@ from vertex_commands import command
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.targets.compiled import documents_of, steps_of
 from gpu_pipelines.targets.vertex.machines import machines_of
-from gpu_pipelines.targets.vertex.target import compiled_for_vertex
+from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:
     from vertex_api.server import VertexApi
@@ -26,7 +26,7 @@ TOLD = ("-p", "notify=team@example.com")
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return compiled_for_vertex(PIPELINE, plan("l4:4", nodes=2))
+    return VertexTarget().text_of(PIPELINE, plan("l4:4", nodes=2))
 
 
 @pytest.fixture(scope="module")

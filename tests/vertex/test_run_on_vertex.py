@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command as command_here
-from conftest import GPU_PIPELINES
+from conftest import GPU_PIPELINES, set_variables
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1 as api
 from small_pipelines import compiled_sum
@@ -388,8 +388,7 @@ def test_credentials_that_are_not_taken_are_told_with_the_login(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # At Google's own addresses, so that credentials are sent; the client gets new ones and tries twice again.
-    for name, value in vertex_api.proxy_environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.proxy_environment())
     monkeypatch.chdir(tmp_path)
     vertex_api.fail_next("GET .*/schedules$", 401, times=9)
     done = command_here("schedule", "list", "--project", "example-project", "--region", "us-central1")
@@ -580,8 +579,7 @@ def test_a_program_submits_a_run_follows_it_and_learns_how_it_ended(
     state = vertex_api.state.pipeline_jobs
     (tmp_path / "gpu-pipelines.yaml").write_text(PROJECT_FILE.format(url=vertex_api.url))
     monkeypatch.chdir(tmp_path)
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
 
     def succeed(name: str) -> None:
         state.set_task(name, "add", "SUCCEEDED")

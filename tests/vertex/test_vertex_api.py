@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 import yaml
+from conftest import set_variables
 from small_pipelines import compiled_sum
 from vertex_commands import connected_sdk
 
@@ -43,23 +42,13 @@ def post(api: VertexApi, body: dict[str, Any], collection: str = "customJobs") -
 
 def gcloud(api: VertexApi, *arguments: str) -> Any:
     """What the real gcloud answers, as JSON."""
-    done = subprocess.run(
-        ["gcloud", *arguments, "--format=json"],
-        env={**os.environ, **api.environment()},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout or "null")
+    return json.loads(api.answer_to(["gcloud", *arguments, "--format=json"]) or "null")
 
 
 @pytest.fixture
 def sdk(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """google-cloud-aiplatform, connected to the server."""
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     aiplatform = connected_sdk(vertex_api)
     yield aiplatform
     aiplatform.initializer.global_config.__init__()
@@ -173,8 +162,7 @@ def test_kfp_keeps_pipelines_in_the_repository(
 ) -> None:
     from kfp.registry import RegistryClient
 
-    for name, value in vertex_api.proxy_environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.proxy_environment())
     host = vertex_api.url if address == "its own" else "https://us-central1-kfp.pkg.dev"
     client, file = RegistryClient(f"{host}/example-project/pipelines"), compiled_sum(tmp_path)
     package, version = client.upload_pipeline(str(file), tags=["v1", "latest"])
@@ -213,8 +201,7 @@ def test_grpc_speaks_of_the_same_jobs(vertex_api: VertexApi, monkeypatch: pytest
     from google.cloud.aiplatform_v1 import CustomJob, JobServiceClient
     from vertex_api.transcoding import parsed
 
-    for name, value in vertex_api.proxy_environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.proxy_environment())
     client = JobServiceClient(client_options={"api_endpoint": "us-central1-aiplatform.googleapis.com"})
     made = client.create_custom_job(parent=PARENT, custom_job=parsed(CustomJob, job()))
     assert requests.get(f"{vertex_api.url}/v1/{made.name}", timeout=30).json()["displayName"] == "hello"

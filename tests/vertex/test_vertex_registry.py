@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import set_variables
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -32,8 +33,7 @@ ENDED = 33
 
 @pytest.fixture
 def registry(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    for name, value in vertex_api.environment().items():
-        monkeypatch.setenv(name, value)
+    set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.setattr("gpu_pipelines.registry.vertex._POLL_SECONDS", 0.02)
     return open_registry("vertex://", f"{BUCKET}/pipeline-root/run")
 

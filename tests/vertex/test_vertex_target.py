@@ -25,7 +25,7 @@ from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.published import file_of, published
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
-from gpu_pipelines.targets.vertex.target import VertexTarget, compiled_for_vertex, require_runnable
+from gpu_pipelines.targets.vertex.target import VertexTarget, require_runnable
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 
 ROOT = Path(__file__).parents[2]
@@ -228,7 +228,7 @@ def test_settings_and_options_come_to_the_jobs() -> None:
         labels={"team": "vision"},
     )
     options = JobOptions(boot_disk_gb=500, web_access=True, environment={"NCCL_DEBUG": "INFO"})
-    spec = parsed(compiled_for_vertex(PIPELINE, plan("l4:4", hours=5), settings, options))
+    spec = parsed(VertexTarget(settings, options).text_of(PIPELINE, plan("l4:4", hours=5)))
     for step in GPU_STEPS:
         pool = job_of(spec, step).worker_pool_specs[0]
         assert pool.container_spec.image_uri == settings.image
@@ -251,7 +251,7 @@ def test_settings_and_options_come_to_the_jobs() -> None:
 def test_the_key_of_the_run_reaches_every_job_and_the_registered_model() -> None:
     from google_cloud_pipeline_components._placeholders import ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER
 
-    spec = parsed(compiled_for_vertex(PIPELINE, plan("l4:4"), data=DataNodes(2)))
+    spec = parsed(VertexTarget(data=DataNodes(2)).text_of(PIPELINE, plan("l4:4")))
     for step in ("prepare-data", *GPU_STEPS):
         assert field(spec, step, "encryption_spec_key_name") == ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER
     given = spec["root"]["dag"]["tasks"]["upload-model"]["inputs"]["parameters"]["encryption_key"]
@@ -261,7 +261,7 @@ def test_the_key_of_the_run_reaches_every_job_and_the_registered_model() -> None
 
 def test_steps_end_after_a_day_or_the_hours_that_are_given() -> None:
     for hours, timeout in ((None, "86400s"), (5, "18000s")):
-        spec = parsed(compiled_for_vertex(PIPELINE, plan("l4:4", hours=hours), data=DataNodes(2)))
+        spec = parsed(VertexTarget(data=DataNodes(2)).text_of(PIPELINE, plan("l4:4", hours=hours)))
         assert {field(spec, step, "timeout") for step in GPU_STEPS} == {timeout}
         assert field(spec, "prepare-data", "timeout") == "86400s"
 
@@ -290,7 +290,7 @@ def test_the_registered_model_is_of_the_type_that_the_console_and_gcpc_know() ->
 
 def test_flex_start_waits_as_long_as_it_is_told() -> None:
     planned = plan("a100:8", strategy="flex-start", hours=100)
-    spec = parsed(compiled_for_vertex(PIPELINE, planned, options=JobOptions(max_wait_hours=0)))
+    spec = parsed(VertexTarget(options=JobOptions(max_wait_hours=0)).text_of(PIPELINE, planned))
     assert field(spec, "train-model", "strategy") == "FLEX_START"
     assert field(spec, "train-model", "max_wait_duration") == "0s"
     assert field(spec, "train-model", "timeout") == "360000s"
@@ -298,7 +298,7 @@ def test_flex_start_waits_as_long_as_it_is_told() -> None:
 
 def test_a_reservation_is_in_every_pool() -> None:
     name = "projects/p/zones/us-central1-a/reservations/r"
-    spec = parsed(compiled_for_vertex(PIPELINE, plan("a100:8", nodes=2, reservation=name)))
+    spec = parsed(VertexTarget().text_of(PIPELINE, plan("a100:8", nodes=2, reservation=name)))
     for pool in job_of(spec, "train-model").worker_pool_specs:
         assert pool.machine_spec.reservation_affinity.reservation_affinity_type.name == "SPECIFIC_RESERVATION"
         assert list(pool.machine_spec.reservation_affinity.values) == [name]
@@ -306,7 +306,7 @@ def test_a_reservation_is_in_every_pool() -> None:
 
 def test_reduction_servers_are_a_third_pool_of_the_training_alone() -> None:
     options = JobOptions(reduction_server=True)
-    spec = parsed(compiled_for_vertex(PIPELINE, plan("a100:16", nodes=8), options=options))
+    spec = parsed(VertexTarget(options=options).text_of(PIPELINE, plan("a100:16", nodes=8)))
     pools = job_of(spec, "train-model").worker_pool_specs
     assert [pool.replica_count for pool in pools] == [1, 7, 25], "the example of Google's page: 8 × a2-megagpu-16g"
     assert pools[2].machine_spec.machine_type == "n1-highcpu-16"
@@ -350,11 +350,11 @@ def test_a_file_of_two_documents_is_refused() -> None:
 
 def test_a_plan_of_this_machine_is_refused() -> None:
     with pytest.raises(UserError, match="cpu:2 is for this machine"):
-        compiled_for_vertex(PIPELINE, plan("cpu:2"))
+        VertexTarget().text_of(PIPELINE, plan("cpu:2"))
 
 
 def test_the_environment_does_not_change_a_file(files: dict[str, tuple[Any, str]], monkeypatch: Any) -> None:
     for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_AI_REGION", "GPU_PIPELINES_REHEARSE", "GPU_PIPELINES_ACCELERATOR"):
         monkeypatch.setenv(name, "cpu:2")
     planned, text = files["l4-4.yaml"]
-    assert compiled_for_vertex(PIPELINE, planned, task="image_classification") == text
+    assert VertexTarget().text_of(PIPELINE, planned, task="image_classification") == text

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from processes import free_port
 
 from vertex_api.custom_jobs import CustomJobs
 from vertex_api.logs import Logs
@@ -128,7 +129,7 @@ class _Run:
     def __init__(self, settings: Replicas, job: Any, jobs: CustomJobs, logs: Logs, project: str) -> None:
         self._settings, self._job, self._jobs, self._logs, self._project = settings, job, jobs, logs, project
         self.replicas = [
-            Replica(pool, index, f"127.0.0.1:{_free_port()}")
+            Replica(pool, index, f"127.0.0.1:{free_port()}")
             for pool, spec in enumerate(job.job_spec.worker_pool_specs)
             for index in range(spec.replica_count)
         ]
@@ -289,9 +290,3 @@ def cluster_variables(replicas: list[Replica], own: Replica, spec: Mapping[str, 
         }
         variables["TF_CONFIG"] = json.dumps(config)
     return variables
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

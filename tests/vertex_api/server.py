@@ -10,8 +10,10 @@ at Google's own addresses, with TLS and credentials, over REST or gRPC; see tunn
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -104,6 +106,13 @@ class VertexApi:
             "STORAGE_EMULATOR_HOST": self.url,
             **self.proxy_environment(),
         }
+
+    def answer_to(self, command: Sequence[str], cwd: Path | None = None) -> str:
+        """What a command prints that speaks to this server, such as the real gcloud, and that has to end well."""
+        environment = {**os.environ, **self.environment()}
+        done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def proxy_environment(self) -> dict[str, str]:
         """Variables with which Google's libraries reach this server at Google's own addresses, with credentials."""

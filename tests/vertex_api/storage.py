@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from typing import Any
 
 import requests
 from gcp_storage_emulator.server import create_server
+from processes import free_port
 
 from vertex_api.services import BUCKET, NUMBER
 
@@ -64,9 +64,7 @@ class Storage:
     def _start(self) -> None:
         if self._server is not None:
             return
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self._address = f"http://127.0.0.1:{port}"
         self._server = create_server("127.0.0.1", port, in_memory=True, project_number=NUMBER)
         self._server.start()

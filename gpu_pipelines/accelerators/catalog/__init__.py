@@ -10,12 +10,9 @@ from gpu_pipelines.accelerators.catalog.records import (
     Availability,
     ElsewhereGpu,
     Gpu,
-    HostLimit,
     MachineType,
     Price,
     Region,
-    Source,
-    UnusableMachineType,
 )
 
 __all__ = [
@@ -24,11 +21,8 @@ __all__ = [
     "CatalogError",
     "ElsewhereGpu",
     "Gpu",
-    "HostLimit",
     "MachineType",
     "Price",
     "Region",
-    "Source",
-    "UnusableMachineType",
     "load_catalog",
 ]

@@ -35,26 +35,21 @@ DIRECTORY_VARIABLE = "GPU_PIPELINES_CATALOG"
 PACKAGED = Path(__file__).parent
 
 #: The record that each row of a file is.
-FILES: Mapping[str, type] = {
-    "sources.csv": Source,
-    "gpus.csv": Gpu,
-    "gpus_elsewhere.csv": ElsewhereGpu,
-    "machine_types.csv": MachineType,
-    "n1_limits.csv": HostLimit,
-    "cpu_machine_families.csv": CpuFamily,
-    "machine_types_not_for_training.csv": UnusableMachineType,
-    "regions.csv": Region,
-    "availability.csv": Availability,
-    "sku_names.csv": SkuName,
-    "prices.csv": Price,
-}
+FILES: dict[str, type] = {}
 
 Row = Mapping[str, str]
 T = TypeVar("T")
+Key = TypeVar("Key")
 
 
 class CatalogError(UserError):
     """A catalog file that cannot be read: the file, the line, what is wrong."""
+
+
+def _table(file: str, kind: type[T], key: Callable[[T], Key]) -> cached_property[dict[Key, T]]:
+    """The rows of a file by their keys, read when they are first asked for."""
+    FILES[file] = kind
+    return cached_property(lambda catalog: {key(row): row for row in catalog._read(file, kind)})
 
 
 class Catalog:
@@ -73,68 +68,39 @@ class Catalog:
             return self.directory / name
         return PACKAGED / name
 
-    @cached_property
-    def sources(self) -> dict[str, Source]:
-        """Sources by id."""
-        return {source.id: source for source in self._read("sources.csv", Source)}
-
-    @cached_property
-    def gpus(self) -> dict[str, Gpu]:
-        """GPUs by name, the fastest first."""
-        return {gpu.name: gpu for gpu in self._read("gpus.csv", Gpu)}
-
-    @cached_property
-    def elsewhere(self) -> dict[str, ElsewhereGpu]:
-        """GPUs that cannot be had, by name."""
-        return {gpu.name: gpu for gpu in self._read("gpus_elsewhere.csv", ElsewhereGpu)}
+    #: Sources by id.
+    sources = _table("sources.csv", Source, lambda source: source.id)
+    #: GPUs by name, the fastest first.
+    gpus = _table("gpus.csv", Gpu, lambda gpu: gpu.name)
+    #: GPUs that cannot be had, by name.
+    elsewhere = _table("gpus_elsewhere.csv", ElsewhereGpu, lambda gpu: gpu.name)
+    #: Machine types that training takes without GPUs, by their names without the size.
+    cpu_families = _table("cpu_machine_families.csv", CpuFamily, lambda row: row.family)
+    #: GPU machine types of Compute Engine that training does not take, by name.
+    unusable_machine_types = _table("machine_types_not_for_training.csv", UnusableMachineType, lambda row: row.name)
+    #: The largest N1 machine for a GPU and a number of it.
+    host_limits = _table("n1_limits.csv", HostLimit, lambda limit: (limit.gpu, limit.count))
+    #: Regions by name.
+    regions = _table("regions.csv", Region, lambda region: region.name)
+    #: What is known of a GPU in a region, by GPU and region.
+    availability = _table("availability.csv", Availability, lambda row: (row.gpu, row.region))
+    #: Prices by item, unit and region.
+    prices = _table("prices.csv", Price, lambda price: (price.item, price.unit, price.region))
+    #: What the SKUs of the price list are of, by the beginning of their description.
+    sku_names = _table("sku_names.csv", SkuName, lambda sku: sku.sku)
+    _machine_types = _table("machine_types.csv", MachineType, lambda machine: machine.name)
 
     @cached_property
     def machine_types(self) -> dict[str, MachineType]:
         """Machine types that training takes, by name."""
-        machines = self._read("machine_types.csv", MachineType)
-        for machine in machines:
+        for machine in self._machine_types.values():
             if unknown := sorted(machine.gpu_counts.keys() - self.gpus.keys()):
                 raise CatalogError(
                     f"{self.path('machine_types.csv')}: {machine.name} carries {', '.join(unknown)}, which "
                     f"{self.path('gpus.csv')} does not have.",
                     "Give the GPU a row of its own.",
                 )
-        return {machine.name: machine for machine in machines}
-
-    @cached_property
-    def cpu_families(self) -> dict[str, CpuFamily]:
-        """Machine types that training takes without GPUs, by their names without the size."""
-        return {row.family: row for row in self._read("cpu_machine_families.csv", CpuFamily)}
-
-    @cached_property
-    def unusable_machine_types(self) -> dict[str, UnusableMachineType]:
-        """GPU machine types of Compute Engine that training does not take, by name."""
-        return {m.name: m for m in self._read("machine_types_not_for_training.csv", UnusableMachineType)}
-
-    @cached_property
-    def host_limits(self) -> dict[tuple[str, int], HostLimit]:
-        """The largest N1 machine for a GPU and a number of it."""
-        return {(limit.gpu, limit.count): limit for limit in self._read("n1_limits.csv", HostLimit)}
-
-    @cached_property
-    def regions(self) -> dict[str, Region]:
-        """Regions by name."""
-        return {region.name: region for region in self._read("regions.csv", Region)}
-
-    @cached_property
-    def availability(self) -> dict[tuple[str, str], Availability]:
-        """What is known of a GPU in a region, by GPU and region."""
-        return {(row.gpu, row.region): row for row in self._read("availability.csv", Availability)}
-
-    @cached_property
-    def prices(self) -> dict[tuple[str, str, str], Price]:
-        """Prices by item, unit and region."""
-        return {(p.item, p.unit, p.region): p for p in self._read("prices.csv", Price)}
-
-    @cached_property
-    def sku_names(self) -> dict[str, SkuName]:
-        """What the SKUs of the price list are of, by the beginning of their description."""
-        return {sku.sku: sku for sku in self._read("sku_names.csv", SkuName)}
+        return self._machine_types
 
     def takes_without_gpus(self, machine_type: str) -> bool:
         """Whether training takes that machine without GPUs."""

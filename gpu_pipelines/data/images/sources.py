@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_pipelines.data.class_names import class_of_row
+from gpu_pipelines.data.class_names import LabelOf, class_of_row
 from gpu_pipelines.data.images.named_images import NamedImages
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import class_of
@@ -44,7 +44,7 @@ def image_records(
     source: SourceFiles,
     settings: PrepareSettings,
     meter: Meter,
-    label_of: Callable[[dict[str, Any], PrepareSettings], str | Problem] = class_of_row,
+    label_of: LabelOf = class_of_row,
 ) -> Iterator[Record]:
     """The records of a source in order.
 

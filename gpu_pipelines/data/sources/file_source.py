@@ -38,10 +38,6 @@ class Files(Source):
 
     title, example = "files", "data/*.jsonl"
     parameters = ("source_format",)
-    instead_of_filter = "filter the files before"
-
-    def matches(self, uri: str) -> bool:
-        return True
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         return problems_of_place("source", settings.source)

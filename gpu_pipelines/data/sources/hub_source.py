@@ -37,19 +37,15 @@ class _Name(NamedTuple):
 class HubDataSets(Source):
     """Data sets of the hub; single files in one are `hf://datasets/OWNER/NAME/…`, and read like those of a bucket."""
 
-    title, example = "a data set of the Hugging Face hub", "hf://OWNER/NAME"
-    instead_of_filter = "filter the files before"
+    title, example, scheme = "a data set of the Hugging Face hub", "hf://OWNER/NAME", _SCHEME
+    form = (
+        _ID,
+        "a data set of the hub is hf://OWNER/NAME, with @REVISION and ?config=NAME&split=NAME where they are not the "
+        "usual ones.",
+    )
 
     def matches(self, uri: str) -> bool:
-        return uri.startswith(_SCHEME) and uri.removeprefix(_SCHEME).count("/") <= 1
-
-    def problems(self, settings: PrepareSettings) -> list[str]:
-        if _ID.fullmatch(settings.source.removeprefix(_SCHEME)):
-            return []
-        return [
-            f"source is {settings.source[:200]!r}; a data set of the hub is hf://OWNER/NAME, with @REVISION and "
-            "?config=NAME&split=NAME where they are not the usual ones."
-        ]
+        return super().matches(uri) and uri.removeprefix(_SCHEME).count("/") <= 1
 
     def require_readable(self, settings: PrepareSettings) -> None:
         try:

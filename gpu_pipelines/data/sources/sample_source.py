@@ -11,23 +11,17 @@ from gpu_pipelines.data.sources.file_source import Files
 from gpu_pipelines.data.sources.source import Source, SourceFiles
 from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
 
-_SCHEME = "sample:"
-
 
 class Samples(Source):
     """The data sets that come with the tasks."""
 
-    title, example = "a sample", "sample:digits"
+    title, example, scheme = "a sample", "sample:digits", "sample:"
     parameters = ("source_format",)
-    instead_of_filter = "filter the files before"
-
-    def matches(self, uri: str) -> bool:
-        return uri.startswith(_SCHEME)
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         found = []
         tasks = TASKS.values() if task_problems(settings.task) else [task_named(settings.task)]
-        samples = [f"{_SCHEME}{name}" for task in tasks for name in task.samples]
+        samples = [f"{self.scheme}{name}" for task in tasks for name in task.samples]
         if settings.source not in samples:
             known = ", ".join(samples) or "none"
             found.append(f"There is no {settings.source!r} for {settings.task}. Samples: {known}.")
@@ -40,7 +34,7 @@ class Samples(Source):
 
     def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
         scratch.mkdir(parents=True)
-        place = task_named(settings.task).write_sample(settings.source.removeprefix(_SCHEME), scratch)
+        place = task_named(settings.task).write_sample(settings.source.removeprefix(self.scheme), scratch)
         return Files().open(replace(settings, source=str(place), source_format="auto"), scratch)
 
     def state(self, uri: str, billing_project: str) -> list[Any]:

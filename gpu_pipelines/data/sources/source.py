@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class Source(ABC):
     Attributes:
         title: what messages call one, with its article.
         example: how its names look.
+        scheme: what its names begin with.
+        form: what is behind that, and how it is told in "a table is …"; None where any name will do.
         parameters: those of `source_format` and `row_filter` that it takes; they are refused for others.
         instead_of_filter: what to do about rows that are not wanted, where it takes no `row_filter`.
         is_repeatable: whether it gives the same parts with the same rows whenever and wherever it is opened, until its
@@ -69,20 +72,24 @@ class Source(ABC):
 
     title: ClassVar[str]
     example: ClassVar[str]
+    scheme: ClassVar[str] = ""
+    form: ClassVar[tuple[re.Pattern[str], str] | None] = None
     parameters: ClassVar[tuple[str, ...]] = ()
-    instead_of_filter: ClassVar[str] = "filter the rows before"
+    instead_of_filter: ClassVar[str] = "filter the files before"
     is_repeatable: ClassVar[bool] = True
 
-    @abstractmethod
     def matches(self, uri: str) -> bool:
         """Whether a name is of this kind, wrong ones included."""
+        return uri.startswith(self.scheme)
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         """What is wrong with the name `source`, and with parameters beside it, each with what to do; reads nothing.
 
         What is said of a wrong name begins with "source is", in which place a test source is named.
         """
-        return []
+        if self.form is None or self.form[0].fullmatch(settings.source.removeprefix(self.scheme)):
+            return []
+        return [f"source is {settings.source[:200]!r}; {self.form[1]}"]
 
     def is_read_anywhere(self, uri: str) -> bool:
         """Whether the name means the same on every machine."""
@@ -125,6 +132,8 @@ class Source(ABC):
 
 class Service(Source):
     """A source whose rows are in no files: `open` names parts of it, with itself as their `service`."""
+
+    instead_of_filter = "filter the rows before"
 
     @abstractmethod
     def rows(self, files: SourceFiles, columns: list[str], meter: Meter) -> Iterator[tuple[SourceFile, Row]]:

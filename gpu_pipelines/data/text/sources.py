@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_pipelines.data.class_names import class_of_row, encoding_problem
+from gpu_pipelines.data.class_names import LabelOf, class_of_row, encoding_problem
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
@@ -47,7 +47,7 @@ def labelled_texts(
     source: SourceFiles,
     settings: PrepareSettings,
     meter: Meter,
-    label_of: Callable[[dict[str, Any], PrepareSettings], str | Problem] = class_of_row,
+    label_of: LabelOf = class_of_row,
 ) -> Iterator[TextRecord]:
     """The records of a table with a text and a label in each row, in order, each with what is wrong with it.
 
@@ -101,7 +101,7 @@ def _labelled(
     where: str,
     row: dict[str, Any] | Problem,
     settings: PrepareSettings,
-    label_of: Callable[[dict[str, Any], PrepareSettings], str | Problem],
+    label_of: LabelOf,
 ) -> TextRecord:
     value = None if isinstance(row, Problem) else row.get(settings.text_column)
     if isinstance(value, list):

@@ -91,8 +91,7 @@ class MachineOptions(CloudOptions):
         require_gpu(self.accelerator, "Compute Engine")
         # A reservation brings its own zone.
         region = region_to_plan(self.zone, self.region, None if self.reservation else settings.region)
-        bought = ("nodes", "strategy", "machine_type", "reservation", "hours")
-        planned = plan(self.accelerator, region=region, **{name: getattr(self, name) for name in bought})
+        planned = plan(self.accelerator, region=region, **self.bought)
         same = ("zone", "boot_disk_gb", "at_end", "subnet", "external_ip", "image_family", "image_project")
         given = {name: getattr(self, name) for name in same}
         wanted = VmOptions(**given, environment=self.environment, **more)

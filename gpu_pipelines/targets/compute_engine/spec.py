@@ -189,7 +189,7 @@ def virtual_machine(
     name = options.name or f"train-{gpu.name}-{plan.count}"
     run_hours = plan.hours or (FLEX_START_RUN_HOURS if plan.strategy == "flex-start" else None)
     ends = run_hours is not None or plan.strategy == "spot"
-    found = VirtualMachine(
+    return VirtualMachine(
         name=name,
         project=settings.project or "",
         zone=zone,
@@ -213,21 +213,16 @@ def virtual_machine(
         service_account=settings.service_account,
         scopes=SCOPES + ((DELETE_SCOPE,) if options.at_end == "delete" else ()),
         labels={**LABEL, **settings.labels},
-        startup=StartupSettings(
-            vm_name=name,
-            zone=zone,
-            gpu_count=plan.count,
-            container=container,
-            environment=options.environment,
-            output_directory=options.output_directory,
-            sync_directory=options.sync_directory,
-            work_directory=options.work_directory,
-            at_end=options.at_end,
-        ),
+        startup=_startup(name, zone, plan.count, container, options),
         warnings=_warnings(plan, image, container, options),
     )
+
+
+def _startup(name: str, zone: str, gpus: int, container: Container, options: VmOptions) -> StartupSettings:
+    same = ("environment", "output_directory", "sync_directory", "work_directory", "at_end")
+    found = StartupSettings(name, zone, gpus, container, **{each: getattr(options, each) for each in same})
     # A script that is too long is told with the request, not with the command that sends it.
-    startup_script(found.startup)
+    startup_script(found)
     return found
 
 

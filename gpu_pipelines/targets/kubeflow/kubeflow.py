@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import note_of_file, with_image
+from gpu_pipelines.targets.cloud import CloudTarget
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
-from gpu_pipelines.targets.messages import (
-    Compiled,
-    Done,
-    Outcome,
-    Published,
-    Request,
-    Submission,
-    Values,
-    is_own,
-    shown_request,
-)
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, shown_request
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, setting
-from gpu_pipelines.targets.own.pipeline import OwnPipeline, own_pipeline, require_no_task, require_placeable
-from gpu_pipelines.targets.own.plans import plans_by, told_plans, told_warnings
-from gpu_pipelines.targets.target import Target, require_no_flags
+from gpu_pipelines.targets.own.pipeline import OwnPipeline
+from gpu_pipelines.targets.own.plans import told_machines, told_warnings
+from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
     from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
-    from gpu_pipelines.targets.messages import Watch
+    from gpu_pipelines.targets.messages import Request, Values, Watch
 
 _GROUP = "Kubeflow Pipelines"
 _TALKING = TALKING - {"schedule update"}
@@ -53,7 +42,7 @@ class KubeflowOptions(CloudOptions):
     )
 
 
-class Kubeflow(KubeflowTarget, Target):
+class Kubeflow(KubeflowTarget, CloudTarget):
     """Kubeflow Pipelines in GKE."""
 
     name = "kubeflow"
@@ -82,64 +71,21 @@ class Kubeflow(KubeflowTarget, Target):
         mounted = f"{MOUNT_PATH}/"
         return bool(claim_of(self.settings)) and path.startswith(mounted) and path != mounted
 
-    def compile(self, pipeline: str, task: str = "") -> Compiled:
-        """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
-        from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
-
-        if is_own(pipeline):
-            require_no_task(task)
-            own, plans = self._own(own_pipeline(pipeline), pipeline, self.options.region)
-            self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
-            return Compiled(own.name, own.text, told=told_warnings(plans))
-        planned = self.options.planned(self.options.region, self.title)
-        evaluation = self.options.evaluation(planned)
-        text = compiled_for_kubeflow(pipeline, planned, self.settings, self.options.environment, evaluation, task=task)
-        return Compiled(pipeline, text, told=[f"warning: {caution.message}" for caution in planned.warnings])
-
-    @classmethod
-    def published(cls) -> Iterator[Published]:
-        """Files for every task and accelerator."""
-        from gpu_pipelines.targets.published import published_in_the_cloud
-
-        return published_in_the_cloud(cls.Options)
+    def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
+        """The pipeline as Kubeflow runs it."""
+        return own.placed(self, plans, str(self.checkpoint_uri))
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, or a compiled file."""
         request.require(self, "kubeflow_host")
-        if not request.is_own:
-            return self._compiled(request.pipeline)
-        place = request.pipeline
-        own, told = own_pipeline(place, lambda text: with_image(text, self.settings, place)), []
-        if own.is_of_this_project:
-            require_no_flags(place, self.options)
-        else:
-            own, plans = self._own(own, place, self.settings.region)
-            told = told_plans(plans)
-        return self._parsed(own.text, place, told)
-
-    def _own(
-        self, own: OwnPipeline, place: str, region: str | None
-    ) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan]]:
-        """A pipeline of one's own as Kubeflow runs it, and the plans of its steps."""
-        from gpu_pipelines.accelerators.one_gpu import one_gpu
-
-        require_placeable(place, own, self.options)
-        plans = plans_by(self.options, own.steps, region, self.title, one_gpu)
-        target = KubeflowTarget(self.settings, self.options.environment)
-        return own.placed(target, plans, str(target.checkpoint_uri)), plans
-
-    def _compiled(self, name: str) -> Compiled:
-        from gpu_pipelines.accelerators.one_gpu import one_gpu
-        from gpu_pipelines.targets.kubeflow.target import compiled_for_kubeflow
-
+        name = request.pipeline
+        if request.is_own:
+            own, plans = self.own_in(name)
+            return self._parsed(own.text, name, [*told_machines(plans), *told_warnings(plans.values())])
         planned = self.options.planned(self.settings.region, self.title)
-        evaluation = self.options.evaluation(planned) or one_gpu(planned)
-        text = compiled_for_kubeflow(name, planned, self.settings, self.options.environment, evaluation)
-        machines = [
-            f"{what}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
-            for what, plan in (("training", planned), ("evaluation", evaluation))
-        ]
-        return self._parsed(text, name, [*machines, *(f"warning: {caution.message}" for caution in planned.warnings)])
+        evaluation = self.options.evaluation(planned) or self.evaluation_on(planned)
+        machines = told_machines({"training": planned, "evaluation": evaluation})
+        return self._parsed(self.text_of(name, planned, evaluation), name, [*machines, *told_warnings([planned])])
 
     @staticmethod
     def _parsed(text: str, origin: str, told: Sequence[str] = ()) -> Compiled:

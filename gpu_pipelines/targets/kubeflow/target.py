@@ -117,6 +117,24 @@ class KubeflowTarget:
 
         return task
 
+    def text_of(
+        self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
+    ) -> str:
+        """The file of a pipeline, two YAML documents; arguments as those of `CloudTarget.text_of`.
+
+        Raises:
+            UserError: there is no such pipeline, or GKE has no such nodes.
+        """
+        from gpu_pipelines.dag import load_pipeline
+
+        return compiled(load_pipeline(pipeline).build(self, plan, evaluation, task=task))
+
+    def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:
+        """What scores a model that was trained on a plan: one GPU of its kind, or one of its machines."""
+        from gpu_pipelines.accelerators.one_gpu import one_gpu
+
+        return one_gpu(training)
+
     @property
     def _image(self) -> str:
         return self._settings.image or STEPS_IMAGE
@@ -192,31 +210,3 @@ class KubeflowTarget:
 def claim_of(settings: ProjectSettings) -> str:
     """The claim that is mounted in every step; empty where checkpoints go to a bucket and no claim is given."""
     return settings.volume_claim or ("" if settings.checkpoints else DEFAULT_CLAIM)
-
-
-def compiled_for_kubeflow(
-    name: str,
-    plan: AcceleratorPlan,
-    settings: ProjectSettings | None = None,
-    environment: Mapping[str, str] | None = None,
-    evaluation: AcceleratorPlan | None = None,
-    *,
-    task: str = "",
-) -> str:
-    """The text of the file of a pipeline: two YAML documents.
-
-    Args:
-        name: name of the pipeline, as on the command line.
-        plan: what it trains on.
-        settings: image, claim or bucket, node pool, pull secret, queue, service account.
-        environment: variables of the steps.
-        evaluation: what it evaluates on; left out, one GPU of the training's kind, or one of its machines.
-        task: the one that the file is for; empty where that is a parameter.
-
-    Raises:
-        UserError: there is no such pipeline, or GKE has no such nodes.
-    """
-    from gpu_pipelines.dag import load_pipeline
-
-    target = KubeflowTarget(settings, environment)
-    return compiled(load_pipeline(name).build(target, plan, evaluation, task=task))

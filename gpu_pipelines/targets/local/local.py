@@ -114,7 +114,7 @@ class Local(LocalTarget, Target):
         """The pipeline with what its steps read, which runs them again, and where an earlier run was stopped."""
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.targets.local.state import state_of_steps
-        from gpu_pipelines.targets.run_record import checkpoints_to_resume
+        from gpu_pipelines.targets.recorded_runs import checkpoints_to_resume
 
         runs = self.options.runs
         resumed = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -14,9 +15,8 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
 from gpu_pipelines.targets.messages import is_python
 from gpu_pipelines.targets.own.file import pipeline_in
-from gpu_pipelines.targets.own.placed import Step, placed, steps_in
+from gpu_pipelines.targets.own.placed import Step, place_steps, steps_in
 from gpu_pipelines.targets.own.values import fill_in
-from gpu_pipelines.targets.target import require_no_flags
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: Below which the trainings of a run have their checkpoints: KFP fills in the run, and restarts of it have the same.
@@ -53,7 +53,7 @@ class OwnPipeline:
     def steps(self) -> list[Step]:
         return steps_in(self.spec)
 
-    @property
+    @cached_property
     def text(self) -> str:
         """As a file; one in which nothing was placed is what it was, byte for byte."""
         if self.written:
@@ -71,8 +71,8 @@ class OwnPipeline:
         filled = [copy.deepcopy(dict(each)) for each in self.documents]
         # Before: of a step that has become a job nothing is seen any more.
         fill_in(steps_in(filled[0]), target, checkpoints)
-        made = placed(filled, target.place, plans)
-        return self if made == list(self.documents) else OwnPipeline(made)
+        place_steps(filled, target.place, plans)
+        return self if filled == list(self.documents) else OwnPipeline(filled)
 
 
 def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
@@ -109,13 +109,3 @@ def require_no_task(task: str) -> None:
         raise UserError(
             f"--task {task} is for pipelines of this project.", "Leave it out; prepare_data has a parameter task."
         )
-
-
-def require_placeable(place: str, own: OwnPipeline, options: Any) -> None:
-    """Checks that there is something in a compiled file that options about machines are for.
-
-    Raises:
-        UserError: its steps are placed already, and options are given that would place them.
-    """
-    if not is_python(place) and not any(step.uses_accelerators and not step.has_accelerators for step in own.steps):
-        require_no_flags(place, options)

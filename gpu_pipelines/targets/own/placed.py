@@ -6,7 +6,6 @@ component of a step is taken over into the pipeline, so that what is placed on a
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import re
@@ -17,10 +16,8 @@ from typing import Any
 from gpu_pipelines.component_interface.accelerate import WISH, Wish, wish_of
 from gpu_pipelines.component_interface.catalog import COMPONENTS
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
-from gpu_pipelines.dag.placement import EVALUATES, TRAINS
+from gpu_pipelines.dag.placement import EVALUATES, TRAINING_STEPS
 
-#: The steps of this project that are for accelerators.
-USE_ACCELERATORS = (TRAINS, "run-training-script", EVALUATES)
 #: What the program of a component of this project says.
 _OURS = re.compile(r"^ *from gpu_pipelines\.\S+ import", re.MULTILINE)
 _NAMES = {name.replace("_", "-") for name in COMPONENTS}
@@ -102,9 +99,19 @@ class Step:
         return {each["name"]: each.get("value", "") for each in self.container.get("env", [])}
 
     @property
+    def trains(self) -> bool:
+        """Whether it trains with a component of this project."""
+        return self.component in TRAINING_STEPS and self.is_ours
+
+    @property
+    def scores(self) -> bool:
+        """Whether it scores checkpoints with this project's component."""
+        return self.component == EVALUATES and self.is_ours
+
+    @property
     def uses_accelerators(self) -> bool:
         """Whether it is for accelerators."""
-        return self.wish is not None or (self.is_ours and self.component in USE_ACCELERATORS)
+        return self.wish is not None or self.trains or self.scores
 
     @property
     def has_accelerators(self) -> bool:
@@ -139,29 +146,24 @@ def _component_name(key: str) -> str:
     return unnumbered if unnumbered in _NAMES else name
 
 
-def placed(
-    documents: Sequence[Mapping[str, Any]],
+def place_steps(
+    documents: list[dict[str, Any]],
     place: Callable[[Any, Any], Callable[..., Any]],
     plans: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """A compiled pipeline with its steps placed.
+) -> None:
+    """Places the steps of a compiled pipeline; each one that is placed gets a component of its own.
 
     Args:
-        documents: the YAML documents of the file: the pipeline, and what is for Kubernetes where there is such.
+        documents: the YAML documents of the file: the pipeline, and what is for Kubernetes where there is such; they
+            are changed.
         place: a target's.
         plans: what steps run on, by the names of their tasks. Other steps stay as they are, unless their component is
             one of this project.
-
-    Returns:
-        The documents. Each step that was placed has a component of its own.
     """
-    made = [copy.deepcopy(dict(each)) for each in documents]
-    spec = made[0]
-    for step in steps_in(spec):
+    for step in steps_in(documents[0]):
         if step.name in plans or (step.is_ours and not step.has_accelerators):
-            _take_over(step, _placed_alone(step, place, plans.get(step.name)), made)
-    drop_unused(made)
-    return made
+            _take_over(step, _placed_alone(step, place, plans.get(step.name)), documents)
+    drop_unused(documents)
 
 
 def _placed_alone(

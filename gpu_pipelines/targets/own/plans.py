@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,6 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.plan import PlanError
 from gpu_pipelines.accelerators.request import require_gpu
 from gpu_pipelines.component_interface.accelerate import Wish
-from gpu_pipelines.dag.placement import EVALUATES
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.own.placed import Step
 
@@ -76,8 +75,7 @@ def wishes(steps: Sequence[Step], accelerator: str, otherwise: Wish) -> dict[str
                 hours=of_author.hours or otherwise.hours,
             )
         else:
-            is_scoring = step.is_ours and step.component == EVALUATES
-            found[step.name] = Wish() if is_scoring else replace(otherwise, spec=others)
+            found[step.name] = Wish() if step.scores else replace(otherwise, spec=others)
     return found
 
 
@@ -118,7 +116,7 @@ def planned(
         except (PlanError, UserError) as error:
             problems.append(f"{name}: {error}")
     left = [step for step in steps if step.name in wanted and not wanted[step.name].spec]
-    scoring = [step for step in left if step.is_ours and step.component == EVALUATES]
+    scoring = [step for step in left if step.scores]
     training = next(iter(found.values()), None)
     if training is not None:
         found.update({step.name: evaluation(training) for step in scoring})
@@ -138,18 +136,17 @@ def _unplaced(step: Step) -> str:
     )
 
 
-def told_warnings(plans: Mapping[str, AcceleratorPlan]) -> list[str]:
-    """What to beware of with the machines of the steps, line by line."""
-    return [f"warning: {text}" for text in dict.fromkeys(c.message for plan in plans.values() for c in plan.warnings)]
+def told_warnings(plans: Iterable[AcceleratorPlan]) -> list[str]:
+    """What to beware of with machines, line by line."""
+    return [f"warning: {text}" for text in dict.fromkeys(c.message for plan in plans for c in plan.warnings)]
 
 
-def told_plans(plans: Mapping[str, AcceleratorPlan]) -> list[str]:
-    """The machines of the steps and what to beware of, line by line."""
-    machines = (
+def told_machines(plans: Mapping[str, AcceleratorPlan]) -> list[str]:
+    """The machines of the steps, line by line."""
+    return [
         f"{step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
         for step, plan in plans.items()
-    )
-    return [*machines, *told_warnings(plans)]
+    ]
 
 
 def plans_by(
@@ -176,9 +173,7 @@ def plans_by(
         require_gpu(wish.spec, title)
         return wish.plan(region)
 
-    bought = ("nodes", "strategy", "machine_type", "reservation", "hours")
-    otherwise = Wish(**{name: getattr(options, name) for name in bought})
-    wanted = wishes(steps, options.accelerator, otherwise)
+    wanted = wishes(steps, options.accelerator, Wish(**options.bought))
     return planned(steps, wanted, plan, lambda training: options.evaluation(training) or evaluation(training))
 
 

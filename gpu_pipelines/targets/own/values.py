@@ -22,8 +22,6 @@ _PLACES = {
 }
 #: Stands for data that a step before makes, of which nothing is known before the run.
 _OF_A_STEP = "data"
-#: The steps with checkpoints.
-_TRAINING = (TRAINS, "run-training-script")
 
 
 def fill_in(steps: Sequence[Step], target: Placement, checkpoints: str) -> None:
@@ -37,7 +35,7 @@ def fill_in(steps: Sequence[Step], target: Placement, checkpoints: str) -> None:
     for step in steps:
         if not step.is_ours:
             continue
-        if step.component in _TRAINING:
+        if step.trains:
             # The turns of a loop are told apart by their parameters.
             step.give("checkpoint_uri", f"{checkpoints}/{step.name}{f'/{THIS_TRAINING}' if step.in_loop else ''}")
         if step.component in (EVALUATES, UPLOADS):

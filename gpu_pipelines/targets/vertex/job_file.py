@@ -18,7 +18,7 @@ from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
-from gpu_pipelines.targets.vertex.job_request import JobRequest, PreparedJob, checked_name, default_name, image_of
+from gpu_pipelines.targets.vertex.job_request import PreparedJob, checked_name, default_name, image_of
 from gpu_pipelines.targets.vertex.job_spec import (
     Container,
     custom_job,
@@ -32,6 +32,7 @@ from gpu_pipelines.targets.vertex.job_spec import (
     timeout,
 )
 from gpu_pipelines.targets.vertex.job_spec_file import read_job_file
+from gpu_pipelines.targets.vertex.options import JobFlags
 from gpu_pipelines.yaml_output import is_utf8
 
 #: ON_DEMAND and LOW_COST are the deprecated names of STANDARD and SPOT.
@@ -44,7 +45,7 @@ _REDUCTION_SERVER = "/training/reductionserver"
 Pool = dict[str, Any]
 
 
-def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None = None) -> PreparedJob:
+def prepare_job(flags: JobFlags, settings: ProjectSettings, file: Path | None = None) -> PreparedJob:
     """Checks all that is asked for, and builds the job.
 
     Args:
@@ -56,7 +57,7 @@ def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None 
         UserError: something is wrong, or missing.
         PlanError: the accelerator cannot be had like that.
     """
-    _require_output(flags.output_directory)
+    _require_output(flags.output_dir)
     _require_text(flags)
     if flags.accelerator is not None:
         require_gpu(flags.accelerator, "Vertex AI")
@@ -76,13 +77,13 @@ def prepare_job(flags: JobRequest, settings: ProjectSettings, file: Path | None 
             hours=flags.hours,
         )
     )
-    container = Container(str(settings.image), flags.command, flags.arguments)
+    container = Container(str(settings.image), flags.words, flags.arguments)
     name = checked_name(flags.name or default_name(plan, container.image))
-    job = custom_job(plan, name, container, settings, flags.options(), flags.output_directory)
+    job = custom_job(plan, name, container, settings, flags.job, flags.output_dir)
     return PreparedJob(job, (plan,), settings.project, plan.region)
 
 
-def _prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings) -> PreparedJob:
+def _prepare_from_file(path: Path, flags: JobFlags, settings: ProjectSettings) -> PreparedJob:
     """The job of a file, with what flags change.
 
     Raises:
@@ -107,26 +108,24 @@ def _prepare_from_file(path: Path, flags: JobRequest, settings: ProjectSettings)
         problems += _for_gpus_alone(flags)
     if problems:
         raise UserError.of_all(problems)
-    fill_spec(spec, effective, flags.output_directory, web_access=flags.web_access)
+    fill_spec(spec, effective, flags.output_dir, web_access=flags.web_access)
     name = checked_name(flags.name or default_name(plans[0] if plans else None, image_of(pools[0])))
     region = plans[0].region if plans else effective.region
     return PreparedJob(job_of(name, spec, settings), plans, settings.project, region, tuple(hints))
 
 
-def _set_for_gpus(
-    spec: dict[str, Any], plan: AcceleratorPlan, settings: ProjectSettings, flags: JobRequest
-) -> list[str]:
+def _set_for_gpus(spec: dict[str, Any], plan: AcceleratorPlan, settings: ProjectSettings, flags: JobFlags) -> list[str]:
     """What hangs on the machines with GPUs: how they are had, and what else there is for them."""
-    require_job(plan, settings, flags.options())
+    require_job(plan, settings, flags.job)
     problems = _set_scheduling(spec.setdefault("scheduling", {}), plan, flags)
     problems += _set_reduction_servers(spec["worker_pool_specs"], plan, flags)
     return problems + _mixed_flex_start(spec["worker_pool_specs"], plan)
 
 
-def _for_gpus_alone(flags: JobRequest) -> list[str]:
+def _for_gpus_alone(flags: JobFlags) -> list[str]:
     """Why flags cannot be had in a job without GPUs."""
-    names = ("nodes", "machine_type", "strategy", "reservation", "hours", "max_wait_hours", "boot_disk_gb")
-    given = [f"--{name.removesuffix('_hours').replace('_', '-')}" for name in names if getattr(flags, name) is not None]
+    names = ("nodes", "machine_type", "strategy", "reservation", "hours", "max_wait", "boot_disk_gb")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(flags, name) is not None]
     given += ["--reduction-server"] if flags.reduction_server else []
     if not given:
         return []
@@ -168,7 +167,7 @@ def _flag_value(settings: ProjectSettings, name: str) -> str | None:
     return value
 
 
-def _set_pools(pools: list[Pool], flags: JobRequest) -> None:
+def _set_pools(pools: list[Pool], flags: JobFlags) -> None:
     """As many replicas in the second pool as `--nodes` says."""
     if flags.nodes is None:
         return
@@ -180,12 +179,12 @@ def _set_pools(pools: list[Pool], flags: JobRequest) -> None:
         pools.pop()
 
 
-def _requests(spec: Mapping[str, Any], flags: JobRequest, region: str | None) -> dict[int, PlanRequest]:
+def _requests(spec: Mapping[str, Any], flags: JobFlags, region: str | None) -> dict[int, PlanRequest]:
     """What each pool with GPUs asks for, by its place; a pool like the first one is counted to that."""
     scheduling = spec.get("scheduling", {})
     requests: dict[int, PlanRequest] = {}
     for index, pool in enumerate(spec["worker_pool_specs"]):
-        own = flags if index in _TRAINING else JobRequest(strategy=flags.strategy, hours=flags.hours)
+        own = flags if index in _TRAINING else JobFlags(strategy=flags.strategy, hours=flags.hours)
         request = _request(pool, scheduling, own, region) if pool else None
         if request is None:
             continue
@@ -199,7 +198,7 @@ def _requests(spec: Mapping[str, Any], flags: JobRequest, region: str | None) ->
     return requests
 
 
-def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobRequest, region: str | None) -> PlanRequest | None:
+def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region: str | None) -> PlanRequest | None:
     machine = pool.get("machine_spec", {})
     kind = machine.get("accelerator_type")
     if flags.accelerator is None and not kind:
@@ -218,7 +217,7 @@ def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobRequest, regio
     )
 
 
-def _strategy(machine: Mapping[str, Any], scheduling: Mapping[str, Any], flags: JobRequest) -> str:
+def _strategy(machine: Mapping[str, Any], scheduling: Mapping[str, Any], flags: JobFlags) -> str:
     affinity = machine.get("reservation_affinity", {}).get("reservation_affinity_type")
     if flags.reservation or affinity in ("ANY_RESERVATION", "SPECIFIC_RESERVATION"):
         return "reservation"
@@ -230,7 +229,7 @@ def _hours(duration: str | None) -> float | None:
     return float(duration.removesuffix("s")) / 3600 if duration else None
 
 
-def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], flags: JobRequest) -> list[str]:
+def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], flags: JobFlags) -> list[str]:
     problems = []
     for index, pool in enumerate(pools):
         has_gpu = bool(pool.get("machine_spec", {}).get("accelerator_type"))
@@ -245,7 +244,7 @@ def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], fla
     return problems
 
 
-def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
+def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobFlags) -> list[str]:
     disk = pool.get("disk_spec", {})
     changed = flags.accelerator is not None or flags.machine_type is not None
     if not disk and flags.boot_disk_gb is None:
@@ -255,17 +254,17 @@ def _set_disk(pool: Pool, plan: AcceleratorPlan, flags: JobRequest) -> list[str]
     fits = kind == plan.boot_disk_type or {kind, plan.boot_disk_type} == {"pd-ssd", "pd-standard"}
     if not fits and not changed:
         return [f"The boot disk is {kind}, and {plan.machine_type} starts from {plan.boot_disk_type}."]
-    size = flags.boot_disk_gb or disk.get("boot_disk_size_gb") or flags.options().boot_disk_gb
+    size = flags.boot_disk_gb or disk.get("boot_disk_size_gb") or flags.job.boot_disk_gb
     pool["disk_spec"] = {"boot_disk_type": kind if fits else plan.boot_disk_type, "boot_disk_size_gb": size}
     return []
 
 
-def _set_scheduling(scheduling: dict[str, Any], plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
+def _set_scheduling(scheduling: dict[str, Any], plan: AcceleratorPlan, flags: JobFlags) -> list[str]:
     scheduling["strategy"] = plan.scheduling_strategy
     if flags.hours is not None:
         scheduling["timeout"] = timeout(plan)
-    if flags.max_wait_hours is not None:
-        scheduling["max_wait_duration"] = max_wait(flags.options())
+    if flags.max_wait is not None:
+        scheduling["max_wait_duration"] = max_wait(flags.job)
     elif plan.strategy != "flex-start" and scheduling.get("max_wait_duration"):
         if flags.strategy is None:
             return [f"maxWaitDuration is for FLEX_START; the strategy is {plan.scheduling_strategy}."]
@@ -273,7 +272,7 @@ def _set_scheduling(scheduling: dict[str, Any], plan: AcceleratorPlan, flags: Jo
     return []
 
 
-def _set_containers(pools: list[Pool], flags: JobRequest, image: str | None) -> list[str]:
+def _set_containers(pools: list[Pool], flags: JobFlags, image: str | None) -> list[str]:
     problems = []
     for index in _TRAINING:
         if index >= len(pools) or not pools[index]:
@@ -287,16 +286,16 @@ def _set_containers(pools: list[Pool], flags: JobRequest, image: str | None) -> 
         kind = next((kind for kind in _CONTAINERS if pool.get(kind)), None)
         if kind is None:
             continue
-        if flags.command and kind == "python_package_spec":
+        if flags.words and kind == "python_package_spec":
             problems.append(f"Pool {index} runs a Python package, which takes no --command. Give --image as well.")
         pool[kind] = _container(pool[kind], flags)
     return problems
 
 
-def _container(before: Mapping[str, Any], flags: JobRequest) -> dict[str, Any]:
+def _container(before: Mapping[str, Any], flags: JobFlags) -> dict[str, Any]:
     container = dict(before)
-    if flags.command:
-        container["command"] = list(flags.command)
+    if flags.words:
+        container["command"] = flags.words
     if flags.arguments:
         container["args"] = list(flags.arguments)
     if flags.environment:
@@ -305,7 +304,7 @@ def _container(before: Mapping[str, Any], flags: JobRequest) -> dict[str, Any]:
     return container
 
 
-def _set_reduction_servers(pools: list[Pool], plan: AcceleratorPlan, flags: JobRequest) -> list[str]:
+def _set_reduction_servers(pools: list[Pool], plan: AcceleratorPlan, flags: JobFlags) -> list[str]:
     """As many as the machines need; those of the file are left alone where no flag has changed the machines."""
     before = pools[_SERVERS] if len(pools) > _SERVERS else {}
     in_file = _REDUCTION_SERVER in image_of(before)
@@ -334,9 +333,9 @@ def _mixed_flex_start(pools: list[Pool], plan: AcceleratorPlan) -> list[str]:
     return [f"flex-start takes the same machine in every pool; beside {plan.machine_type}, there is {listed}."]
 
 
-def _require_text(flags: JobRequest) -> None:
+def _require_text(flags: JobFlags) -> None:
     variables = [part for pair in flags.environment.items() for part in pair]
-    for text in (*flags.command, *flags.arguments, *variables):
+    for text in (*flags.words, *flags.arguments, *variables):
         if not is_utf8(text):
             raise UserError(f"{text[:80]!a} is not UTF-8, which the request has to be.")
 

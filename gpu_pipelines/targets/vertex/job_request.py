@@ -1,70 +1,18 @@
-"""What a job without a pipeline is asked to be, on a command line and in a file, and the CustomJob that comes of it."""
+"""The CustomJob that comes of what a job without a pipeline is asked to be, and its name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.yaml_output import fits_one_line
 
 #: What the API takes for `CustomJob.display_name`.
 LONGEST_NAME = 128
-
-
-@dataclass(frozen=True)
-class JobRequest:
-    """What the command line says about a job; None and empty: not given.
-
-    Attributes:
-        name: display name.
-        accelerator: `NAME:COUNT`.
-        nodes: number of machines.
-        machine_type: machine type.
-        strategy: `standard`, `spot`, `flex-start` or `reservation`.
-        reservation: full name of a reservation.
-        hours: the longest the job may run.
-        max_wait_hours: the longest Flex-start waits for machines.
-        boot_disk_gb: size of each machine's boot disk, GB.
-        reduction_server: add a pool of reduction servers.
-        web_access: allow an interactive shell in the containers.
-        image: image of the replicas.
-        command: what to run in place of the image's entrypoint.
-        arguments: the application's own arguments.
-        environment: variables of the containers.
-        output_directory: `gs://…`, from which Vertex AI makes AIP_MODEL_DIR and its like.
-    """
-
-    name: str | None = None
-    accelerator: str | None = None
-    nodes: int | None = None
-    machine_type: str | None = None
-    strategy: str | None = None
-    reservation: str | None = None
-    hours: float | None = None
-    max_wait_hours: float | None = None
-    boot_disk_gb: int | None = None
-    reduction_server: bool = False
-    web_access: bool = False
-    image: str | None = None
-    command: Sequence[str] = ()
-    arguments: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    output_directory: str | None = None
-
-    def options(self) -> JobOptions:
-        """Those that `vertex_job_spec` takes beside a plan."""
-        options = JobOptions(
-            max_wait_hours=self.max_wait_hours,
-            reduction_server=self.reduction_server,
-            web_access=self.web_access,
-            environment=self.environment,
-        )
-        return options if self.boot_disk_gb is None else replace(options, boot_disk_gb=self.boot_disk_gb)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from gpu_pipelines.accelerators.plan import SCHEDULING, PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.dag.placement import EVALUATES, PREPARES
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.compiled import step_components, steps_of
+from gpu_pipelines.targets.compiled import steps_of
+from gpu_pipelines.targets.own.placed import steps_in
+from gpu_pipelines.targets.own.plans import told_machines, told_warnings
 from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
-#: What a step that trains imports.
-_TRAINING = "gpu_pipelines.training."
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
@@ -64,13 +64,12 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
 
 def told_cost(machines: Sequence[StepMachines], region: str | None) -> list[str]:
     """What the steps' machines cost and what to know of them, line by line."""
-    warnings = dict.fromkeys(caution.message for each in machines for caution in each.plan.warnings)
-    return [*(_cost(each, region) for each in machines), *(f"warning: {message}" for message in warnings)]
+    return [*(_cost(each, region) for each in machines), *told_warnings(each.plan for each in machines)]
 
 
 def _cost(each: StepMachines, region: str | None) -> str:
     plan = each.plan
-    what = f"{each.step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
+    (what,) = told_machines({each.step: plan})
     limit = f", {plan.hours:g} h at most" if plan.hours else ""
     if each.persistent_resource:
         return f"{what}, of the persistent resource {each.persistent_resource}, which costs as long as it exists{limit}"
@@ -109,14 +108,7 @@ def not_evaluated(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list
 
 def trainings_without_gpus(spec: Mapping[str, Any]) -> list[str]:
     """The steps of a compiled pipeline that train with this project's components, as plain tasks without a GPU."""
-    executors = spec["deploymentSpec"]["executors"]
-    found = []
-    for step, component in step_components(spec).items():
-        container = executors[component["executorLabel"]].get("container", {})
-        program = " ".join([*container.get("command", []), *container.get("args", [])])
-        if _TRAINING in program and "accelerator" not in container.get("resources", {}):
-            found.append(step)
-    return found
+    return [step.name for step in steps_in(spec) if step.trains and not step.has_accelerators]
 
 
 def data_nodes_of(spec: Mapping[str, Any]) -> int:

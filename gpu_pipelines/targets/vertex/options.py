@@ -22,7 +22,6 @@ from gpu_pipelines.targets.options import (
     setting,
     words_of,
 )
-from gpu_pipelines.targets.vertex.job_request import JobRequest
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 
 _JOB = ("job",)
@@ -116,18 +115,20 @@ class JobFlags(VertexOptions):
     )
     name: str | None = option(None, "Display name; made from image and accelerator if not given.", _JOB)
 
-    def request(self, arguments: Sequence[str]) -> JobRequest:
-        """The job that is asked for; `arguments` are the application's own.
+    #: The application's own.
+    arguments: Sequence[str] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """What runs in place of the image's entrypoint.
 
         Raises:
-            UserError: a command or a variable is not of its form.
+            UserError: a quotation mark is left open.
         """
-        same = ("name", "accelerator", "nodes", "machine_type", "strategy", "reservation", "hours", "boot_disk_gb")
-        return JobRequest(
-            **{name: getattr(self, name) for name in (*same, "reduction_server", "web_access", "image")},
-            max_wait_hours=self.max_wait,
-            command=words_of("--command", self.command),
-            arguments=arguments,
-            environment=self.environment,
-            output_directory=self.output_dir,
-        )
+        return words_of("--command", self.command)
+
+    @property
+    def job(self) -> JobOptions:
+        """What the job takes besides its plan."""
+        size = JobOptions.boot_disk_gb if self.boot_disk_gb is None else self.boot_disk_gb
+        return JobOptions(size, self.max_wait, self.reduction_server, self.web_access, self.environment)

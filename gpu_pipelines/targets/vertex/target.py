@@ -109,6 +109,25 @@ class VertexTarget:
 
         return task
 
+    def text_of(
+        self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
+    ) -> str:
+        """The file of a pipeline of this project; arguments as those of `CloudTarget.text_of`.
+
+        Raises:
+            UserError: there is no such pipeline, or it cannot run on Vertex AI so.
+        """
+        from gpu_pipelines.dag import load_pipeline
+
+        require_job(plan, self._settings, self._options)
+        text = compiled(load_pipeline(pipeline).build(self, plan, evaluation or self.evaluation_on(plan), task=task))
+        require_runnable(text)
+        return text
+
+    def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:
+        """What scores a model that was trained on a plan: what suits those that the project builds by their names."""
+        return evaluation_for(training, self._settings, LARGEST_BUILT_IN)
+
     @property
     def notification(self) -> Any:
         """GCPC's component that sends e-mails; the service itself runs it."""
@@ -268,44 +287,6 @@ def require_no_field_of_a_job(component: Any) -> None:
             f"The component {component.name} cannot become a CustomJob: {', '.join(taken)} are fields of one.",
             "Rename these inputs.",
         )
-
-
-def compiled_for_vertex(
-    name: str,
-    plan: AcceleratorPlan,
-    settings: ProjectSettings | None = None,
-    options: JobOptions | None = None,
-    data: DataNodes | None = None,
-    evaluation: AcceleratorPlan | None = None,
-    *,
-    task: str = "",
-) -> str:
-    """The text of the file of a pipeline.
-
-    Args:
-        name: name of the pipeline, as on the command line.
-        plan: what it trains on.
-        settings: image, service account, network, key, TensorBoard and labels of the steps.
-        options: disk, waiting, reduction servers and variables of the jobs.
-        data: the machines of data preparation; left out, one of the service's choice.
-        evaluation: what it evaluates on; left out, what `evaluation_plan` chooses for the models that the project
-            builds by their names.
-        task: the one that the file is for; empty where that is a parameter.
-
-    Raises:
-        UserError: there is no such pipeline, or it cannot run on Vertex AI so.
-    """
-    from gpu_pipelines.dag import load_pipeline
-
-    settings, options = settings or ProjectSettings(), options or JobOptions()
-    module = load_pipeline(name)
-    require_job(plan, settings, options)
-    if evaluation is None:
-        # The default of the parameter `model` is such a one.
-        evaluation = evaluation_for(plan, settings, LARGEST_BUILT_IN)
-    text = compiled(module.build(VertexTarget(settings, options, data), plan, evaluation, task=task))
-    require_runnable(text)
-    return text
 
 
 def evaluation_for(plan: AcceleratorPlan, settings: ProjectSettings, parameters: float | None) -> AcceleratorPlan:

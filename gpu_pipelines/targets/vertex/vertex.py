@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,36 +11,25 @@ from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import note_of_file, with_image
-from gpu_pipelines.targets.messages import (
-    Compiled,
-    Done,
-    Outcome,
-    Published,
-    Request,
-    Submission,
-    Values,
-    is_own,
-    shown_request,
-)
-from gpu_pipelines.targets.own.pipeline import (
-    CHECKPOINT_URI,
-    OwnPipeline,
-    own_pipeline,
-    require_no_task,
-    require_placeable,
-)
-from gpu_pipelines.targets.own.plans import plans_by, told_warnings
+from gpu_pipelines.targets.cloud import CloudTarget
+from gpu_pipelines.targets.compiled import with_image
+from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, is_own, shown_request
+from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.options import VertexOptions
-from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER, VertexTarget
+from gpu_pipelines.targets.vertex.target import (
+    IMAGE_PARAMETER,
+    VertexTarget,
+    evaluation_for,
+    require_runnable,
+)
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
-    from gpu_pipelines.targets.messages import Watch
+    from gpu_pipelines.targets.messages import Request, Values, Watch
     from gpu_pipelines.targets.vertex.machines import StepMachines
     from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
 
@@ -61,7 +50,7 @@ class Uploaded:
     template: str | None
 
 
-class Vertex(VertexTarget, Target):
+class Vertex(VertexTarget, CloudTarget):
     """Vertex AI Pipelines."""
 
     name = "vertex"
@@ -72,8 +61,8 @@ class Vertex(VertexTarget, Target):
 
     def __init__(self, options: VertexOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
-        self._nodes = DataNodes(self.options.data_nodes, self.options.data_machine_type or "")
-        VertexTarget.__init__(self, self.settings, self.options.job, self._nodes)
+        nodes = DataNodes(self.options.data_nodes, self.options.data_machine_type or "")
+        VertexTarget.__init__(self, self.settings, self.options.job, nodes)
 
     def can_read(self, uri: str) -> bool:
         """Buckets, tables and samples; and what is in a bucket that is mounted."""
@@ -89,27 +78,13 @@ class Vertex(VertexTarget, Target):
         """The images of the project, whose file is not there where the steps run."""
         return {"serving_image": self.settings.serving_image, IMAGE_PARAMETER: self.settings.image}
 
-    def compile(self, pipeline: str, task: str = "") -> Compiled:
-        """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
-        from gpu_pipelines.targets.vertex.target import compiled_for_vertex
-
-        if is_own(pipeline):
-            require_no_task(task)
-            own, plans = self._own(own_pipeline(pipeline), pipeline, self.options.region)
-            self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
-            return Compiled(own.name, own.text, told=told_warnings(plans))
-        planned = self.options.planned(self.options.region, self.title)
-        text = compiled_for_vertex(
-            pipeline, planned, self.settings, self.options.job, self._nodes, self.options.evaluation(planned), task=task
-        )
-        return Compiled(pipeline, text, told=[f"warning: {caution.message}" for caution in planned.warnings])
-
-    @classmethod
-    def published(cls) -> Iterator[Published]:
-        """Files for every task and accelerator."""
-        from gpu_pipelines.targets.published import published_in_the_cloud
-
-        return published_in_the_cloud(cls.Options)
+    def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
+        """The pipeline as Vertex AI runs it."""
+        # Without an image, what stands for it is filled in where the file is run.
+        settings = replace(self.settings, image=self.settings.image or STEPS_IMAGE)
+        made = own.placed(VertexTarget(settings, self.options.job, self._data), plans, CHECKPOINT_URI)
+        require_runnable(made.text)
+        return made
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, a file, or the address of an uploaded version."""
@@ -244,35 +219,9 @@ class Vertex(VertexTarget, Target):
 
     def of_file(self, place: str) -> Compiled:
         """A pipeline in a file, placed for the region of the settings."""
-        own = own_pipeline(place, lambda text: with_image(text, self.settings, place))
-        if own.is_of_this_project:
-            require_no_flags(place, self.options)
-        else:
-            own, _ = self._own(own, place, self.settings.region)
-        return self.parsed(own.text, place)
-
-    def _own(
-        self, own: OwnPipeline, place: str, region: str | None
-    ) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan]]:
-        """A pipeline of one's own as Vertex AI runs it, and the plans of its steps."""
-        from gpu_pipelines.targets.vertex.target import evaluation_for, require_runnable
-
-        require_placeable(place, own, self.options)
-        plans = plans_by(
-            self.options,
-            own.steps,
-            region,
-            self.title,
-            lambda training: evaluation_for(training, self.settings, LARGEST_BUILT_IN),
-        )
-        # Without an image, what stands for it is filled in where the file is run.
-        settings = replace(self.settings, image=self.settings.image or STEPS_IMAGE)
-        made = own.placed(VertexTarget(settings, self.options.job, self._nodes), plans, CHECKPOINT_URI)
-        require_runnable(made.text)
-        return made, plans
+        return self.parsed(self.own_in(place)[0].text, place)
 
     def _compiled(self, request: Request, training_hours: float | None) -> str:
-        from gpu_pipelines.targets.vertex.target import compiled_for_vertex, evaluation_for
         from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
         planned = self.options.planned(self.settings.region, self.title)
@@ -280,8 +229,7 @@ class Vertex(VertexTarget, Target):
         # The default of the parameter `model` is built from its name.
         size = parameters_of_model(model, recipe) if model or recipe else LARGEST_BUILT_IN
         evaluation = self.options.evaluation(planned) or evaluation_for(planned, self.settings, size)
-        planned = replace(planned, hours=planned.hours or training_hours)
-        return compiled_for_vertex(request.pipeline, planned, self.settings, self.options.job, self._nodes, evaluation)
+        return self.text_of(request.pipeline, replace(planned, hours=planned.hours or training_hours), evaluation)
 
     def _as_sent(self, path: str, body: Mapping[str, Any]) -> str:
         from gpu_pipelines.google_cloud.connection import endpoint_of, location_of

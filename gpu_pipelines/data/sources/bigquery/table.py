@@ -29,18 +29,13 @@ _TOLD = ("TABLE", "SNAPSHOT", "CLONE")
 class BigQueryTables(BigQueryRows):
     """Tables; a view is read by a query."""
 
+    scheme = _SCHEME
+    form = (
+        _NAME,
+        "a table is bq://PROJECT.DATASET.TABLE. For a partition give row_filter, for several tables a file with a "
+        "query, NAME.sql.",
+    )
     parameters = ("row_filter",)
-
-    def matches(self, uri: str) -> bool:
-        return uri.startswith(_SCHEME)
-
-    def problems(self, settings: PrepareSettings) -> list[str]:
-        if _NAME.fullmatch(settings.source.removeprefix(_SCHEME)):
-            return []
-        return [
-            f"source is {settings.source[:200]!r}; a table is bq://PROJECT.DATASET.TABLE. For a partition give "
-            "row_filter, for several tables a file with a query, NAME.sql."
-        ]
 
     def require_readable(self, settings: PrepareSettings) -> None:
         """Asks BigQuery for the table's description, which costs nothing."""

@@ -1,0 +1,76 @@
+"""Processes that tests start: what they print, where they listen, and how they are ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass
+class Started:
+    """A process, and where its output goes."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait(self, seconds: float = 120) -> int:
+        return self.process.wait(seconds)
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def await_line(self, text: str, seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.output:
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.output}"
+            time.sleep(0.02)
+
+    def kill_tree(self) -> None:
+        """Kills the process and everything that it has started, with SIGKILL."""
+        own = psutil.Process(self.process.pid)
+        for process in (*own.children(recursive=True), own):
+            process.kill()
+
+
+def start_python(
+    arguments: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    inside: Sequence[str] = (),
+    cwd: Path | None = None,
+) -> Started:
+    """Begins a program in Python.
+
+    Args:
+        arguments: of the interpreter.
+        log: gets what it prints.
+        environment: its variables; left out, those of the test.
+        inside: a command that runs it elsewhere.
+        cwd: where it runs; left out, where the test does.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*inside, sys.executable, "-u", *arguments],
+            env=dict(os.environ if environment is None else environment),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+        )
+    return Started(process, log)
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
