@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.distributed.processes import leave_for_the_launcher
 from gpu_pipelines.errors import INTERRUPTED, ConnectionLostError, ProcessFailedError, UserError
+from gpu_pipelines.garbage import collect_as_usual, collect_rarely
 from gpu_pipelines.training.detached_output import output_may_break
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def main(job_file: str) -> None:
     # The thread that writes checkpoints must not hold up the training for the 5 ms that are usual between threads.
     sys.setswitchinterval(0.0005)
     threading.Thread(target=_end_with_the_launcher, args=(os.getppid(),), daemon=True).start()
+    collect_rarely()
     finished = True
     try:
         with output_may_break():
@@ -109,7 +111,9 @@ def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device)
     settings = TrainingSettings.from_json(job["settings"])
     recipe = load_recipe(settings.recipe, dataset.manifest.task).for_dataset(dataset)
     store = CheckpointStore(job["checkpoint_uri"], Path(job["staging"]))
-    finished = Trainer(recipe, dataset, settings, store, devices, device).train()
+    trainer = Trainer(recipe, dataset, settings, store, devices, device)
+    collect_as_usual()
+    finished = trainer.train()
     dist.destroy_process_group()
     return finished
 
