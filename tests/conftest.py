@@ -142,7 +142,7 @@ def no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A directory in which the pipeline ran once with its defaults, on the digits; the same for all of pytest's workers."""
+    """A directory in which the pipeline ran once with its defaults, on the digits; the same for all workers."""
     own = tmp_path_factory.getbasetemp()
     cwd = (own if worker_id == "master" else own.parent) / "digits"
     with FileLock(f"{cwd}.lock"):
