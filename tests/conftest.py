@@ -16,8 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from PIL import Image
 from processes import free_port
+
+from gpu_pipelines.garbage import collect_rarely
 
 # Here and not in tests/vertex, so that every test can ask for the server.
 pytest_plugins = ["vertex_api.fixture"]
@@ -32,6 +35,8 @@ os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
 # Several tests run at the same time, and of models so small further threads only wait for each other, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Google's and KFP's libraries and PyTorch make millions of objects.
+collect_rarely()
 # KFP looks at its callers for each setting of a task. For those of the test runner that are of no file, inspect looks
 # through all modules every time: 2 s for a pipeline.
 for _frame, _ in traceback.walk_stack(None):
@@ -145,10 +150,14 @@ def no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="session")
-def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which the pipeline ran once with its defaults, on the digits."""
-    cwd = tmp_path_factory.mktemp("digits")
-    done = gpu_pipelines("run", PIPELINE, cwd=cwd)
-    assert done.status == 0, done.out + done.err
-    (cwd / "printed.txt").write_text(done.out)
+def digits_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A directory in which the pipeline ran once with its defaults, on the digits; the same for all workers."""
+    own = tmp_path_factory.getbasetemp()
+    cwd = (own if worker_id == "master" else own.parent) / "digits"
+    with FileLock(f"{cwd}.lock"):
+        if not (cwd / "printed.txt").exists():
+            cwd.mkdir(exist_ok=True)
+            done = gpu_pipelines("run", PIPELINE, cwd=cwd)
+            assert done.status == 0, done.out + done.err
+            (cwd / "printed.txt").write_text(done.out)
     return cwd

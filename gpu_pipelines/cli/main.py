@@ -17,6 +17,7 @@ from gpu_pipelines.cli.parameters import parameters
 from gpu_pipelines.cli.run import cancel, follow, run
 from gpu_pipelines.cli.serve import serve
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.garbage import collect_rarely
 
 PIPELINES, MODELS, MACHINES = "Pipelines", "Models", "Accelerators, jobs and machines"
 
@@ -63,6 +64,7 @@ def _options(
 
 def main() -> None:
     """Runs the command line. Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted."""
+    collect_rarely()
     if completion.is_asked():
         completion.answer(app)
         return

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote, listed
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.errors import UserError, nearest, user_errors_end_the_step
+from gpu_pipelines.garbage import collect_rarely
 from gpu_pipelines.numbers import as_number
 from gpu_pipelines.step_environment import RUN, STORAGE
 
@@ -26,6 +27,14 @@ THIS_RUN = f"${{{RUN}}}"
 THIS_TRAINING = "%TRAINING%"
 #: Metadata of an artifact that is elsewhere than its URI says: where it is.
 PLACE = "place"
+
+
+@contextmanager
+def own_process() -> Iterator[None]:
+    """Around all that a step does: its process is there for that alone, and a `UserError` is its last word."""
+    collect_rarely()
+    with user_errors_end_the_step():
+        yield
 
 
 def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:

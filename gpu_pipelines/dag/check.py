@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_pipelines.component_interface.step import with_advanced
+from gpu_pipelines.component_interface.step import own_process, with_advanced
 from gpu_pipelines.dag import load_request
 from gpu_pipelines.dag.advanced import by_step, fields_of_advanced, read_advanced
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
-from gpu_pipelines.errors import UserError, user_errors_end_the_step
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.step_environment import STORAGE
 
@@ -46,7 +46,7 @@ def run(common: Mapping[str, Any], request: Request, *, advanced: Mapping[str, A
     Returns:
         The outputs of the component, in their order.
     """
-    with user_errors_end_the_step():
+    with own_process():
         checked = check(common, with_advanced(request, {}), advanced)
     return checked.source_fingerprint, *(dict(checked.parameters.get(step, {})) for step in _STEPS)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST, Manifest
-from gpu_pipelines.component_interface.step import log_metrics, output_files, place_of, with_advanced
+from gpu_pipelines.component_interface.step import log_metrics, output_files, own_process, place_of, with_advanced
 from gpu_pipelines.data.prepare import prepare_together
 from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import UserError, user_errors_end_the_step
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import UNFINISHED_WORK
 
 #: What the name of a source begins with that is an artifact of a step before.
@@ -50,7 +50,7 @@ def run(
         test_source_fingerprint: the same of the test source; it is there for caches alone.
         advanced: values of parameters by name, which win.
     """
-    with user_errors_end_the_step():
+    with own_process():
         settings = with_advanced(settings, advanced, "test_source_fingerprint")
         named = ""
         if data is not None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.component_interface.step import with_advanced
+from gpu_pipelines.component_interface.step import own_process, with_advanced
 from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
-from gpu_pipelines.errors import user_errors_end_the_step
 
 
 def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, str, str, str]:
@@ -20,7 +19,7 @@ def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, 
     Returns:
         The outputs of the component, in their order.
     """
-    with user_errors_end_the_step():
+    with own_process():
         decision = check_for_new_data(with_advanced(settings, advanced))
         print(decision.reason, flush=True)
     return decision.retrain, decision.reason, decision.model, decision.tokenizer

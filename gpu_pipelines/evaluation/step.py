@@ -13,12 +13,12 @@ from gpu_pipelines.component_interface.step import (
     local_files,
     log_metrics,
     output_files,
+    own_process,
     place_of,
     with_advanced,
     write_figures,
 )
-from gpu_pipelines.errors import UserError, user_errors_end_the_step
-from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.trainings import names_of
@@ -54,7 +54,9 @@ def run(
     Returns:
         The output of the component that is no artifact: whether all gates passed.
     """
-    with user_errors_end_the_step():
+    with own_process():
+        from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+
         settings = with_advanced(settings, advanced)
         rows = local_files(dataset)
         places = _places([checkpoints, more_checkpoints, *(collected or [])])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.component_interface.step import local_folder, place_of, storage_of, with_advanced
-from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.component_interface.step import local_folder, own_process, place_of, storage_of, with_advanced
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 
@@ -27,7 +26,7 @@ def run(
         passed: whether the model may become the champion.
         advanced: values of parameters by name, which win.
     """
-    with user_errors_end_the_step():
+    with own_process():
         settings = with_advanced(settings, advanced)
         with local_folder(best_checkpoint) as files:
             version = upload_model(settings, files, passed, storage_of(model))

@@ -7,6 +7,7 @@ import socket
 import sys
 
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.garbage import collect_rarely
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
 
@@ -17,6 +18,7 @@ def main() -> None:
     parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 (of a container, whose port is published or not)
     parser.add_argument("--fd", type=int, help="a socket that listens, in place of host and AIP_HTTP_PORT")
     given = parser.parse_args()
+    collect_rarely()
     try:
         settings, contract = ServerSettings.of_environment(), Contract.of_environment()
         model = given.model or contract.storage_uri

@@ -16,6 +16,7 @@ import uvicorn
 
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.garbage import collect_as_usual
 from gpu_pipelines.serving.app import Serving
 from gpu_pipelines.serving.connections import Connections
 from gpu_pipelines.serving.listener import BACKLOG
@@ -135,6 +136,7 @@ class _Server(uvicorn.Server):
         except BaseException:
             self.status, self.should_exit = FAILED, True
             raise
+        collect_as_usual()
         self._serving.start(predictor, name)
         print(
             f"serving {predictor.task} on {predictor.device} at {address}{contract.predict_route} "

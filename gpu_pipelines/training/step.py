@@ -8,8 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.step import local_files, log_metrics, of_this_training, place_of, with_advanced
-from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.component_interface.step import (
+    local_files,
+    log_metrics,
+    of_this_training,
+    own_process,
+    place_of,
+    with_advanced,
+)
 from gpu_pipelines.reports.charts import Line, line_chart
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.training.settings import TrainingSettings
@@ -37,7 +43,7 @@ def run(
         checkpoint_uri: where the checkpoints go; empty for the artifact's own place.
         advanced: values of parameters by name, which win; one is where the checkpoints go.
     """
-    with user_errors_end_the_step():
+    with own_process():
         settings = with_advanced(settings, advanced, "checkpoint_uri")
         uri = of_this_training(advanced.get("checkpoint_uri", checkpoint_uri), settings, dataset)
         place = place_of(checkpoints, uri)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.distributed.processes import leave_for_the_launcher, note_work
 from gpu_pipelines.errors import INTERRUPTED, ConnectionLostError, ProcessFailedError, UserError
+from gpu_pipelines.garbage import collect_as_usual, collect_rarely
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -39,6 +40,7 @@ def main(job_file: str) -> None:
     # The thread that writes checkpoints must not hold up the training for the 5 ms that are usual between threads.
     sys.setswitchinterval(0.0005)
     threading.Thread(target=_end_with_the_launcher, args=(os.getppid(),), daemon=True).start()
+    collect_rarely()
     finished = True
     try:
         with output_may_break():
@@ -133,6 +135,7 @@ def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device)
     store = CheckpointStore(job["checkpoint_uri"], Path(job["staging"]))
     trainer = Trainer(recipe, dataset, settings, store, devices, device)
     note_work("training", "give a smaller micro_batch_size, or take a machine with more memory")
+    collect_as_usual()
     finished = trainer.train()
     dist.destroy_process_group()
     return finished

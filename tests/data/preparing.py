@@ -28,12 +28,12 @@ from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.data.prepare import prepare_together
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
-from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.component_interface.step import own_process
 
 if __name__ == "__main__":
     settings, directory, base, unit_weight = json.loads(sys.argv[1])
     settings, cluster = PrepareSettings(**settings), Cluster.from_environment(os.environ)
-    with user_errors_end_the_step(), unfinished_work(settings, base, cluster.nodes) as work:
+    with own_process(), unfinished_work(settings, base, cluster.nodes) as work:
         timing = Timing(silence=6, beat=0.1, settle=2)
         prepare_together(settings, Path(directory), work, cluster, unit_weight=unit_weight, timing=timing)
 """

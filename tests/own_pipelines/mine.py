@@ -23,13 +23,20 @@ def tell(text: str, out: dsl.OutputPath(str)):
 
 
 @dsl.pipeline(name="mine")
-def mine(source: str = "sample:digits", steps: int = 4, text: str = "abc") -> int:
+def mine(
+    source: str = "sample:digits",
+    task: str = "image_classification",
+    model: str = "convnext-micro",
+    steps: int = 4,
+    gates: list = ["accuracy>=0"],  # noqa: B006
+    text: str = "abc",
+) -> int:
     counted = accelerate(count(text=text).set_env_variable("MINE", "yes"), strategy="spot")
-    prepared = prepare_data(source=source)
-    trained = accelerate(train_model(dataset=prepared.outputs["dataset"], max_steps=steps), "l4:4")
+    prepared = prepare_data(source=source, task=task)
+    trained = accelerate(train_model(dataset=prepared.outputs["dataset"], model=model, max_steps=steps), "l4:4")
     trained.after(counted).set_retry(5)
     evaluated = evaluate_checkpoints(
-        dataset=prepared.outputs["dataset"], checkpoints=trained.outputs["checkpoints"], gates=["accuracy>=0"]
+        dataset=prepared.outputs["dataset"], checkpoints=trained.outputs["checkpoints"], gates=gates
     )
     uploaded = upload_model(
         best_checkpoint=evaluated.outputs["best_checkpoint"],

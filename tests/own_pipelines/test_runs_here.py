@@ -13,7 +13,9 @@ MINE = Path(__file__).with_name("mine.py")
 
 
 def test_steps_of_ones_own_run_among_those_of_this_project(tmp_path: Path) -> None:
-    done = gpu_pipelines("run", f"{MINE}:mine", "--accelerator", "cpu:1", "-p", "steps=2", cwd=tmp_path)
+    given = ("task=regression", "model=mlp-small", "source=sample:diabetes", "gates=r2>=-100", "steps=2")
+    request = ("run", f"{MINE}:mine", "--accelerator", "cpu:1", *(part for each in given for part in ("-p", each)))
+    done = gpu_pipelines(*request, cwd=tmp_path)
     assert done.status == 0, done.out + done.err
     assert "count: counting" in done.out
     assert "Output: 6" in done.out
@@ -32,7 +34,7 @@ def test_steps_of_ones_own_run_among_those_of_this_project(tmp_path: Path) -> No
     page = (record["directory"] / "report.html").read_text()
     for part in ("digits version 1 is the champion", "<h2>Training</h2>", "<h2>Data</h2>", "<h2>Outputs</h2>"):
         assert part in page
-    again = gpu_pipelines("run", f"{MINE}:mine", "--accelerator", "cpu:1", "-p", "steps=2", "--cache", cwd=tmp_path)
+    again = gpu_pipelines(*request, "--cache", cwd=tmp_path)
     assert again.status == 0, again.out + again.err
     statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
     assert statuses["prepare-data"] == statuses["train-model"] == statuses["count"] == "reused"

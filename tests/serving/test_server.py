@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from command_line import command
 from conftest import gpu_pipelines, storage_emulator
 from exported_models import MODELS, export
 from server_process import PREDICT, Server, started, wait_until_ready
@@ -195,7 +196,7 @@ def test_a_model_is_a_directory_or_a_version_of_a_registry(models: dict[str, Pat
 
 
 def test_the_command_names_what_it_cannot_serve(tmp_path: Path) -> None:
-    wrong = gpu_pipelines("serve", "animals@champion", cwd=tmp_path)
+    wrong = command("serve", "animals@champion", cwd=tmp_path)
     assert wrong.status == 2
     assert "no such model in ./registry" in wrong.err
     (tmp_path / "empty").mkdir()
@@ -203,5 +204,5 @@ def test_the_command_names_what_it_cannot_serve(tmp_path: Path) -> None:
     assert failed.status == 2
     assert "has no config.json" in failed.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        refused = gpu_pipelines("serve", "empty", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
+        refused = command("serve", "empty", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
     assert "Address already in use" in refused.err

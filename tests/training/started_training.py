@@ -28,8 +28,8 @@ import json, sys
 from pathlib import Path
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
-from gpu_pipelines.errors import user_errors_end_the_step
-with user_errors_end_the_step():
+from gpu_pipelines.component_interface.step import own_process
+with own_process():
     train_model(TrainingSettings(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
 """
 

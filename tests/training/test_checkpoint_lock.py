@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import storage_emulator
 from started_training import run_training
-from trainings import photos_dataset
+from trainings import numbers_dataset
 
 from gpu_pipelines.artifacts.checkpoint_lock import LOCK, CheckpointLock
 from gpu_pipelines.artifacts.versioned_file import versioned_file
@@ -26,7 +26,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 
 #: A lease short enough for a test; renewed every quarter of it.
 LEASE = 1.2
-SETTINGS = TrainingSettings(model="vit-micro", max_steps=4, checkpoint_every_steps=2, global_batch_size=16)
+SETTINGS = TrainingSettings(model="mlp-small", max_steps=4, checkpoint_every_steps=2, global_batch_size=16)
 
 
 @pytest.fixture(scope="module")
@@ -181,13 +181,13 @@ def test_of_many_that_begin_at_once_one_writes(place: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return photos_dataset(tmp_path_factory.mktemp("photos"))
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
-def test_a_training_is_refused_while_another_writes_there(photos: Path, tmp_path: Path) -> None:
+def test_a_training_is_refused_while_another_writes_there(numbers: Path, tmp_path: Path) -> None:
     with CheckpointLock(str(tmp_path), "another"):
-        refused = run_training(SETTINGS, photos, str(tmp_path), environment={"GPU_PIPELINES_ACCELERATOR": "cpu:1"})
+        refused = run_training(SETTINGS, numbers, str(tmp_path), environment={"GPU_PIPELINES_ACCELERATOR": "cpu:1"})
         assert refused.status == 1, refused.text
         assert f"error: Another training writes to {tmp_path}: process {os.getpid()} on " in refused.text
         assert "Traceback" not in refused.text

@@ -20,9 +20,9 @@ import os, sys
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.peers import Timing
-from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.component_interface.step import own_process
 
-with user_errors_end_the_step():
+with own_process():
     changed = {name.lower(): float(os.environ[name]) for name in ("SILENCE", "STOP", "END") if name in os.environ}
     timing = Timing(**changed)
     cluster = Cluster.from_environment(os.environ)
@@ -33,6 +33,8 @@ with user_errors_end_the_step():
 # Adds up the ranks, then trains, so to speak: one all-reduce after another until told to stop, as the engine does.
 WORKER = """
 import atexit, json, os, signal, sys, time
+from gpu_pipelines.garbage import collect_rarely
+collect_rarely()
 import torch
 import torch.distributed as dist
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from started_training import run_training
-from trainings import photos_dataset
+from trainings import numbers_dataset
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints, read_configuration
@@ -77,9 +77,9 @@ def test_gpus_that_are_not_there_end_the_training_before_any_data_is_read(tmp_pa
 
 
 def test_a_rehearsal_runs_on_cpu_processes_says_so_and_marks_what_it_leaves(tmp_path: Path) -> None:
-    settings = TrainingSettings(model="vit-micro", max_steps=2, checkpoint_every_steps=2, global_batch_size=8)
+    settings = TrainingSettings(model="mlp-small", max_steps=2, checkpoint_every_steps=2, global_batch_size=8)
     variables = {"GPU_PIPELINES_ACCELERATOR": "h100:8", "GPU_PIPELINES_REHEARSE": "cpu:1"}
-    ended = run_training(settings, photos_dataset(tmp_path), str(tmp_path / "run"), environment=variables)
+    ended = run_training(settings, numbers_dataset(tmp_path), str(tmp_path / "run"), environment=variables)
     assert ended.status == 0, ended.text
     assert "REHEARSAL: 1 CPU processes in place of the accelerators" in ended.text
     (checkpoint,) = complete_checkpoints(tmp_path / "run")

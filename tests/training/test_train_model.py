@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from started_training import run_training, tensors, weights_digest
-from trainings import entries, names, photos_dataset
+from trainings import entries, names, numbers_dataset, photos_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
@@ -24,15 +24,20 @@ from gpu_pipelines.training.train import train_model
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=9, checkpoint_every_steps=3, global_batch_size=16)
 LAST = "step-00000009"
+#: Of a model that starts in half the time, where nothing depends on the model.
+OF_NUMBERS = replace(SETTINGS, model="mlp-small")
+KEEPING = replace(
+    OF_NUMBERS, max_steps=8, checkpoint_every_steps=1, keep_last=2, keep_every_steps=4, learning_rate=0.05
+)
 
 FORGETFUL = """
 from torch import nn
-from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+from gpu_pipelines.tasks.regression.recipe import Regression
 
-class Forgotten(ImageClassification):
+class Forgotten(Regression):
     def build_model(self, name):
         model = super().build_model(name)
-        model.forgotten = nn.Linear(3, 3)
+        model[0].forgotten = nn.Linear(3, 3)
         return model
 """
 
@@ -40,6 +45,11 @@ class Forgotten(ImageClassification):
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos_dataset(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture
@@ -65,6 +75,8 @@ def test_checkpoints_are_written_at_every_interval_with_all_that_their_marker_mu
     assert checkpoints[1].damaged_file() is None
 
 
+# How auto chooses is held by test_precision_and_parallelism.py.
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_processes")
 def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(photos: Path, trained: Path, tmp_path: Path) -> None:
     train_model(replace(SETTINGS, parallelism="ddp"), photos, str(tmp_path))
@@ -73,12 +85,12 @@ def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(photos: Path, tr
     assert weights_digest(last) == weights_digest(same)
 
 
-def test_weights_that_the_loss_does_not_depend_on_are_named(photos: Path, tmp_path: Path) -> None:
+def test_weights_that_the_loss_does_not_depend_on_are_named(numbers: Path, tmp_path: Path) -> None:
     (tmp_path / "recipes.py").write_text(FORGETFUL, encoding="utf-8")
-    settings = replace(SETTINGS, recipe="recipes:Forgotten")
-    ended = run_training(settings, photos, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
+    settings = replace(OF_NUMBERS, recipe="recipes:Forgotten")
+    ended = run_training(settings, numbers, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
     assert ended.status == 1
-    assert "no gradient, because the loss does not depend on them: forgotten.bias, forgotten.weight" in ended.text
+    assert "no gradient, because the loss does not depend on them: 0.forgotten.bias, 0.forgotten.weight" in ended.text
     assert "requires_grad_(False)" in ended.text
     assert "Traceback" not in ended.text
 
@@ -120,10 +132,49 @@ def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) 
     assert checkpoint.info.val_loss == pytest.approx(loss, rel=1e-4)
 
 
-def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(photos: Path, tmp_path: Path) -> None:
-    settings = TrainingSettings(**{**SETTINGS.__dict__, "learning_rate": 1e30, "gradient_clip": 0})
+@pytest.fixture(scope="module")
+def kept(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training on one process that has kept some of its checkpoints."""
+    directory = tmp_path_factory.mktemp("kept")
+    train_model(KEEPING, numbers, str(directory))
+    return directory
+
+
+def test_the_newest_and_the_best_checkpoints_are_kept(kept: Path) -> None:
+    found = complete_checkpoints(kept)
+    best = found[-1].info.best_step
+    losses = entries(kept, "val_loss")
+    assert losses[best - 1] == min(losses) == found[-1].info.best_val_loss
+    assert {checkpoint.info.step for checkpoint in found} == {4, 7, 8, best}
+    assert names(kept) == [checkpoint.name for checkpoint in found]
+
+
+def test_checkpoints_of_other_data_are_not_continued(kept: Path, tmp_path: Path) -> None:
+    other = numbers_dataset(tmp_path, rows=150)
+    with pytest.raises(UserError, match="another dataset fingerprint"):
+        train_model(KEEPING, other, str(kept))
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said_so(
+    numbers: Path, kept: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    directory, last = tmp_path / "run", "step-00000008"
+    shutil.copytree(kept, directory)
+    damaged = next((directory / last).glob("*.safetensors"))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    damaged.write_bytes(content)
+    train_model(KEEPING, numbers, str(directory))
+    printed = capfd.readouterr().out
+    assert f"passing over {last}: {damaged.name} is damaged" in printed
+    assert "continuing from step-00000007" in printed
+    assert weights_digest(directory / last) == weights_digest(kept / last)
+
+
+def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(numbers: Path, tmp_path: Path) -> None:
+    settings = replace(OF_NUMBERS, learning_rate=1e30, gradient_clip=0)
     with pytest.raises(UserError, match=r"(?s)diverged.*lower learning_rate"):
-        train_model(settings, photos, str(tmp_path))
+        train_model(settings, numbers, str(tmp_path))
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -160,7 +211,10 @@ def test_a_recipe_of_ones_own_is_trained_from_the_document(photos: Path, tmp_pat
     ended = run_training(settings, photos, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
     assert ended.status == 0, ended.text
     assert entries(tmp_path / "run", "loss")[-1] < entries(tmp_path / "run", "loss")[0]
-    missing = run_training(settings, photos, str(tmp_path / "other"))
+
+
+def test_a_recipe_that_is_not_there_is_told_without_a_traceback(numbers: Path, tmp_path: Path) -> None:
+    missing = run_training(replace(OF_NUMBERS, recipe="brightness:BrightnessRecipe"), numbers, str(tmp_path))
     assert missing.status == 1
     assert "The recipe brightness:BrightnessRecipe cannot be imported" in missing.text
     assert "Traceback" not in missing.text
@@ -179,23 +233,6 @@ def test_a_run_cut_off_and_continued_ends_with_the_same_bits(photos: Path, train
     train_model(SETTINGS, photos, str(directory))
     assert weights_digest(directory / LAST) == weights_digest(trained / LAST)
     assert entries(directory, "step") == entries(trained, "step")
-
-
-@pytest.mark.usefixtures("two_processes")
-def test_a_damaged_checkpoint_is_passed_over_and_said_so(
-    photos: Path, trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    directory = tmp_path / "run"
-    shutil.copytree(trained, directory)
-    damaged = next((directory / LAST).glob("*.safetensors"))
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    damaged.write_bytes(content)
-    train_model(SETTINGS, photos, str(directory))
-    printed = capfd.readouterr().out
-    assert f"passing over {LAST}: {damaged.name} is damaged" in printed
-    assert "continuing from step-00000006" in printed
-    assert weights_digest(directory / LAST) == weights_digest(trained / LAST)
 
 
 @pytest.mark.parametrize(
@@ -238,29 +275,6 @@ def test_a_sharded_run_is_exact_too_and_continues_on_one_process(
     assert held.keys() == wanted.keys()
     weights = [name for name in wanted if name.startswith("model.")]
     assert all(held[name].numpy() == pytest.approx(wanted[name].numpy(), abs=2e-3) for name in weights)
-
-
-def test_checkpoints_of_other_data_are_not_continued(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
-    other = photos_dataset(tmp_path, image_size=24)
-    with pytest.raises(UserError, match="another dataset fingerprint"):
-        train_model(SETTINGS, other, str(trained))
-
-
-def test_the_newest_and_the_best_checkpoints_are_kept(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
-    settings = replace(SETTINGS, max_steps=8, checkpoint_every_steps=1, keep_last=2, keep_every_steps=4)
-    train_model(replace(settings, learning_rate=0.05), photos, str(tmp_path))
-    found = complete_checkpoints(tmp_path)
-    best = found[-1].info.best_step
-    losses = entries(tmp_path, "val_loss")
-    assert losses[best - 1] == min(losses) == found[-1].info.best_val_loss
-    assert {checkpoint.info.step for checkpoint in found} == {4, 7, 8, best}
-    assert names(tmp_path) == [checkpoint.name for checkpoint in found]
 
 
 @pytest.mark.parametrize(

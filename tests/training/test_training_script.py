@@ -44,8 +44,8 @@ import os, sys
 from pathlib import Path
 from gpu_pipelines.training.script.run import run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
-from gpu_pipelines.errors import user_errors_end_the_step
-with user_errors_end_the_step():
+from gpu_pipelines.component_interface.step import own_process
+with own_process():
     summary = run_script(ScriptSettings(script=sys.argv[1], launcher=sys.argv[2]), Path("data"), "out")
     print("reported" if summary else "nothing to report")
 """

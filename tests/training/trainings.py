@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import write_photos
 
@@ -25,6 +26,15 @@ def photos_dataset(folder: Path, image_size: int = 16) -> Path:
     """Prepares a small set of images in a folder and returns the dataset."""
     source = write_photos(folder / "source")
     prepare_data(PrepareSettings(source=str(source), image_size=image_size), folder / "dataset")
+    return folder / "dataset"
+
+
+def numbers_dataset(folder: Path, rows: int = 200) -> Path:
+    """Prepares a table of numbers in a folder and returns the dataset. Its models do without transformers' import."""
+    generator = np.random.default_rng(0)
+    lines = [f"{a},{b},{3 * a - b}" for a, b in generator.normal(size=(rows, 2)).round(3)]
+    (folder / "numbers.csv").write_text("\n".join(["a,b,label", *lines]) + "\n")
+    prepare_data(PrepareSettings(task="regression", source=str(folder / "numbers.csv")), folder / "dataset")
     return folder / "dataset"
 
 

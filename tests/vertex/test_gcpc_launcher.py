@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from conftest import write_photos
 from small_pipelines import compiled_wait
 
 from gpu_pipelines.accelerators import plan
@@ -60,8 +59,9 @@ def launcher_of(
 def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: VertexApi, tmp_path: Path) -> None:
     from vertex_api.payload import PipelineRun, executor_input_of
 
-    prepare_data(PrepareSettings(source=str(write_photos(tmp_path / "source")), image_size=16), tmp_path / "dataset")
-    run = PipelineRun(str(tmp_path / "root"), tmp_path / "files", {**IMAGE, "global_batch_size": 16})
+    prepare_data(PrepareSettings(source="sample:diabetes", task="regression"), tmp_path / "dataset")
+    given = {**IMAGE, "model": "mlp-small", "global_batch_size": 16}
+    run = PipelineRun(str(tmp_path / "root"), tmp_path / "files", given)
     file = COMPILED / "h100-mega-8-2-nodes.yaml"
     inputs = executor_input_of(file, "train-model", run, {"dataset": str(tmp_path / "dataset")})
     inputs["inputs"]["parameterValues"]["advanced"] = {"max_steps": 6, "checkpoint_every_steps": 3}

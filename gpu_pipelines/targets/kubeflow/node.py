@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.signals import handled
-from gpu_pipelines.errors import ERROR_FILE, INTERRUPTED, left_error, user_errors_end_the_step
+from gpu_pipelines.errors import ERROR_FILE, INTERRUPTED, left_error
 from gpu_pipelines.targets.kubeflow.exchange import (
     EXECUTOR_OUTPUT,
     Exchange,
@@ -97,7 +98,7 @@ def main() -> None:
     parser.add_argument("--silence", type=float, required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
-    with user_errors_end_the_step():
+    with own_process():
         sys.exit(run(Exchange(given.exchange), given.command[1:], given.silence))
 
 

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.signals import Signalled, noted
-from gpu_pipelines.errors import Interrupted, UserError, user_errors_end_the_step
+from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
@@ -170,7 +171,7 @@ def main() -> None:
     parser.add_argument("--train-job", required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
-    with user_errors_end_the_step(), noted() as stopped:
+    with own_process(), noted() as stopped:
         run_step(TrainJobSpec.loads(given.train_job), given.command[1:], TrainJobs(), stopped)
 
 

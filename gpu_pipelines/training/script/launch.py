@@ -14,8 +14,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import UserError, user_errors_end_the_step
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.run import devices_for, run_with
 from gpu_pipelines.training.script.settings import LAUNCHERS, ScriptSettings
@@ -41,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> None:
         options.script.pop(0)
     if not options.script:
         parser.error("there is no script")
-    with user_errors_end_the_step():
+    with own_process():
         _launch(options.launcher, options.processes, options.script)
 
 

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.step import log_metrics, of_this_training, place_of, with_advanced
-from gpu_pipelines.errors import user_errors_end_the_step
+from gpu_pipelines.component_interface.step import log_metrics, of_this_training, own_process, place_of, with_advanced
 from gpu_pipelines.reports.charts import Line, line_chart
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.training.script.run import ScriptSummary, run_script
@@ -37,7 +36,7 @@ def run(
         training_report: gets the report.
         checkpoint_uri: where the checkpoints go; empty for the artifact's own place.
     """
-    with user_errors_end_the_step():
+    with own_process():
         settings = with_advanced(settings, {})
         place = place_of(checkpoints, of_this_training(checkpoint_uri, settings, dataset))
         summary = run_script(settings, Path(dataset.path), place)
