@@ -11,8 +11,11 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError, first_line, nearest, some_of
 
+#: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
+MAX_SHARD_SIZE = "50GB"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 
 
@@ -91,8 +94,29 @@ def from_pretrained(
     return model
 
 
+def save(
+    model: Any, directory: Path, max_shard_size: str = MAX_SHARD_SIZE, weights: Mapping[str, torch.Tensor] | None = None
+) -> None:
+    """Writes config.json and model.safetensors, or several files of weights and their index where one is too large.
+
+    Args:
+        model: of transformers.
+        directory: where to.
+        max_shard_size: bytes of a file at most, such as `50GB`.
+        weights: written in place of the model's own; they have to fit its configuration.
+    """
+    given = {} if weights is None else {"state_dict": dict(weights)}
+    model.save_pretrained(directory, max_shard_size=max_shard_size, **given)
+
+
 def load_exported(auto_class: Any, directory: Path) -> nn.Module:
-    """Loads a model that was exported; every weight must be in the file and in the model."""
+    """Loads a model that was exported; every weight must be in the files and in the model.
+
+    Raises:
+        UserError: one is not, or a file of weights is missing or damaged.
+    """
+    if lost := [name for name in weight_files(directory) if not (directory / name).is_file()]:
+        raise UserError(f"The model in {directory} has no {' and no '.join(lost)}.")
     try:
         model, info = auto_class.from_pretrained(
             directory, local_files_only=True, use_safetensors=True, output_loading_info=True

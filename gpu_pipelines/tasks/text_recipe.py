@@ -38,10 +38,12 @@ class TextRecipe(Recipe):
     Attributes:
         models: architectures that `untrained` builds.
         auto_class: the class of transformers that builds and loads all other models.
+        max_shard_size: bytes of the largest file that `export` writes, as `save_pretrained` takes them.
     """
 
     models: ClassVar[tuple[str, ...]]
     auto_class: ClassVar[str]
+    max_shard_size: ClassVar[str] = pretrained.MAX_SHARD_SIZE
 
     def __init__(self, tokenizer: TextTokenizer, sequence_length: int) -> None:
         pretrained.quiet_transformers()
@@ -96,7 +98,7 @@ class TextRecipe(Recipe):
 
     def export(self, model: nn.Module, directory: Path) -> None:
         """Writes config.json, model.safetensors and the tokenizer."""
-        model.save_pretrained(directory)  # type: ignore[operator]
+        pretrained.save(model, directory, self.max_shard_size)
         self.tokenizer.copy_to(directory)
 
     @property
