@@ -43,7 +43,7 @@ class TextRecipe(Recipe):
 
     models: ClassVar[tuple[str, ...]]
     auto_class: ClassVar[str]
-    max_shard_size: ClassVar[str] = pretrained.MAX_SHARD_SIZE
+    max_shard_size: str = pretrained.MAX_SHARD_SIZE
 
     def __init__(self, tokenizer: TextTokenizer, sequence_length: int) -> None:
         pretrained.quiet_transformers()

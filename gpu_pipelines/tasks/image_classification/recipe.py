@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class ImageClassification(Recipe):
         max_shard_size: bytes of the largest file that `export` writes, as `save_pretrained` takes them.
     """
 
-    max_shard_size: ClassVar[str] = pretrained.MAX_SHARD_SIZE
+    max_shard_size: str = pretrained.MAX_SHARD_SIZE
 
     def __init__(
         self,
