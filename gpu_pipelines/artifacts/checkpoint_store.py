@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, MARKER, METRICS, TENSORBOARD, Checkpoint
@@ -116,12 +116,12 @@ def holds_training(uri: str) -> bool:
     return (Path(uri) / CONFIGURATION).is_file()
 
 
-def require_same_training(uri: str, configuration_hash: str) -> None:
+def require_same_training(uri: str, configuration_hashes: Collection[str]) -> None:
     """Checks that a training can go on with the checkpoints of a URI, as far as that is known before its data is.
 
     Args:
         uri: a directory, or `gs://…`.
-        configuration_hash: of the training.
+        configuration_hashes: those that the training can have.
 
     Raises:
         UserError: there are none, or they are of another configuration; or the storage cannot be read.
@@ -136,7 +136,7 @@ def require_same_training(uri: str, configuration_hash: str) -> None:
             "Give the folder that holds step-00000100 and so on, or leave it out to begin anew.",
         )
     newest = found[-1]
-    if newest.info.configuration_hash != configuration_hash:
+    if newest.info.configuration_hash not in configuration_hashes:
         raise UserError(
             f"checkpoint_uri is {uri}, and {newest.name} there was trained with other parameters.",
             "Give those of that run, or leave checkpoint_uri out to begin anew.",

@@ -87,7 +87,7 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         found += _said_by(lambda: open_registry(registry, near).require_writable())
     if uri := arguments.get("checkpoint_uri"):
         settings = fields_from(TrainingSettings, arguments)
-        found += _said_by(lambda: require_same_training(uri, settings.configuration_hash()))
+        found += _said_by(lambda: require_same_training(uri, settings.possible_hashes(prepare.task)))
     return found
 
 

@@ -16,7 +16,6 @@ from gpu_pipelines.errors import UserError, first_line, nearest, some_of
 
 #: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
 MAX_SHARD_SIZE = "50GB"
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 
 
 def quiet_transformers() -> None:
@@ -24,14 +23,6 @@ def quiet_transformers() -> None:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-
-
-def is_configuration_alone(name: str) -> bool:
-    """Whether `name` is a directory with a config.json and no weights: a model to be trained from scratch."""
-    directory = Path(name).expanduser()
-    if not (directory / "config.json").is_file():
-        return False
-    return not any(True for pattern in WEIGHTS for _ in directory.glob(pattern))
 
 
 def from_configuration(auto_class: Any, name: str, **changes: Any) -> nn.Module:

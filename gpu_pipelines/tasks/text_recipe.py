@@ -12,6 +12,7 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks import pretrained
+from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of
 
@@ -81,7 +82,7 @@ class TextRecipe(Recipe):
         """
         if name in self.models:
             model = self.untrained(name)
-        elif pretrained.is_configuration_alone(name):
+        elif is_configuration_alone(name):
             model = pretrained.from_configuration(self._auto_class, name, **self.config())
         else:
             model = pretrained.from_pretrained(self._auto_class, name, self.models, self.may_be_new, **self.changes())

@@ -98,6 +98,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
         if summary is None:
             raise UserError("A trial runs on one machine.", "Start it on rank 0 alone.")
         configuration = read_configuration(directory)
+    whole = whole.resolved(summary.task, summary.rows)
     total = whole.total_steps(summary.rows)
     return Trial(
         figures=summary.figures(),

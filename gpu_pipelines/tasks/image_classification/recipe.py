@@ -29,6 +29,7 @@ from gpu_pipelines.tasks.image_preprocessor import (
     mode_of,
     read_preprocessor,
 )
+from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class ImageClassification(Recipe):
             return image_classifier(name, shared, self.image_shape[1])
         from transformers import AutoModelForImageClassification
 
-        if pretrained.is_configuration_alone(name):
+        if is_configuration_alone(name):
             channels, size = self.image_shape[:2]
             shared = {"num_channels": channels, "image_size": size, **pretrained.label_config(self.labels)}
             return pretrained.from_configuration(AutoModelForImageClassification, name, **shared)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpu_pipelines.tasks.classification.task import Classification
 from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.hyperparameters import FINE_TUNED_IMAGES, IMAGES_WITH_ADAPTERS
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -32,6 +33,7 @@ class ImageClassificationTask(Classification):
     predictor = "gpu_pipelines.tasks.image_classification.predictor:ImageClassifier"
     architectures = ("ForImageClassification",)
     serves_others = False
+    fine_tuned, with_adapters = FINE_TUNED_IMAGES, IMAGES_WITH_ADAPTERS
     pipeline_tag = "image-classification"
     published = True
 
