@@ -58,6 +58,7 @@ def places(arguments: Mapping[str, Any]) -> list[Place]:
     directories = {
         "model": fields_from(TrainingSettings, arguments).model,
         "tokenizer": prepare.tokenizer,
+        "image_processor": prepare.image_processor,
         "checkpoint_uri": arguments.get("checkpoint_uri", ""),
     }
     found += [Place(name, value, DIRECTORY) for name, value in directories.items()]

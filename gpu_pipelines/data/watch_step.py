@@ -10,7 +10,7 @@ from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
 from gpu_pipelines.errors import user_errors_end_the_step
 
 
-def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, str, str, str]:
+def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, str, str, str, str]:
     """Runs the step.
 
     Args:
@@ -23,4 +23,4 @@ def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, 
     with user_errors_end_the_step():
         decision = check_for_new_data(with_advanced(settings, advanced))
         print(decision.reason, flush=True)
-    return decision.retrain, decision.reason, decision.model, decision.tokenizer
+    return decision.retrain, decision.reason, decision.model, decision.tokenizer, decision.image_processor

@@ -16,8 +16,8 @@ IMAGE_FORMATS = (
     "PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "DDS", "PCX", "TGA",
 )  # fmt: skip
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
-# Larger images than this are resized by default; on a GPU give image_size=224 or more.
-LARGEST_CHOSEN_SIZE = 64
+#: Larger images than this are resized by default: the side that most models of images are trained and published with.
+LARGEST_CHOSEN_SIZE = 224
 
 
 class UnreadableImageError(Exception):
@@ -118,18 +118,33 @@ def choose_geometry(
     """
     if size and mode != "auto":
         return ImageGeometry(size, mode)
-    opened = []
+    opened = _opened(examples, enough)
+    if not opened:
+        return None
+    median = _shorter_side(opened)
+    chosen_size = size or int(np.clip(8 * round(median / 8), 8, LARGEST_CHOSEN_SIZE))
+    grey = all(image.mode in GREY_MODES for image in opened)
+    return ImageGeometry(chosen_size, mode if mode != "auto" else ("L" if grey else "RGB"))
+
+
+def shorter_side(examples: Iterable[bytes]) -> float | None:
+    """The median of the shorter sides of encoded images, pixels; None if none can be read."""
+    opened = _opened(examples)
+    return _shorter_side(opened) if opened else None
+
+
+def _opened(examples: Iterable[bytes], enough: int = 200) -> list[Image.Image]:
+    opened: list[Image.Image] = []
     for encoded in examples:
         with suppress(UnreadableImageError):
             opened.append(open_image(encoded))
         if len(opened) >= enough:
             break
-    if not opened:
-        return None
-    median = float(np.median([min(image.size) for image in opened]))
-    chosen_size = size or int(np.clip(8 * round(median / 8), 8, LARGEST_CHOSEN_SIZE))
-    grey = all(image.mode in GREY_MODES for image in opened)
-    return ImageGeometry(chosen_size, mode if mode != "auto" else ("L" if grey else "RGB"))
+    return opened
+
+
+def _shorter_side(opened: list[Image.Image]) -> float:
+    return float(np.median([min(image.size) for image in opened]))
 
 
 def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.errors import UserError, first_line
 from gpu_pipelines.tasks.image_features import ImageGeometry
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -79,6 +81,35 @@ def exported_preprocessor(directory: Path) -> dict[str, Any]:
     """The preprocessor of an exported model as it stands in the file; empty where there is none."""
     path = directory / PREPROCESSOR
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def geometry_for(model: str, mode: str) -> ImageGeometry | None:
+    """How the images of a pretrained model are resized, by its preprocessor, else by the image_size of its config.json.
+
+    Args:
+        model: a directory in Hugging Face layout, local or gs://, or a hub id.
+        mode: "L" or "RGB"; that of a model that learned from grey images is "L" anyway.
+
+    Returns:
+        None where neither says so, or the images do not become squares of one size.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    from transformers import AutoConfig
+
+    place = str(fetched_folder(model)) if is_remote(model) else str(Path(model).expanduser())
+    said = read_preprocessor(place)
+    if found := geometry_in(said, "L" if said.get(COLOR_MODE) == "L" else mode):
+        return found
+    try:
+        size = getattr(AutoConfig.from_pretrained(place), "image_size", None)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"image_processor is {model!r}, which has no {PREPROCESSOR} and no config.json: {first_line(error)}",
+            "Give a directory in Hugging Face layout or a hub id, or image_size.",
+        ) from None
+    return ImageGeometry(size, mode) if isinstance(size, int) else None
 
 
 def mode_of(preprocessor: Mapping[str, Any]) -> str:

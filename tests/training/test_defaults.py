@@ -1,4 +1,4 @@
-"""What a training takes where the user gives nothing: it depends on the task, and on whether the model is pretrained."""
+"""What a training takes where the user gives nothing, by the task and by whether the model is pretrained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageClassification
 
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
-from gpu_pipelines.evaluation.models import ModelSource, Models
+from gpu_pipelines.evaluation.models import Models, ModelSource
 from gpu_pipelines.tasks.image_features import ImageGeometry
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 from gpu_pipelines.training.settings import TASKS_OWN, TrainingSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,14 +190,22 @@ class ImageClassification(Recipe):
             raise UserError(
                 f"The model {name!r} takes images of {size} × {size} pixels; those of the dataset have "
                 f"{self.image_shape[1]} × {self.image_shape[2]}.",
-                f"Prepare them with -p image_size={size}.",
+                f"Prepare them with -p image_processor={name}, or -p image_size={size}.",
             )
         if channels == 1 and self.image_shape[0] != 1:
             raise UserError(
                 f"The model {name!r} takes grey images; those of the dataset have colours.", "Give -p color_mode=L."
             )
         shape = (channels or self.image_shape[0], *self.image_shape[1:])
-        self._take_images(shape, {**self.preprocessing, **_scaling_in(read_preprocessor(name))})
+        said = read_preprocessor(name)
+        self._take_images(shape, {**self.preprocessing, **_scaling_in(said)})
+        geometry = geometry_in(said, "RGB")
+        if geometry and geometry.size != shape[1] and os.environ.get("RANK", "0") == "0":
+            print(
+                f"warning: {name} was trained on images of {geometry.size} × {geometry.size} pixels, and those of the "
+                f"dataset have {shape[1]} × {shape[2]}; -p image_processor={name} prepares them so",
+                flush=True,
+            )
 
 
 def _scaling_in(preprocessor: dict[str, Any]) -> dict[str, Any]:
