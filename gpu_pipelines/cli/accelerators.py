@@ -102,7 +102,7 @@ def advise(
         int | None, typer.Option("--batch", help="Samples that one GPU takes at once; as many as fit if not given.")
     ] = None,
     precision: Annotated[str, typer.Option("--precision", help="auto, bf16, fp16 or fp32.")] = "auto",
-    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw, adamw-8bit, momentum or sgd.")] = "adamw",
+    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw, which train_model has.")] = "adamw",
     lora_rank: Annotated[int | None, typer.Option("--lora-rank", help="Train LoRA adapters of that rank only.")] = None,
     layers: Annotated[int | None, typer.Option("--layers", help="Layers; estimated if not given.")] = None,
     hidden_size: Annotated[int | None, typer.Option("--hidden-size", help="Width; estimated if not given.")] = None,

@@ -10,11 +10,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_FROZEN, BYTES_PER_TRAINED
 from gpu_pipelines.training.precision import DTYPES
 
-#: Bytes for each trained parameter in fp32: weight, gradient, and AdamW's two moments.
-BYTES_PER_TRAINED = 16
-BYTES_PER_FROZEN = 4
 #: Part of a GPU's memory that the above may take; the rest is for activations. An assumption.
 SHARE_FOR_STATE = 0.6
 
