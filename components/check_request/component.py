@@ -17,8 +17,8 @@ def check_request(
     tokenizer: str = "train",
     sequence_length: int = 0,
     model: str = "convnext-micro",
-    epochs: float = 15.0,
-    learning_rate: float = 0.004,
+    epochs: float = 0.0,
+    learning_rate: float = 0.0,
     global_batch_size: int = 64,
     lora_rank: int = 0,
     gates: list = [],  # noqa: B006 (KFP takes the default from here)

@@ -27,6 +27,7 @@ def prepare_data(
     label_conflicts: str = "keep",
     text_column: str = "text",
     image_size: int = 0,
+    image_processor: str = "",
     color_mode: str = "auto",
     tokenizer: str = "train",
     vocabulary_size: int = 0,
@@ -87,7 +88,11 @@ def prepare_data(
             report and leaves them in, all in one split; reject rejects all of them, because no class is certain.
         text_column: Of a table, the column with the text, or with a list of chat messages. Where causal_lm finds none
             of that name, it reads prompt and completion, or messages.
-        image_size: Pixels per side that every image is resized to, 8 to 1024; 0 chooses by the images, at most 64.
+        image_size: Pixels per side that every image is resized to, 8 to 1024; 0 takes those of image_processor, else
+            chooses by the images, at most 224.
+        image_processor: A pretrained model whose preprocessor_config.json says how images are resized and cut, where
+            image_size is 0: a directory in Hugging Face layout, local or gs://, or a hub id. The pipelines give model
+            where that is pretrained. Empty to choose by the images.
         color_mode: L for grey, RGB for colour, auto for grey if the images are.
         tokenizer: Of texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made
             from the training split.
@@ -140,6 +145,7 @@ def prepare_data(
             label_conflicts=label_conflicts,
             text_column=text_column,
             image_size=image_size,
+            image_processor=image_processor,
             color_mode=color_mode,
             tokenizer=tokenizer,
             vocabulary_size=vocabulary_size,

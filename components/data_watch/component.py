@@ -20,7 +20,9 @@ def check_for_new_data(
     start_from_champion: bool = False,
     source_fingerprint: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
-) -> NamedTuple("Outputs", [("Output", bool), ("reason", str), ("model", str), ("tokenizer", str)]):  # type: ignore[valid-type]
+) -> NamedTuple(  # type: ignore[valid-type]
+    "Outputs", [("Output", bool), ("reason", str), ("model", str), ("tokenizer", str), ("image_processor", str)]
+):
     """Looks at a source, without reading its rows, and at the registry, and says whether to train again.
 
     Args:
@@ -44,6 +46,7 @@ def check_for_new_data(
         reason: Why, in one line.
         model: What to train: model, or where the champion is.
         tokenizer: What to prepare texts with: tokenizer, or where the champion is.
+        image_processor: What says how images are prepared: model, if that is pretrained; else nothing.
     """
     from gpu_pipelines.data.watch_step import WatchSettings, run
 

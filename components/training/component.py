@@ -14,13 +14,13 @@ def train_model(
     training_report: Output[HTML],
     model: str = "convnext-micro",
     recipe: str = "",
-    epochs: float = 15.0,
+    epochs: float = 0.0,
     max_steps: int = 0,
-    learning_rate: float = 0.004,
+    learning_rate: float = 0.0,
     learning_rate_schedule: str = "cosine",
     optimizer: str = "adamw",
     momentum: float = 0.9,
-    weight_decay: float = 0.05,
+    weight_decay: float = -1.0,
     warmup_steps: int = 30,
     gradient_clip: float = 1.0,
     global_batch_size: int = 64,
@@ -49,17 +49,21 @@ def train_model(
             weights to start from: a directory in Hugging Face layout, local or gs://, or a hub id such as
             organisation/name.
         recipe: A recipe of your own as package.module:ClassName; empty for the one of the dataset's task.
-        epochs: Passes over the training rows; not used where max_steps is given.
+        epochs: Passes over the training rows; not used where max_steps is given. 0 for the task's own: 15 from scratch,
+            3 to 10 for pretrained weights.
         max_steps: Optimizer steps; 0 to go by epochs.
-        learning_rate: Peak learning rate, reached after the warm-up.
+        learning_rate: Peak learning rate, reached after the warm-up. 0 for the task's own: 0.004 from scratch, 0.00002
+            or 0.00005 for pretrained weights, more for adapters.
         learning_rate_schedule: How it comes down to 0: cosine or linear; or constant.
         optimizer: adamw, sgd (with momentum), adafactor (keeps a row and a column of each matrix), or muon (for the
             matrices of hidden layers, adamw for the rest).
         momentum: Of sgd and muon, at least 0 and less than 1.
-        weight_decay: Decoupled weight decay, on matrices only.
+        weight_decay: Decoupled weight decay, on matrices only. -1 for the task's own: 0.05 from scratch, 0 or 0.01 for
+            pretrained weights.
         warmup_steps: Steps of linear warm-up, at most a tenth of all steps.
         gradient_clip: Largest norm of the gradient; 0 does not clip.
-        global_batch_size: Rows per optimizer step over all processes of all nodes; a multiple of their number.
+        global_batch_size: Rows per optimizer step over all processes of all nodes; a multiple of their number. It is
+            halved until there are as many rows to train on.
         micro_batch_size: Rows that one process takes through the model at once; its part of the global batch is
             accumulated from such pieces. 0 takes it in one.
         precision: bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.

@@ -29,7 +29,7 @@ def export_to_onnx(model: Input[Model], exported: Output[Model]) -> str:
     loaded = AutoModelForImageClassification.from_pretrained(model.path, local_files_only=True).eval()
     config = json.loads(Path(model.path, "config.json").read_text())
     size = config.get("image_size", 28)
-    example = torch.zeros(1, config.get("num_channels", 1), size, size)
+    example = torch.zeros(1, config.get("num_channels", 3), size, size)
     Path(exported.path).mkdir(parents=True)
     file = Path(exported.path, "model.onnx")
     any_rows = {"pixels": {0: "rows"}, "logits": {0: "rows"}}

@@ -106,7 +106,6 @@ def _remedies(workload: Workload, wishes: Wishes, catalog: Catalog, today: date)
             replace(workload, recompute=None, batch=None),
             wishes,
         ),
-        ("an 8-bit optimizer (--optimizer adamw-8bit)", replace(workload, optimizer="adamw-8bit"), wishes),
         ("LoRA (--lora-rank 16)", replace(workload, lora_rank=workload.lora_rank or 16), wishes),
         ("more nodes (--max-nodes 64)", workload, more),
         ("no deadline", workload, replace(wishes, deadline_hours=None)),

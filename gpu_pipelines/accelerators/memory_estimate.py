@@ -10,6 +10,12 @@ from dataclasses import dataclass
 
 from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES, Workload
 
+#: Bytes of a weight, frozen or not, and of the gradient of a trained one: both stay in fp32 in every precision, because
+#: mixed precision is autocast's (gpu_pipelines/training/precision.py).
+BYTES_PER_WEIGHT, BYTES_PER_GRADIENT = 4, 4
+#: What the training engine chooses between DDP and FSDP by: a trained parameter with AdamW, and a frozen one.
+BYTES_PER_TRAINED = BYTES_PER_WEIGHT + BYTES_PER_GRADIENT + OPTIMIZER_BYTES["adamw"]
+BYTES_PER_FROZEN = BYTES_PER_WEIGHT
 #: CUDA context, library workspaces and NCCL buffers, GB. An assumption.
 RUNTIME_GB = 1.5
 #: Bytes in fp32 that a forward pass of what is no transformer keeps for each of its operations, at most: 0.0105 for
@@ -25,9 +31,9 @@ class MemoryEstimate:
 
     Attributes:
         parallelism: `ddp` (every GPU holds everything) or `fsdp` (weights, gradients and optimizer are sharded).
-        weights: weights in the precision of the computation.
+        weights: all weights, frozen ones too.
         gradients: gradients of the trained parameters.
-        optimizer: fp32 master weights and the optimizer's moments.
+        optimizer: the optimizer's moments.
         activations: what the forward pass keeps for the backward pass.
         gathered: weights and gradients of the layers at work, whole, while the rest is sharded.
         runtime: CUDA context, workspaces, NCCL.
@@ -55,9 +61,9 @@ class MemoryEstimate:
 def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: str) -> MemoryEstimate:
     """The memory that one GPU needs.
 
-    Weights, gradients and optimizer: mixed-precision training with Adam takes 2 + 2 + 12 bytes for each trained
-    parameter, 12 being an fp32 copy and two fp32 moments; sharding divides all three by the number of GPUs
-    (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, 3.1 and 5). In fp32 it is 4 + 4 + 8 and there is no copy.
+    Weights, gradients and optimizer take 4 + 4 + 8 bytes for each trained parameter, because the engine keeps all of
+    them in fp32 and casts where it computes: as many as the 2 + 2 + 12 of training with an fp32 copy. Sharding divides
+    all three by the number of GPUs (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, 3.1 and 5).
 
     Args:
         workload: the job; not a measured one.
@@ -69,18 +75,28 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     shards = gpus if parallelism == "fsdp" else 1
     parameters, trained = workload.parameters or 0.0, workload.trained_parameters
     frozen = parameters if workload.lora_rank is not None else 0.0
-    master = 0 if precision == "fp32" else 4
     layers, _ = workload.shape
     # FSDP holds the layer it computes and prefetches the next, and the whole gradient of one before it is scattered.
     gathered = (2 * parameters + trained) / layers * width if parallelism == "fsdp" else 0.0
     return MemoryEstimate(
         parallelism=parallelism,
-        weights=(frozen + trained) * width / shards / 1e9,
-        gradients=trained * width / shards / 1e9,
-        optimizer=trained * (master + OPTIMIZER_BYTES[workload.optimizer]) / shards / 1e9,
+        weights=(frozen + trained) * BYTES_PER_WEIGHT / shards / 1e9,
+        gradients=trained * BYTES_PER_GRADIENT / shards / 1e9,
+        optimizer=trained * OPTIMIZER_BYTES[workload.optimizer] / shards / 1e9,
         activations=activation_bytes(workload, width) / 1e9,
         gathered=gathered / 1e9,
     )
+
+
+def host_memory_gb(workload: Workload) -> float:
+    """The main memory that one machine needs before its GPUs have the model, GB.
+
+    Rank 0 builds all of the model in fp32, whatever is trained, and sends each GPU its part; a fifth is for the rest.
+
+    Args:
+        workload: the job; not a measured one.
+    """
+    return 1.2 * (workload.parameters or 0.0) * BYTES_PER_WEIGHT / 1e9
 
 
 def activation_bytes(workload: Workload, width: int) -> float:

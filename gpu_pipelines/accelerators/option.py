@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_pipelines.accelerators.catalog import Catalog, Gpu
 from gpu_pipelines.accelerators.cost import RegionPrice, estimate_cost, price_in
-from gpu_pipelines.accelerators.memory_estimate import USABLE, MemoryEstimate, estimate_memory
+from gpu_pipelines.accelerators.memory_estimate import USABLE, MemoryEstimate, estimate_memory, host_memory_gb
 from gpu_pipelines.accelerators.plan import AcceleratorPlan
 from gpu_pipelines.accelerators.time_estimate import (
     TimeEstimate,
@@ -181,7 +181,7 @@ def _other_steps_usd(catalog: Catalog, region: str) -> float:
 def _estimated(option: Option, gpu: Gpu, workload: Workload, wishes: Wishes) -> Option:
     if peak_tflops(gpu, option.precision) is None:
         return replace(option, reasons=(f"{gpu.name} has no {option.precision} tensor cores",))
-    gpus = option.plan.total_gpus
+    gpus, of_the_machine = option.plan.total_gpus, _too_large_for_the_machine(option.plan, workload)
     mfu = wishes.mfu or assumed_mfu(workload, gpu)
     ways = []
     for job, memory in _fitting(workload, option.precision, gpus, option.usable_gb):
@@ -199,10 +199,11 @@ def _estimated(option: Option, gpu: Gpu, workload: Workload, wishes: Wishes) -> 
             )
         )
     if ways:
-        return min(ways, key=lambda way: way.hours() * (WORTH_RECOMPUTING if way.recompute else 1.0))
+        best = min(ways, key=lambda way: way.hours() * (WORTH_RECOMPUTING if way.recompute else 1.0))
+        return replace(best, reasons=of_the_machine)
     job, memory = _smallest(workload, option.precision, gpus)
     option = replace(option, batch=job.batch, recompute=job.recompute, memory=memory, memory_gb=memory.total)
-    return replace(option, reasons=(_too_large(option),))
+    return replace(option, reasons=(_too_large(option), *of_the_machine))
 
 
 def _projected(option: Option, gpu: Gpu, workload: Workload, measured: AcceleratorPlan) -> Option:
@@ -221,6 +222,17 @@ def _too_large(option: Option) -> str:
     gpus = option.plan.total_gpus
     how = f"on {gpus} GPUs, sharded" if option.memory and option.memory.parallelism == "fsdp" else "on one GPU"
     return f"needs {option.memory_gb:,.1f} GB {how}; {option.usable_gb:.1f} GB of each can be used"
+
+
+def _too_large_for_the_machine(plan: AcceleratorPlan, workload: Workload) -> tuple[str, ...]:
+    """What is wrong with the main memory of a plan's machine; empty if nothing is."""
+    needed = host_memory_gb(workload)
+    if plan.machine is None or needed <= plan.machine.memory_gb:
+        return ()
+    return (
+        f"needs {needed:,.0f} GB of main memory, because its first process builds the model; "
+        f"{plan.machine.name} has {plan.machine.memory_gb:,.0f} GB",
+    )
 
 
 def _missed(option: Option, wishes: Wishes) -> tuple[str, ...]:

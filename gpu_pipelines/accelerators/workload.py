@@ -10,10 +10,10 @@ from typing import Any
 from gpu_pipelines.errors import UserError
 
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
-#: Bytes of optimizer state for each trained parameter, beside the fp32 master weights of mixed precision. AdamW holds
-#: two moments in fp32 (Kingma & Ba 2014, arXiv:1412.6980), its 8-bit form two in 8 bits (Dettmers et al. 2021,
-#: arXiv:2110.02861), momentum one.
-OPTIMIZER_BYTES = {"adamw": 8, "adamw-8bit": 2, "momentum": 4, "sgd": 0}
+#: Bytes of optimizer state for each trained parameter, of the optimizers that `train_model` has. AdamW holds two
+#: moments in fp32 (Kingma & Ba 2014, arXiv:1412.6980), SGD and Muon a momentum, Adafactor a row and a column of each
+#: matrix, which is next to nothing.
+OPTIMIZER_BYTES = {"adamw": 8, "sgd": 4, "adafactor": 0, "muon": 4}
 #: Matrices of each layer that get a LoRA adapter: query, key, value and output (Hu et al. 2021, arXiv:2106.09685, 4.2).
 LORA_MATRICES = 4
 

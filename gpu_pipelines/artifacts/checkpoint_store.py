@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,13 +152,15 @@ def holds_training(uri: str) -> bool:
     return (Path(uri) / CONFIGURATION).is_file()
 
 
-def require_same_training(uri: str, settings: Mapping[str, Any], configuration_hash: str, from_step: int = 0) -> None:
+def require_same_training(
+    uri: str, settings: Mapping[str, Any], configuration_hashes: Collection[str], from_step: int = 0
+) -> None:
     """Checks that a training can go on with the checkpoints of a URI, as far as that is known before its data is.
 
     Args:
         uri: a directory, or `gs://…`.
         settings: those of the training that shape its weights.
-        configuration_hash: of them.
+        configuration_hashes: those that the training can have.
         from_step: step of the checkpoint to go on from, with other settings too; 0 for the newest.
 
     Raises:
@@ -175,7 +177,7 @@ def require_same_training(uri: str, settings: Mapping[str, Any], configuration_h
         if from_step and from_step not in found:
             raise UserError(f"resume_from_step is {from_step}; {uri} has {', '.join(map(str, found))}.")
         chosen = found[from_step or max(found)]
-        if chosen.info.configuration_hash != configuration_hash and not from_step:
+        if chosen.info.configuration_hash not in configuration_hashes and not from_step:
             store.fetch_log()
             differing = told_differences(differing_settings(store.directory, settings))
             raise UserError(

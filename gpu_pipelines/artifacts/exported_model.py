@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gpu_pipelines import __version__
@@ -11,9 +12,26 @@ from gpu_pipelines.numbers import figure
 
 MODEL_CARD = "MODEL_CARD.md"
 DOCUMENTS = (EVALUATION, MODEL_CARD)
-#: What a model that its recipe has exported consists of at least.
-MODEL_FILES = ("config.json", "model.safetensors")
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+#: Where the weights of a large model are: the files that `save_pretrained` has split them into, by weight.
+INDEX = "model.safetensors.index.json"
 LABELS_LISTED = 50
+
+
+def weight_files(directory: Path) -> list[str]:
+    """The names of the files with the weights of an exported model: one, or those that its index names.
+
+    Raises:
+        UserError: the index cannot be read.
+    """
+    path = directory / INDEX
+    if not path.is_file():
+        return [WEIGHTS]
+    try:
+        files = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted({Path(str(name)).name for name in files}) or [WEIGHTS]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} does not say which files the weights are in (weight_map).") from None
 
 
 def require_exported_model(directory: Path) -> None:
@@ -29,7 +47,7 @@ def require_exported_model(directory: Path) -> None:
         if any(path.name not in DOCUMENTS for path in directory.iterdir()):
             return
         raise UserError(f"{directory} is not an exported model: it has no files but {' and '.join(DOCUMENTS)}.")
-    missing = [name for name in MODEL_FILES if not (directory / name).is_file()] + missing
+    missing = [name for name in (CONFIG, *weight_files(directory)) if not (directory / name).is_file()] + missing
     if missing:
         raise UserError(f"{directory} is not an exported model: it has no {' and no '.join(missing)}.")
 

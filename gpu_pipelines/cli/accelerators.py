@@ -106,7 +106,7 @@ class AdviceOptions:
     sequence_length: int = _of_advice(2048, "Tokens of one sample.")
     batch: int | None = _of_advice(None, "Samples that one GPU takes at once; as many as fit if not given.")
     precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.")
-    optimizer: str = _of_advice("adamw", "adamw, adamw-8bit, momentum or sgd.")
+    optimizer: str = _of_advice("adamw", "adamw, sgd, adafactor or muon.")
     lora_rank: int | None = _of_advice(None, "Train LoRA adapters of that rank only.")
     layers: int | None = _of_advice(None, "Layers; estimated if not given.")
     hidden_size: int | None = _of_advice(None, "Width; estimated if not given.")

@@ -193,7 +193,7 @@ _WORDS_OF_COMMAND: dict[tuple[str, str], Words] = {
     ("vm config", "output_format"): _fixed("gcloud", "terraform", "script"),
     ("accelerators show", "name"): _gpus,
     ("accelerators advise", "precision"): _fixed("auto", "bf16", "fp16", "fp32"),
-    ("accelerators advise", "optimizer"): _fixed("adamw", "adamw-8bit", "momentum", "sgd"),
+    ("accelerators advise", "optimizer"): _fixed("adamw"),
     ("components show", "name"): _components,
     ("models show", "name"): _models,
     ("models alias", "name"): _models,

@@ -15,6 +15,7 @@ from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.step_environment import STORAGE
+from gpu_pipelines.tasks.tasks import IMAGE_PROCESSOR, image_processor_for
 
 #: The outputs of the component that hold parameters, in their order.
 _STEPS = ("prepare", "train", "evaluate", "upload", "watch")
@@ -81,6 +82,10 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
     fingerprint = source_fingerprint(values["source"], values["billing_project"])
     print(f"the source {values['source']} is of the fingerprint {fingerprint[:16]}", flush=True)
     steps = by_step(given, pipeline.SETTINGS)
+    # Where data is watched, what is trained on is known once that has looked; it says so itself.
+    processor = "" if "watch" in pipeline.SETTINGS else image_processor_for(values["task"], values["model"])
+    if processor and not given.get(IMAGE_PROCESSOR):
+        steps["prepare"][IMAGE_PROCESSOR] = processor
     if values["test_source"]:
         # An input of the step, so that no service takes what it made of another test set.
         steps["prepare"]["test_source_fingerprint"] = source_fingerprint(

@@ -58,6 +58,7 @@ def places(arguments: Mapping[str, Any]) -> list[Place]:
     directories = {
         "model": fields_from(TrainingSettings, arguments).model,
         "tokenizer": prepare.tokenizer,
+        "image_processor": prepare.image_processor,
         "checkpoint_uri": arguments.get("checkpoint_uri", ""),
     }
     found += [Place(name, value, DIRECTORY) for name, value in directories.items()]
@@ -87,7 +88,7 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         found += _said_by(lambda: open_registry(registry, near).require_writable())
     if uri := arguments.get("checkpoint_uri"):
         settings = fields_from(TrainingSettings, arguments)
-        shaping, configured = settings.shaping(), settings.configuration_hash()
+        shaping, configured = settings.resolved(prepare.task).shaping(), settings.possible_hashes(prepare.task)
         found += _said_by(lambda: require_same_training(uri, shaping, configured, settings.resume_from_step))
     return found
 

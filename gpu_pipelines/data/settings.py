@@ -126,8 +126,15 @@ class PrepareSettings:
     )
     image_size: int = parameter(
         0,
-        "Pixels per side that every image is resized to, 8 to 1024; 0 chooses by the images, at most 64.",
+        "Pixels per side that every image is resized to, 8 to 1024; 0 takes those of image_processor, else chooses by "
+        "the images, at most 224.",
         common=True,
+    )
+    image_processor: str = parameter(
+        "",
+        "A pretrained model whose preprocessor_config.json says how images are resized and cut, where image_size is 0: "
+        "a directory in Hugging Face layout, local or gs://, or a hub id. The pipelines give model where that is "
+        "pretrained. Empty to choose by the images.",
     )
     color_mode: str = parameter("auto", "L for grey, RGB for colour, auto for grey if the images are.")
     tokenizer: str = parameter(
@@ -203,6 +210,7 @@ class PrepareSettings:
         found += self._likeness_problems()
         if self.image_size != 0 and not 8 <= self.image_size <= MAX_IMAGE_SIZE:
             found.append(f"image_size is {self.image_size}; give 8 to {MAX_IMAGE_SIZE} pixels, or 0 to choose it.")
+        found += problems_of_place("image_processor", self.image_processor)
         if self.color_mode not in COLOR_MODES:
             found.append(f"color_mode is {self.color_mode!r}; give one of {', '.join(COLOR_MODES)}.")
         try:

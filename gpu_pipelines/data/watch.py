@@ -10,7 +10,7 @@ from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry, registry_problems
 from gpu_pipelines.registry.registered import CHAMPION
-from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.tasks import image_processor_for, task_named
 
 MOST_DAYS = 36_500
 #: How the reason begins where nothing is to be trained; a person, and a program, can tell by it.
@@ -69,12 +69,14 @@ class Decision:
         reason: why, in one line.
         model: what to train.
         tokenizer: what to prepare texts with.
+        image_processor: the model whose preprocessor says how images are prepared; empty for none.
     """
 
     retrain: bool
     reason: str
     model: str
     tokenizer: str
+    image_processor: str = ""
 
 
 def check_for_new_data(settings: WatchSettings) -> Decision:
@@ -102,7 +104,7 @@ def check_for_new_data(settings: WatchSettings) -> Decision:
         tokenizer = champion.place
     if champion is not None and retrain and champion.place in (model, tokenizer):
         champion.require_undamaged()
-    return Decision(retrain, reason, model, tokenizer)
+    return Decision(retrain, reason, model, tokenizer, image_processor_for(settings.task, model))
 
 
 def _decided(

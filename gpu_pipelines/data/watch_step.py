@@ -9,7 +9,7 @@ from gpu_pipelines.component_interface.step import own_process, with_advanced
 from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
 
 
-def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, str, str, str]:
+def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, str, str, str, str]:
     """Runs the step.
 
     Args:
@@ -22,4 +22,4 @@ def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, 
     with own_process():
         decision = check_for_new_data(with_advanced(settings, advanced))
         print(decision.reason, flush=True)
-    return decision.retrain, decision.reason, decision.model, decision.tokenizer
+    return decision.retrain, decision.reason, decision.model, decision.tokenizer, decision.image_processor

@@ -15,7 +15,8 @@ from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.artifacts.exported_model import weight_files
+from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.evaluation.candidates import NoComparisonError
 from gpu_pipelines.evaluation.hugging_face import is_model, open_model
 from gpu_pipelines.tasks.building import build_model, load_recipe
@@ -170,7 +171,7 @@ def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:
     """The model of a recipe that builds it for a dataset, with the weights of an exported one."""
     model = recipe.build_model(name)
     try:
-        load_model(model, source.path / "model.safetensors")
+        _load_weights(model, source.path)
     except (RuntimeError, SafetensorError, OSError) as error:
         raise UserError(
             f"it does not fit the model that its recipe {type(recipe).__name__} builds for this dataset: "
@@ -179,6 +180,20 @@ def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:
             "give another model_name.",
         ) from None
     return model
+
+
+def _load_weights(model: nn.Module, directory: Path) -> None:
+    """Loads the weights of an exported model, from one file or several, in place.
+
+    Raises:
+        RuntimeError: a weight is in the files alone or in the model alone, or of another shape.
+    """
+    # A weight that is shared by several modules is in one of the files, under one of its names.
+    found = [load_model(model, directory / file, strict=False) for file in weight_files(directory)]
+    lost = set.intersection(*(set(missing) for missing, _ in found))
+    others = {name for _, unexpected in found for name in unexpected}
+    if lost or others:
+        raise RuntimeError(f"its weights do not fit: {some_of(sorted(lost | others), most=5)}")
 
 
 @contextmanager

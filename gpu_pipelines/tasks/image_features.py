@@ -16,8 +16,8 @@ IMAGE_FORMATS = (
     "PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "DDS", "PCX", "TGA",
 )  # fmt: skip
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
-# Larger images than this are resized by default; on a GPU give image_size=224 or more.
-LARGEST_CHOSEN_SIZE = 64
+#: Larger images than this are resized by default: the side that most models of images are trained and published with.
+LARGEST_CHOSEN_SIZE = 224
 
 
 class UnreadableImageError(Exception):
@@ -26,10 +26,21 @@ class UnreadableImageError(Exception):
 
 @dataclass(frozen=True)
 class ImageGeometry:
-    """What every image of a dataset is turned into: `size` × `size` pixels in `mode` ("L" or "RGB")."""
+    """What every image of a dataset is turned into.
+
+    Attributes:
+        size: pixels per side.
+        mode: "L" or "RGB".
+        resample: how it is resized, in Pillow's numbers.
+        resized: pixels per side that it is resized to before its middle is cut out; 0 for `size`, with nothing cut off.
+        keeps_aspect: whether that is the shorter side, and the longer one follows; else both, whatever the aspect was.
+    """
 
     size: int
     mode: str
+    resample: int = int(Image.Resampling.BILINEAR)
+    resized: int = 0
+    keeps_aspect: bool = False
 
     @property
     def channels(self) -> int:
@@ -42,11 +53,15 @@ class ImageGeometry:
 
     def preprocessing(self) -> dict[str, Any]:
         """The same in the terms of a Hugging Face `preprocessor_config.json`."""
+        side = self.resized or self.size
+        size = {"shortest_edge": side} if self.keeps_aspect else {"height": side, "width": side}
+        crop = {"do_center_crop": True, "crop_size": {"height": self.size, "width": self.size}}
         return {
-            "image_processor_type": "ViTImageProcessor",
+            "image_processor_type": "CLIPImageProcessor" if self.resized else "ViTImageProcessor",
             "do_resize": True,
-            "size": {"height": self.size, "width": self.size},
-            "resample": int(Image.Resampling.BILINEAR),
+            "size": size,
+            **(crop if self.resized else {}),
+            "resample": self.resample,
             "do_convert_rgb": self.mode == "RGB",
             "do_rescale": True,
             "rescale_factor": 1 / 255,
@@ -103,22 +118,37 @@ def choose_geometry(
     """
     if size and mode != "auto":
         return ImageGeometry(size, mode)
-    opened = []
-    for encoded in examples:
-        with suppress(UnreadableImageError):
-            opened.append(open_image(encoded))
-        if len(opened) >= enough:
-            break
+    opened = _opened(examples, enough)
     if not opened:
         return None
-    median = float(np.median([min(image.size) for image in opened]))
+    median = _shorter_side(opened)
     chosen_size = size or int(np.clip(8 * round(median / 8), 8, LARGEST_CHOSEN_SIZE))
     grey = all(image.mode in GREY_MODES for image in opened)
     return ImageGeometry(chosen_size, mode if mode != "auto" else ("L" if grey else "RGB"))
 
 
+def shorter_side(examples: Iterable[bytes]) -> float | None:
+    """The median of the shorter sides of encoded images, pixels; None if none can be read."""
+    opened = _opened(examples)
+    return _shorter_side(opened) if opened else None
+
+
+def _opened(examples: Iterable[bytes], enough: int = 200) -> list[Image.Image]:
+    opened: list[Image.Image] = []
+    for encoded in examples:
+        with suppress(UnreadableImageError):
+            opened.append(open_image(encoded))
+        if len(opened) >= enough:
+            break
+    return opened
+
+
+def _shorter_side(opened: list[Image.Image]) -> float:
+    return float(np.median([min(image.size) for image in opened]))
+
+
 def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
-    """Decodes, converts, resizes (bilinear, aspect not kept) and turns upright by its EXIF tag.
+    """Decodes, converts, resizes as the geometry says, and turns upright by its EXIF tag.
 
     Returns:
         uint8 array of shape (channels, height, width).
@@ -127,15 +157,16 @@ def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
         UnreadableImageError: the bytes are no image or a damaged one.
     """
     image = open_image(encoded)
-    side = geometry.size
+    side = geometry.resized or geometry.size
     try:
         # JPEG only: decodes at a fraction of the size where that is still at least twice what is wanted. The fraction
         # of an odd size is rounded up, so the picture is only the box of it that draft returns.
         drafted = image.draft(geometry.mode, (2 * side, 2 * side))
         image.load()  # of a TIFF this turns the picture and takes the tag away
         turn = _TURNS.get(_orientation(image))
+        whole = drafted[1] if drafted else (0, 0, *image.size)
         resized = _to_mode(image, geometry.mode).resize(
-            (side, side), Image.Resampling.BILINEAR, box=drafted[1] if drafted else None
+            (geometry.size,) * 2, Image.Resampling(geometry.resample), box=_taken_part(whole, geometry)
         )
         pixels = np.asarray(resized.transpose(turn) if turn is not None else resized, dtype=np.uint8)
     except UnreadableImageError:
@@ -143,6 +174,24 @@ def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged bytes.
         raise UnreadableImageError(str(error) or type(error).__name__) from None
     return pixels[None] if geometry.mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _taken_part(whole: tuple[float, ...], geometry: ImageGeometry) -> tuple[float, float, float, float]:
+    """The part of a picture that is resized: all of it, or the middle that is left once it is resized and cut.
+
+    Only what is left is resized, so that a picture of one row of pixels does not become a giant one on the way. Sides
+    are rounded as transformers rounds them.
+    """
+    width, height = whole[2:]
+    if not geometry.resized:
+        return 0, 0, width, height
+    wide, high = geometry.resized, geometry.resized
+    if geometry.keeps_aspect:
+        longer = int(geometry.resized * max(width, height) / min(width, height))
+        wide, high = (wide, longer) if width <= height else (longer, high)
+    left, top = (wide - geometry.size) // 2, (high - geometry.size) // 2
+    across, down = width / wide, height / high
+    return left * across, top * down, (left + geometry.size) * across, (top + geometry.size) * down
 
 
 # What turns a picture upright, by its EXIF orientation. Source: Exif 2.32, section 4.6.4, tag 274.

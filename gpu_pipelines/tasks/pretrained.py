@@ -11,9 +11,11 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError, first_line, nearest, some_of
 
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
+#: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
+MAX_SHARD_SIZE = "50GB"
 
 
 def quiet_transformers() -> None:
@@ -21,14 +23,6 @@ def quiet_transformers() -> None:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-
-
-def is_configuration_alone(name: str) -> bool:
-    """Whether `name` is a directory with a config.json and no weights: a model to be trained from scratch."""
-    directory = Path(name).expanduser()
-    if not (directory / "config.json").is_file():
-        return False
-    return not any(True for pattern in WEIGHTS for _ in directory.glob(pattern))
 
 
 def from_configuration(auto_class: Any, name: str, **changes: Any) -> nn.Module:
@@ -99,8 +93,29 @@ def _without_weights(auto_class: Any, name: str, **changes: Any) -> nn.Module:
     return auto_class.from_config(AutoConfig.from_pretrained(name, **changes), dtype=torch.float32)
 
 
+def save(
+    model: Any, directory: Path, max_shard_size: str = MAX_SHARD_SIZE, weights: Mapping[str, torch.Tensor] | None = None
+) -> None:
+    """Writes config.json and model.safetensors, or several files of weights and their index where one is too large.
+
+    Args:
+        model: of transformers.
+        directory: where to.
+        max_shard_size: bytes of a file at most, such as `50GB`.
+        weights: written in place of the model's own; they have to fit its configuration.
+    """
+    given = {} if weights is None else {"state_dict": dict(weights)}
+    model.save_pretrained(directory, max_shard_size=max_shard_size, **given)
+
+
 def load_exported(auto_class: Any, directory: Path) -> nn.Module:
-    """Loads a model that was exported; every weight must be in the file and in the model."""
+    """Loads a model that was exported; every weight must be in the files and in the model.
+
+    Raises:
+        UserError: one is not, or a file of weights is missing or damaged.
+    """
+    if lost := [name for name in weight_files(directory) if not (directory / name).is_file()]:
+        raise UserError(f"The model in {directory} has no {' and no '.join(lost)}.")
     try:
         model, info = auto_class.from_pretrained(
             directory, local_files_only=True, use_safetensors=True, output_loading_info=True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.hyperparameters import FINE_TUNED, FROM_SCRATCH, WITH_ADAPTERS, Hyperparameters
 from gpu_pipelines.tasks.metric import ERROR, Metric
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Task:
         predictor: class of a `Predictor`; empty for a task that the server does not serve.
         architectures: how the names of architectures for it end, in Hugging Face's config.json.
         serves_others: whether the server prepares inputs as any program that trains such a model does.
+        from_scratch, fine_tuned, with_adapters: what a training takes where the user gives nothing: of models that
+            begin untrained, of pretrained ones, and of adapters beside pretrained ones.
         pipeline_tag: the hub's name of the task; empty for none.
         published: whether `compile --all` writes files for it.
     """
@@ -76,11 +79,20 @@ class Task:
     predictor: ClassVar[str] = ""
     architectures: ClassVar[tuple[str, ...]] = ()
     serves_others: ClassVar[bool] = True
+    from_scratch: ClassVar[Hyperparameters] = FROM_SCRATCH
+    fine_tuned: ClassVar[Hyperparameters] = FINE_TUNED
+    with_adapters: ClassVar[Hyperparameters] = WITH_ADAPTERS
     pipeline_tag: ClassVar[str] = ""
     published: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def hyperparameters(self, *, is_pretrained: bool, has_adapters: bool) -> Hyperparameters:
+        """What a training takes where the user gives nothing."""
+        if not is_pretrained:
+            return self.from_scratch
+        return self.with_adapters if has_adapters else self.fine_tuned
 
     @property
     def title(self) -> str:

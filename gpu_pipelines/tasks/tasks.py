@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.tasks.model_places import is_pretrained
 from gpu_pipelines.tasks.own_class import own_class
 from gpu_pipelines.tasks.task import Task
 
@@ -19,6 +20,7 @@ _BUILT_IN = {
     "token_classification": "gpu_pipelines.tasks.token_classification.task:TokenClassificationTask",
     "causal_lm": "gpu_pipelines.tasks.causal_lm.task:CausalLanguageModelTask",
 }
+IMAGE_PROCESSOR = "image_processor"
 #: A task of an installed package is one line in its metadata: `name = package.module:Class`.
 ENTRY_POINTS = "gpu_pipelines.tasks"
 
@@ -75,6 +77,12 @@ def defaults_of_task(name: str) -> dict[str, Any]:
     or for a file that is compiled for it, these take their place.
     """
     return {} if task_problems(name) else {"task": name, **task_named(name).defaults}
+
+
+def image_processor_for(task: str, model: str) -> str:
+    """What the parameter `image_processor` is where nobody gives it: a pretrained model, of tasks that take images."""
+    takes_images = not task_problems(task) and IMAGE_PROCESSOR in task_named(task).parameters
+    return model if takes_images and is_pretrained(model) else ""
 
 
 def task_problems(name: str) -> list[str]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks import pretrained
+from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of
 
@@ -38,10 +39,12 @@ class TextRecipe(Recipe):
     Attributes:
         models: architectures that `untrained` builds.
         auto_class: the class of transformers that builds and loads all other models.
+        max_shard_size: bytes of the largest file that `export` writes, as `save_pretrained` takes them.
     """
 
     models: ClassVar[tuple[str, ...]]
     auto_class: ClassVar[str]
+    max_shard_size: str = pretrained.MAX_SHARD_SIZE
 
     def __init__(self, tokenizer: TextTokenizer, sequence_length: int) -> None:
         pretrained.quiet_transformers()
@@ -79,7 +82,7 @@ class TextRecipe(Recipe):
         """
         if name in self.models:
             model = self.untrained(name)
-        elif pretrained.is_configuration_alone(name):
+        elif is_configuration_alone(name):
             model = pretrained.from_configuration(self._auto_class, name, **self.config())
         else:
             model = pretrained.from_pretrained(self._auto_class, name, self.models, self.may_be_new, **self.changes())
@@ -96,7 +99,7 @@ class TextRecipe(Recipe):
 
     def export(self, model: nn.Module, directory: Path) -> None:
         """Writes config.json, model.safetensors and the tokenizer."""
-        model.save_pretrained(directory)  # type: ignore[operator]
+        pretrained.save(model, directory, self.max_shard_size)
         self.tokenizer.copy_to(directory)
 
     @property

@@ -15,11 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_FROZEN, BYTES_PER_TRAINED
 from gpu_pipelines.training.precision import DTYPES
 
-#: Bytes for each trained parameter in fp32: weight, gradient, and AdamW's two moments.
-BYTES_PER_TRAINED = 16
-BYTES_PER_FROZEN = 4
 #: Part of a GPU's memory that the above may take; the rest is for activations. An assumption.
 SHARE_FOR_STATE = 0.6
 REPLICATE, SHARD = "dp_replicate", "dp_shard"

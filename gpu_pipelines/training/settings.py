@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES
 from gpu_pipelines.artifacts.remote_files import is_remote, listed, problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter, parameters_in
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
+from gpu_pipelines.tasks.model_places import is_path, is_pretrained, may_be_pretrained
 from gpu_pipelines.tasks.tasks import task_named
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
@@ -28,6 +30,8 @@ NOT_SHAPING = (
     "early_stopping_patience",
     "resume_from_step",
 )
+#: The values that leave these to the task, and to whether the model is pretrained.
+TASKS_OWN = {"learning_rate": 0, "epochs": 0, "weight_decay": -1}
 WHOLE_NUMBERS_FROM_0 = (
     "max_steps",
     "warmup_steps",
@@ -58,9 +62,19 @@ class TrainingSettings:
         "",
         "A recipe of your own as package.module:ClassName; empty for the one of the dataset's task.",
     )
-    epochs: float = parameter(15.0, "Passes over the training rows; not used where max_steps is given.", common=True)
+    epochs: float = parameter(
+        0.0,
+        "Passes over the training rows; not used where max_steps is given. 0 for the task's own: 15 from scratch, 3 to "
+        "10 for pretrained weights.",
+        common=True,
+    )
     max_steps: int = parameter(0, "Optimizer steps; 0 to go by epochs.")
-    learning_rate: float = parameter(4e-3, "Peak learning rate, reached after the warm-up.", common=True)
+    learning_rate: float = parameter(
+        0.0,
+        "Peak learning rate, reached after the warm-up. 0 for the task's own: 0.004 from scratch, 0.00002 or 0.00005 "
+        "for pretrained weights, more for adapters.",
+        common=True,
+    )
     learning_rate_schedule: str = parameter(
         "cosine",
         "How it comes down to 0: cosine or linear; or constant.",
@@ -70,15 +84,20 @@ class TrainingSettings:
         "adamw",
         "adamw, sgd (with momentum), adafactor (keeps a row and a column of each matrix), or muon (for the matrices of "
         "hidden layers, adamw for the rest).",
-        choices=("adamw", "sgd", "adafactor", "muon"),
+        choices=tuple(OPTIMIZER_BYTES),
     )
     momentum: float = parameter(0.9, "Of sgd and muon, at least 0 and less than 1.")
-    weight_decay: float = parameter(0.05, "Decoupled weight decay, on matrices only.")
+    weight_decay: float = parameter(
+        -1.0,
+        "Decoupled weight decay, on matrices only. -1 for the task's own: 0.05 from scratch, 0 or 0.01 for "
+        "pretrained weights.",
+    )
     warmup_steps: int = parameter(30, "Steps of linear warm-up, at most a tenth of all steps.")
     gradient_clip: float = parameter(1.0, "Largest norm of the gradient; 0 does not clip.")
     global_batch_size: int = parameter(
         64,
-        "Rows per optimizer step over all processes of all nodes; a multiple of their number.",
+        "Rows per optimizer step over all processes of all nodes; a multiple of their number. It is halved until there "
+        "are as many rows to train on.",
         common=True,
     )
     micro_batch_size: int = parameter(
@@ -128,17 +147,21 @@ class TrainingSettings:
     def problems(self, task: str = "image_classification") -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
         found = [*self._model_problems(task), *self._choice_problems()]
-        if not 0 < self.epochs <= 100_000 and not self.max_steps:
-            found.append(f"epochs is {self.epochs}; give more than 0, or give max_steps.")
-        if not 0 < self.learning_rate < math.inf:
-            found.append(f"learning_rate is {self.learning_rate}; give more than 0, such as 0.001.")
         if not 0 <= self.momentum < 1:
             found.append(f"momentum is {self.momentum}; give at least 0 and less than 1, such as 0.9.")
+        if not 0 <= self.epochs <= 100_000 and not self.max_steps:
+            found.append(f"epochs is {self.epochs}; give more than 0, 0 for the task's own, or give max_steps.")
+        if not 0 <= self.learning_rate < math.inf:
+            found.append(
+                f"learning_rate is {self.learning_rate}; give more than 0, such as 0.001, or 0 for the task's own."
+            )
+        if self.weight_decay != TASKS_OWN["weight_decay"] and not 0 <= self.weight_decay < math.inf:
+            found.append(f"weight_decay is {self.weight_decay}; give at least 0, or -1 for the task's own.")
         if self.global_batch_size < 1:
             found.append(f"global_batch_size is {self.global_batch_size}; give at least 1.")
         if self.lora_rank and not 0 < self.lora_alpha < math.inf:
             found.append(f"lora_alpha is {self.lora_alpha}; give more than 0, such as twice lora_rank.")
-        for name in ("weight_decay", "gradient_clip", *WHOLE_NUMBERS_FROM_0):
+        for name in ("gradient_clip", *WHOLE_NUMBERS_FROM_0):
             value = getattr(self, name)
             if not 0 <= value <= LARGEST_WHOLE_NUMBER:
                 found.append(f"{name} is {value}; give 0 to 2^53.")
@@ -175,7 +198,7 @@ class TrainingSettings:
         if found := problems_of_place("model", self.model):
             return found
         models = task_named(task).models
-        if models and self.model not in models and not _may_be_pretrained(self.model):
+        if models and self.model not in models and not may_be_pretrained(self.model):
             return [
                 f"There is no model {self.model!r} for {task}. {nearest(self.model, models)} "
                 "A directory in Hugging Face layout or a hub id such as organisation/name serves as well."
@@ -189,6 +212,39 @@ class TrainingSettings:
             if declared.choices and getattr(self, name) not in declared.choices
         ]
 
+    def resolved(self, task: str, rows: int | None = None) -> TrainingSettings:
+        """These settings with what was left to the task, and with no more rows to a step than there are.
+
+        The global batch is halved until it fits, so that an even number of processes can still share it. It does not
+        depend on how many these are, so that any number of them trains on the same batches.
+
+        Args:
+            task: of the dataset.
+            rows: of the training split; None if that is not known.
+        """
+        chosen = task_named(task).hyperparameters(
+            is_pretrained=is_pretrained(self.model), has_adapters=self.lora_rank > 0
+        )
+        left = {name: getattr(chosen, name) for name, value in TASKS_OWN.items() if getattr(self, name) == value}
+        batch = self.global_batch_size
+        while rows and batch > rows:
+            batch //= 2
+        return replace(self, **left, global_batch_size=batch)
+
+    def told(self, resolved: TrainingSettings, task: str, rows: int) -> list[str]:
+        """What is to be known of the values that `resolved` has put in the place of these."""
+        names = [name for name, value in TASKS_OWN.items() if getattr(self, name) == value]
+        kind = "adapters" if self.lora_rank else "pretrained weights"
+        of = f"{task} for {kind if is_pretrained(self.model) else 'models from scratch'}"
+        values = ", ".join(f"{name} {getattr(resolved, name):g}" for name in names)
+        lines = [f"not given, so those of {of}: {values}"] if names else []
+        if self.global_batch_size != resolved.global_batch_size:
+            lines.append(
+                f"warning: global_batch_size is {self.global_batch_size}, and there are {rows:,} rows to train on; a "
+                f"step takes {resolved.global_batch_size}"
+            )
+        return lines
+
     def total_steps(self, rows: int) -> int:
         """Optimizer steps for a training split of `rows` rows: `max_steps`, or enough for `epochs`."""
         return self.max_steps or math.ceil(self.epochs * rows / self.global_batch_size)
@@ -201,21 +257,25 @@ class TrainingSettings:
         """The settings that shape the weights."""
         return {key: value for key, value in asdict(self).items() if key not in NOT_SHAPING}
 
+    def possible_hashes(self, task: str) -> frozenset[str]:
+        """Each `configuration_hash` that these settings can have once the rows are known."""
+        settings = self.resolved(task)
+        batches = [settings.global_batch_size >> times for times in range(settings.global_batch_size.bit_length())]
+        return frozenset(replace(settings, global_batch_size=batch).configuration_hash() for batch in batches)
+
     def configuration_hash(self) -> str:
-        """Hex SHA-256 of the settings that shape the weights."""
+        """Hex SHA-256 of the settings that shape the weights.
+
+        Raises:
+            ValueError: some of them are still left to the task.
+        """
+        if left := [name for name, value in TASKS_OWN.items() if getattr(self, name) == value]:
+            raise ValueError(f"{' and '.join(left)} of the training are not resolved")
         return hashlib.sha256(json.dumps(self.shaping(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingSettings:
         return cls(**content)
-
-
-def _may_be_pretrained(model: str) -> bool:
-    return is_remote(model) or _is_path(model) or Path(model).is_dir() or model.count("/") == 1
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith((".", "/", "~"))
 
 
 def _missing_model(model: str) -> list[str]:
@@ -225,7 +285,7 @@ def _missing_model(model: str) -> list[str]:
         configuration = f"{model.rstrip('/')}/config.json"
         return [] if listed(configuration) else [f"There is no {configuration}. {layout}"]
     directory = Path(model).expanduser()
-    if not (_is_path(model) or directory.is_dir()):
+    if not (is_path(model) or directory.is_dir()):
         return []
     if not directory.is_dir():
         return [f"model is {model}, and there is no such directory. {layout}"]

@@ -99,9 +99,13 @@ def train_model(
     devices = _devices()
     dataset = Dataset(dataset_directory)
     processes = devices.processes * cluster.nodes
-    if problems := [*settings.problems(dataset.manifest.task), *settings.problems_on(processes)]:
+    task, rows, asked = dataset.manifest.task, dataset.manifest.rows("train"), settings
+    settings = asked.resolved(task, rows)
+    shares = asked.problems_on(processes) or settings.problems_on(processes)
+    if problems := [*asked.problems(task), *shares]:
         raise UserError.of_all(problems)
     if cluster.is_rank_0:
+        print("".join(f"{line}\n" for line in asked.told(settings, task, rows)), end="", flush=True)
         _announce(dataset.manifest, settings, devices, cluster)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:

@@ -55,7 +55,7 @@ def build(
                 **inputs_from(check_for_new_data, steps.direct(values)),
             )
             with dsl.If(looked.outputs["Output"] == True, name="new-data"):  # noqa: E712 (KFP makes a condition of it)
-                found = {name: looked.outputs[name] for name in ("model", "tokenizer")}
+                found = {name: looked.outputs[name] for name in ("model", "tokenizer", "image_processor")}
                 steps.joined({**values, **found}, checked)
 
     return scheduled_retraining

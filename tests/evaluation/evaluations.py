@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import save_torch_model
 from safetensors.torch import save_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
@@ -95,6 +96,31 @@ class OwnTexts(_OwnClassifier):
         words = [np.bincount(r[:n], minlength=40) for r, n in zip(columns["input_ids"], columns["length"], strict=True)]
         counts = torch.from_numpy(np.stack(words)).to(device).float()
         return {"inputs": counts, "classes": torch.from_numpy(columns["label"]).long()}
+
+
+class Tied(nn.Module):
+    """A model in which two modules share a weight."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, 8, bias=False)
+        self.again = nn.Linear(inputs, 8, bias=False)
+        self.again.weight = self.first.weight
+        self.last = nn.Linear(8, classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(inputs) + self.again(inputs))
+
+
+class InSeveralFiles(OwnImages):
+    """Writes its model as huggingface_hub splits large ones: several files of weights, and their index."""
+
+    def build_model(self, name: str) -> nn.Module:
+        return Tied(self.size, len(self.labels))
+
+    def export(self, model: nn.Module, directory: Path) -> None:
+        save_torch_model(model, directory, max_shard_size=1000)
+        (directory / "config.json").write_text("{}")
 
 
 class FailsOnRows(OwnImages):

@@ -85,6 +85,19 @@ def test_each_models_rows_are_made_by_its_own_recipe(
     assert not any(check["moved"] for check in model.shift["checks"])
 
 
+def test_a_champion_of_an_own_recipe_may_have_its_weights_in_several_files(images: Dataset, tmp_path: Path) -> None:
+    train_checkpoint(tmp_path / "champion", images, "image_classification", "tied", "InSeveralFiles")
+    champion = evaluate(tmp_path, images, "champion")
+    files = sorted(path.name for path in (tmp_path / "best-champion").glob("*.safetensors"))
+    assert len(files) > 1
+    place = Path(register(tmp_path, "champion").place)
+    assert sorted(path.name for path in place.glob("*.safetensors")) == files
+    train_checkpoint(tmp_path / "model", images, "image_classification", "vit-micro")
+    model = evaluate(tmp_path, images, "model")
+    assert model.champion is not None
+    assert model.champion["metrics"] == champion.test["metrics"]
+
+
 @pytest.mark.parametrize("flaw", ["not importable", "reads other data", "fails on the rows"])
 def test_a_champion_whose_recipe_cannot_score_these_rows_stays_and_the_report_says_why(
     images: Dataset, tmp_path: Path, flaw: str, monkeypatch: pytest.MonkeyPatch

@@ -131,7 +131,7 @@ def test_stubs_that_are_out_of_date_are_named_and_written(
     monkeypatch.chdir(tmp_path)
     assert stubs.main(["--check"]) == 0
     old = Path("components/training/component.py")
-    old.write_text(text_of("train_model").replace("epochs: float = 15.0", "epochs: float = 9.0"), encoding="utf-8")
+    old.write_text(text_of("train_model").replace("epochs: float = 0.0", "epochs: float = 9.0"), encoding="utf-8")
     assert stubs.main(["--check"]) == 1
     assert capsys.readouterr().err == "components/training/component.py is out of date; run make docs.\n"
     assert stubs.main([]) == 0

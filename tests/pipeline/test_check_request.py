@@ -106,16 +106,19 @@ def test_settings_are_the_same_however_a_service_writes_numbers() -> None:
     written = (dict.fromkeys(("epochs", "seed"), 15), dict.fromkeys(("epochs", "seed"), 15.0))
     first, second = (fields_from(TrainingSettings, given) for given in written)
     assert repr(first) == repr(second) == repr(TrainingSettings(epochs=15.0, seed=15))
-    assert first.configuration_hash() == second.configuration_hash()
+    hashes = {each.resolved("image_classification").configuration_hash() for each in (first, second)}
+    assert len(hashes) == 1
 
 
+@pytest.mark.parametrize("rows", [1000, 9], ids=["more rows than a step takes", "fewer"])
 def test_checkpoints_of_other_parameters_are_refused_before_the_data_is_prepared(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str], rows: int
 ) -> None:
     step = here / "checkpoints" / "step-00000004"
     step.mkdir(parents=True)
     seen = {"step": 4, "epoch": 1.0, "samples_seen": 64, "world_size": 1, "dataset_fingerprint": "d"}
-    mark_complete(step, {}, **seen, configuration_hash=TrainingSettings(max_steps=8).configuration_hash())
+    resolved = TrainingSettings(max_steps=8).resolved("image_classification", rows=rows)
+    mark_complete(step, {}, **seen, configuration_hash=resolved.configuration_hash())
     with pytest.raises(UserError, match="step-00000004 there was trained with other parameters"):
         check(checkpoint_uri="checkpoints")
     checked = check(checkpoint_uri="checkpoints", advanced={"max_steps": 8, "keep_last": 1})

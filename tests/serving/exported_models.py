@@ -28,12 +28,13 @@ TEXTS = ["the bee sees the cat", "a cat", "an ant and a bee and a cat and an ant
 MODELS = {"image_classification": "vit-micro", "text_classification": "bert-micro", "causal_lm": "gpt2-micro"}
 
 
-def export(task: str, directory: Path, seed: int = 0) -> Path:
+def export(task: str, directory: Path, seed: int = 0, max_shard_size: str = "50GB") -> Path:
     """An exported model of a task, whose weights are random but always the same for a seed."""
     directory.mkdir(parents=True)
     torch.manual_seed(seed)
     recipe = _recipe(task, directory)
     model = recipe.build_model(MODELS[task]).eval()
+    recipe.max_shard_size = max_shard_size
     recipe.export(model, directory)
     instances, rows = _images() if task == "image_classification" else _texts(task, directory)
     with torch.inference_mode():

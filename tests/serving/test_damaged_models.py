@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from conftest import gpu_pipelines
-from exported_models import export
+from exported_models import MODELS, export
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
+from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
 
@@ -22,6 +24,39 @@ def test_a_truncated_file_of_weights_is_told_in_a_line(tmp_path: Path) -> None:
     (model / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(UserError, match=r"weights of the model in .*/model cannot be read"):
         load_predictor(model, ServerSettings())
+
+
+@pytest.mark.parametrize("task", MODELS)
+def test_a_model_with_its_weights_in_several_files_is_uploaded_verified_and_served(tmp_path: Path, task: str) -> None:
+    model = export(task, tmp_path / "model", max_shard_size="60KB")
+    files = sorted(path.name for path in model.glob("*.safetensors"))
+    assert len(files) > 1
+    assert not (model / "model.safetensors").exists()
+    settings = UploadSettings(str(tmp_path / "registry"), "mine", smoke_test=False)
+    place = Path(upload_model(settings, model, passed=True).place)
+    assert sorted(path.name for path in place.glob("*.safetensors")) == files
+    predictor, examples = load_predictor(place, ServerSettings()), Examples.load(place)
+    answers = predictor.predict([predictor.read(i, predictor.checked({})).row() for i in examples.instances])
+    assert differences(examples, answers) == []
+    with (place / files[1]).open("r+b") as file:
+        file.seek(500)
+        file.write(bytes(1000))
+    with pytest.raises(UserError, match=f"{files[1]} is not as it was uploaded"):
+        load_predictor(place, ServerSettings())
+
+
+def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
+    model = export("text_classification", tmp_path / "model", max_shard_size="60KB")
+    gone = sorted(model.glob("*.safetensors"))[1]
+    gone.unlink()
+    settings = UploadSettings(str(tmp_path / "registry"), "mine", smoke_test=False)
+    with pytest.raises(UserError, match=f"it has no {gone.name}"):
+        upload_model(settings, model, passed=True)
+    with pytest.raises(UserError, match=f"has no {gone.name}"):
+        load_predictor(model, ServerSettings())
+    (model / "model.safetensors.index.json").write_text('{"metadata": {}}')
+    with pytest.raises(UserError, match="does not say which files the weights are in"):
+        upload_model(settings, model, passed=True)
 
 
 def test_damaged_weights_are_neither_served_nor_replaced_in_silence(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ class ImagePreparation(Preparation[Survey]):
         if not found.rows:
             raise UserError(f"The source {self.settings.source} has no rows.")
         geometry = found.geometry(self.settings)
-        return {"labels": self.labels(found, of_test), "size": geometry.size, "mode": geometry.mode}
+        print(found.told(geometry), flush=True)
+        return {"labels": self.labels(found, of_test), "geometry": asdict(geometry)}
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
         return image_records(source, self.settings, meter)
@@ -143,7 +144,7 @@ class ImagePreparation(Preparation[Survey]):
 
 
 def _geometry(plan: Mapping[str, Any]) -> ImageGeometry:
-    return ImageGeometry(plan["size"], plan["mode"])
+    return ImageGeometry(**plan["geometry"])
 
 
 def _content(record: Record, seed: int) -> int | None:

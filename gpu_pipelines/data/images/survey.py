@@ -18,9 +18,12 @@ from gpu_pipelines.tasks.image_features import (
     UnreadableImageError,
     choose_geometry,
     open_image,
+    shorter_side,
 )
 
 EXAMPLES = 200
+#: How many times smaller images may become without a warning.
+MUCH_SMALLER = 2
 #: Among the problems of a survey, that of images that cannot be opened.
 UNREADABLE = "unreadable image"
 
@@ -75,6 +78,11 @@ class Survey(preparation.Survey):
         """
         examples = [encoded for _, encoded in self.examples.items()]
         found = choose_geometry(examples, settings.image_size, settings.color_mode, EXAMPLES)
+        if found is not None and settings.image_processor and not settings.image_size:
+            # transformers takes a second to import, and nothing else here needs it.
+            from gpu_pipelines.tasks.image_preprocessor import geometry_for
+
+            found = geometry_for(settings.image_processor, found.mode) or found
         if found is None:
             first = f" (first: {self.problems[UNREADABLE][:300]})" if UNREADABLE in self.problems else ""
             raise UserError(
@@ -82,6 +90,21 @@ class Survey(preparation.Survey):
                 "Check that the source holds images (PNG, JPEG, WebP, …) and not something else.",
             )
         return found
+
+    def told(self, geometry: ImageGeometry) -> str:
+        """What becomes of the images, in a line: a warning where much of them is lost."""
+        side = shorter_side(encoded for _, encoded in self.examples.items())
+        how = f"{geometry.size} × {geometry.size} pixels, {'grey' if geometry.mode == 'L' else 'in colour'}"
+        if geometry.resized:
+            how = f"{how}: the middle of {geometry.resized} pixels{' of the shorter side' * geometry.keeps_aspect}"
+        if side is None:
+            return f"images become {how}"
+        if side > MUCH_SMALLER * geometry.size:
+            return (
+                f"warning: images become {how}; half of their shorter sides have {side:g} pixels or more. Give "
+                "image_size for larger ones."
+            )
+        return f"images become {how}; half of their shorter sides have {side:g} pixels or more"
 
     def save(self, folder: Path) -> dict[str, Any]:
         places = []

@@ -84,6 +84,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
     from gpu_pipelines.data.prepare import prepare_data
     from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.step_environment import ACCELERATOR
+    from gpu_pipelines.tasks.tasks import image_processor_for
     from gpu_pipelines.training.settings import TrainingSettings
     from gpu_pipelines.training.train import train_model
 
@@ -92,12 +93,15 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
     whole = fields_from(TrainingSettings, arguments)
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-trial-") as scratch:
         dataset, directory = Path(scratch) / "dataset", Path(scratch) / "checkpoints"
-        prepare_data(fields_from(PrepareSettings, arguments), dataset)
+        prepare = fields_from(PrepareSettings, arguments)
+        processor = prepare.image_processor or image_processor_for(prepare.task, whole.model)
+        prepare_data(replace(prepare, image_processor=processor), dataset)
         steps = replace(whole, max_steps=TRIAL_STEPS, checkpoint_every_steps=TRIAL_STEPS, early_stopping_patience=0)
         summary = train_model(steps, dataset, str(directory))
         if summary is None:
             raise UserError("A trial runs on one machine.", "Start it on rank 0 alone.")
         configuration = read_configuration(directory)
+    whole = whole.resolved(summary.task, summary.rows)
     total = whole.total_steps(summary.rows)
     return Trial(
         figures=summary.figures(),

@@ -15,7 +15,13 @@ from gpu_pipelines.tasks.tasks import task_problems
 
 #: The parameters that name places, with what these hold.
 _PLACES = {
-    PREPARES: {"source": DATA, "test_source": DATA, "image_root": DATA, "tokenizer": DIRECTORY},
+    PREPARES: {
+        "source": DATA,
+        "test_source": DATA,
+        "image_root": DATA,
+        "tokenizer": DIRECTORY,
+        "image_processor": DIRECTORY,
+    },
     TRAINS: {"model": DIRECTORY, "checkpoint_uri": DIRECTORY},
     EVALUATES: {"registry": REGISTRY},
     UPLOADS: {"registry": REGISTRY},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.hyperparameters import FINE_TUNED_DECODER
 from gpu_pipelines.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class CausalLanguageModelTask(Task):
     scoring = "gpu_pipelines.tasks.causal_lm.scoring:TokenScoring"
     predictor = "gpu_pipelines.tasks.causal_lm.predictor:LanguageModel"
     architectures = ("ForCausalLM", "LMHeadModel")
+    fine_tuned = FINE_TUNED_DECODER
     pipeline_tag = "text-generation"
     published = True
     remedy_for_columns = "Name the column of texts with -p text_column=…."

@@ -5,7 +5,6 @@ Of the built ones only the family's own module is imported: the package's index 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,12 @@ import torch
 from torch import nn
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.image_preprocessor import exported_preprocessor, geometry_in
 
 # The grid a small model sees: patches are sized so that an image becomes about this many per side.
 PATCHES_PER_SIDE = 8
-PREPROCESSOR = "preprocessor_config.json"
+#: Shares of red, green and blue in grey, as Pillow and prepare_data take them. Source: ITU-R BT.601-7, section 2.5.1.
+LUMA = (0.299, 0.587, 0.114)
 
 
 def image_classifier(name: str, shared: dict[str, Any], size: int) -> nn.Module:
@@ -55,12 +56,14 @@ def _swin(name: str, micro: bool, shared: dict[str, Any], size: int) -> nn.Modul
 
     # The second stage halves the grid, and a grid smaller than the window fails inside transformers.
     divisors = [d for d in range(1, size + 1) if size % d == 0 and size // d >= PATCHES_PER_SIDE]
-    patch = max(divisors, default=size) if micro else 4
-    if size % patch or size // patch < PATCHES_PER_SIDE:
-        raise _needs_multiple_of(patch if size % patch else PATCHES_PER_SIDE, name, size)
+    patch = max(divisors, default=1) if micro else 4
     small = {"embed_dim": 32, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4, "mlp_ratio": 2.0}
     # The defaults are microsoft/swin-tiny-patch4-window7-224.
     config = SwinConfig(image_size=size, patch_size=patch, **(small if micro else {}), **shared)
+    # Each stage after the first halves the grid of patches and rounds up; the last one has to hold a window.
+    least = patch * ((config.window_size - 1) * 2 ** (len(config.depths) - 1) + 1)
+    if size < least:
+        raise UserError(f"The model {name} needs an image_size of at least {least}; it is {size}.")
     return SwinForImageClassification(config)
 
 
@@ -69,26 +72,14 @@ def _vit(name: str, micro: bool, shared: dict[str, Any], size: int) -> nn.Module
 
     patch = _divisor_near(size, size / PATCHES_PER_SIDE) if micro else 16
     if size % patch:
-        raise _needs_multiple_of(patch, name, size)
+        raise UserError(f"The model {name} needs an image_size that is a multiple of {patch}; it is {size}.")
     small = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128}
     config = ViTConfig(image_size=size, patch_size=patch, **(small if micro else {}), **shared)
     return ViTForImageClassification(config)
 
 
-def _needs_multiple_of(patch: int, name: str, size: int) -> UserError:
-    return UserError(f"The model {name} needs an image_size that is a multiple of {patch}; it is {size}.")
-
-
 def _divisor_near(size: int, wanted: float) -> int:
     return min((d for d in range(1, size + 1) if size % d == 0), key=lambda d: (abs(d - max(wanted, 2)), d))
-
-
-def normalised(directory: Path, model: nn.Module) -> nn.Module:
-    """A model of another program as it takes images that are scaled to [-1, 1], by its preprocessor_config.json."""
-    preprocessor = _preprocessor(directory)
-    if not preprocessor.get("do_normalize", True):
-        return _Normalised(model, [0.0], [1.0])
-    return _Normalised(model, preprocessor.get("image_mean") or [0.5], preprocessor.get("image_std") or [0.5])
 
 
 def shape_of_images(directory: Path, config: Any, usual: tuple[int, ...]) -> tuple[int, ...]:
@@ -101,35 +92,30 @@ def shape_of_images(directory: Path, config: Any, usual: tuple[int, ...]) -> tup
     """
     channels = getattr(config, "num_channels", None) or usual[0]
     size = getattr(config, "image_size", None)
-    sides = tuple(size) if isinstance(size, (list, tuple)) else (size, size) if size else _size(directory)
-    return (channels, *(sides or usual[1:]))
+    geometry = None if size else geometry_in(exported_preprocessor(directory), "RGB")
+    size = size or (geometry and geometry.size)
+    sides = tuple(size) if isinstance(size, (list, tuple)) else (size, size) if size else usual[1:]
+    return (channels, *sides)
 
 
-class _Normalised(nn.Module):
-    """Takes images scaled to [-1, 1], and gives them to a model in the mean and deviation that it was trained with."""
+def of_three_channels(model: nn.Module) -> dict[str, torch.Tensor] | None:
+    """The weights of a model of grey images as one that takes colours and looks at their luma alone.
 
-    mean: torch.Tensor
-    deviation: torch.Tensor
+    The first convolution is linear in the channels. So three channels, with its weights times the shares of red, green
+    and blue in grey, give what the grey image gives; and three equal channels give the same as one.
 
-    def __init__(self, model: nn.Module, mean: list[float], deviation: list[float]) -> None:
-        super().__init__()
-        self.inner = model
-        shape = (1, len(mean), 1, 1)
-        self.register_buffer("mean", torch.tensor(mean).view(shape), persistent=False)
-        self.register_buffer("deviation", torch.tensor(deviation).view(shape), persistent=False)
-
-    def forward(self, pixel_values: torch.Tensor) -> Any:
-        return self.inner(pixel_values=((pixel_values + 1) / 2 - self.mean) / self.deviation)
-
-
-def _preprocessor(directory: Path) -> dict[str, Any]:
-    path = directory / PREPROCESSOR
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _size(directory: Path) -> tuple[int, int] | None:
-    preprocessor = _preprocessor(directory)
-    size = preprocessor.get("crop_size") if preprocessor.get("do_center_crop") else preprocessor.get("size")
-    if isinstance(size, dict) and {"height", "width"} <= size.keys():
-        return size["height"], size["width"]
-    return (size, size) if isinstance(size, int) else None
+    Returns:
+        None where it is not one convolution that takes the images.
+    """
+    convolutions = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d) and module.groups == 1 and module.in_channels in (1, len(LUMA))
+    ]
+    channels = getattr(model.config, "num_channels", None)
+    if len(convolutions) != 1 or convolutions[0][1].in_channels != channels:
+        return None
+    name, convolution = convolutions[0]
+    weights = convolution.weight.detach().sum(dim=1, keepdim=True)
+    shares = torch.tensor(LUMA, dtype=weights.dtype, device=weights.device).view(1, len(LUMA), 1, 1)
+    return {**model.state_dict(), f"{name}.weight": weights * shares}

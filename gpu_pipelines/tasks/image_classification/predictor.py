@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.classification.predictions import ClassPredictor
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode, open_image
+from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR, exported_preprocessor, geometry_in, mode_of
 
 _EXAMPLE = '{"b64": "…"} with a PNG, JPEG or other image, in base64'
 
@@ -87,19 +87,11 @@ def _unreadable(error: UnreadableImageError) -> WrongRequest:
 
 
 def _geometry_of(directory: Path) -> ImageGeometry:
-    """How images are prepared, where it is as `prepare_data` does it; whatever differs would be served wrong."""
-    wanted = json.loads((directory / "preprocessor_config.json").read_text(encoding="utf-8"))
-    size = wanted.get("size")
-    side = size.get("height") if isinstance(size, dict) else None
-    channels = len(wanted.get("image_mean") or ())
-    if isinstance(side, int) and channels in (1, 3):
-        geometry = ImageGeometry(side, "L" if channels == 1 else "RGB")
-        ours = geometry.preprocessing()
-        judged = ("size", "resample", "do_resize", "do_rescale", "rescale_factor", "do_normalize")
-        same = all(wanted.get(name, ours[name]) == ours[name] for name in (*judged, "image_mean", "image_std"))
-        if same and not wanted.get("do_center_crop"):
-            return geometry
+    """How images are prepared, where `prepare_data` can do it; whatever differs would be served wrong."""
+    said = exported_preprocessor(directory)
+    if geometry := geometry_in(said, mode_of(said)):
+        return geometry
     raise UserError(
-        f"{directory}/preprocessor_config.json prepares images in another way than prepare_data does.",
+        f"{directory}/{PREPROCESSOR} prepares images in another way than prepare_data does.",
         "Serve it with Hugging Face's inference container.",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,24 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks import pretrained
-from gpu_pipelines.tasks.image_classification.models import image_classifier, normalised, shape_of_images
+from gpu_pipelines.tasks.image_classification.models import (
+    LUMA,
+    image_classifier,
+    of_three_channels,
+    shape_of_images,
+)
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
+from gpu_pipelines.tasks.image_preprocessor import (
+    COLOR_MODE,
+    PREPROCESSOR,
+    SCALING,
+    Scaling,
+    exported_preprocessor,
+    geometry_in,
+    mode_of,
+    read_preprocessor,
+)
+from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 
 if TYPE_CHECKING:
@@ -25,15 +42,32 @@ class ImageClassification(Recipe):
 
     Args:
         labels: class names.
-        preprocessing: the dataset's preprocessing, in the terms of `preprocessor_config.json`.
-        image_shape: channels, height, width of a row.
+        preprocessing: how images become what the model takes, in the terms of `preprocessor_config.json`.
+        image_shape: channels, height, width that the model takes.
+        is_grey: whether the rows are grey; None if that follows from the channels.
+
+    Attributes:
+        max_shard_size: bytes of the largest file that `export` writes, as `save_pretrained` takes them.
     """
 
-    def __init__(self, labels: list[str], preprocessing: dict[str, Any], image_shape: tuple[int, ...]) -> None:
+    max_shard_size: str = pretrained.MAX_SHARD_SIZE
+
+    def __init__(
+        self,
+        labels: list[str],
+        preprocessing: dict[str, Any],
+        image_shape: tuple[int, ...],
+        is_grey: bool | None = None,
+    ) -> None:
         pretrained.quiet_transformers()
         self.labels = labels
-        self.preprocessing = preprocessing
-        self.image_shape = image_shape
+        self.is_grey = image_shape[0] == 1 if is_grey is None else is_grey
+        self._of_rows = image_shape, preprocessing
+        self._take_images(image_shape, preprocessing)
+
+    def _take_images(self, image_shape: tuple[int, ...], preprocessing: dict[str, Any]) -> None:
+        self.image_shape, self.preprocessing = image_shape, preprocessing
+        self._scaling = Scaling.of(preprocessing)
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> ImageClassification:
@@ -44,16 +78,17 @@ class ImageClassification(Recipe):
     def for_exported(cls, directory: Path) -> ImageClassification:
         """The recipe that an exported model was trained with."""
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        preprocessing = json.loads((directory / "preprocessor_config.json").read_text(encoding="utf-8"))
-        size = preprocessing["size"]
-        return cls(
-            pretrained.labels_of(config),
-            preprocessing,
-            (len(preprocessing["image_mean"]), size["height"], size["width"]),
-        )
+        said = exported_preprocessor(directory)
+        mode, geometry = mode_of(said), geometry_in(said, mode_of(said))
+        if geometry is None:
+            raise UserError(f"{directory}/{PREPROCESSOR} does not make squares of one size of images.")
+        channels = config.get("num_channels") or geometry.channels
+        return cls(pretrained.labels_of(config), said, (channels, geometry.size, geometry.size), mode == "L")
 
     def build_model(self, name: str) -> nn.Module:
         """Builds the model to train.
+
+        Images are scaled from then on as a pretrained model's own preprocessor says.
 
         Args:
             name: one of the architectures of the task (untrained), a directory with a config.json alone (untrained),
@@ -63,12 +98,13 @@ class ImageClassification(Recipe):
         Raises:
             UserError: the name is unknown, or the model cannot take these images.
         """
+        self._take_images(*self._of_rows)
         if name in ImageClassificationTask.models:
             shared = {"num_channels": self.image_shape[0], **pretrained.label_config(self.labels)}
             return image_classifier(name, shared, self.image_shape[1])
         from transformers import AutoModelForImageClassification
 
-        if pretrained.is_configuration_alone(name):
+        if is_configuration_alone(name):
             channels, size = self.image_shape[:2]
             shared = {"num_channels": channels, "image_size": size, **pretrained.label_config(self.labels)}
             return pretrained.from_configuration(AutoModelForImageClassification, name, **shared)
@@ -79,7 +115,7 @@ class ImageClassification(Recipe):
             _is_head,
             **pretrained.label_config(self.labels),
         )
-        self._require_images_fit(name, model.config)
+        self._take_over(name, getattr(model, "config", None))
         return model
 
     def load_exported(self, directory: Path) -> nn.Module:
@@ -89,10 +125,22 @@ class ImageClassification(Recipe):
         return pretrained.load_exported(AutoModelForImageClassification, directory)
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
-        """Rows of a dataset as tensors on `device`: `pixel_values` scaled to [-1, 1], and `labels`."""
+        """Rows of a dataset as tensors on `device`: `pixel_values`, scaled as the model takes them, and `labels`."""
         images = torch.from_numpy(columns["image"]).to(device, non_blocking=True)
         labels = torch.from_numpy(columns["label"]).to(device, non_blocking=True)
-        return {"pixel_values": images.float().div_(127.5).sub_(1.0), "labels": labels.long()}
+        return {"pixel_values": self._scaled(images.float()), "labels": labels.long()}
+
+    def _scaled(self, images: torch.Tensor) -> torch.Tensor:
+        """Values of 0 to 255 as the model takes them, in as many channels."""
+        if images.shape[1] != self.image_shape[0]:
+            images = images.mean(dim=1, keepdim=True).repeat(1, self.image_shape[0], 1, 1)
+        if self._scaling == Scaling() or self._scaling == Scaling(mean=(0.5,) * 3, deviation=(0.5,) * 3):
+            return images.div_(127.5).sub_(1.0)  # the same to the bit as ever
+        mean, deviation = (
+            torch.tensor(each, device=images.device).view(1, -1, 1, 1)
+            for each in (self._scaling.mean, self._scaling.deviation)
+        )
+        return images.mul_(self._scaling.factor).sub_(mean).div_(deviation)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of a batch, in nats."""
@@ -101,31 +149,67 @@ class ImageClassification(Recipe):
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Class probabilities, float32 of shape (rows, classes). Images of another size are resized."""
         images = batch["pixel_values"]
-        if images.shape[1] != self.image_shape[0]:
-            images = images.mean(dim=1, keepdim=True).expand(-1, self.image_shape[0], -1, -1)
         if tuple(images.shape[2:]) != self.image_shape[1:]:
             size = self.image_shape[1:]
             images = nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
         return model(pixel_values=images).logits.float().softmax(dim=-1)
 
     def export(self, model: nn.Module, directory: Path) -> None:
-        """Writes config.json, model.safetensors and preprocessor_config.json."""
-        model.save_pretrained(directory)  # type: ignore[operator]
-        text = json.dumps(self.preprocessing, indent=2) + "\n"
-        (directory / "preprocessor_config.json").write_text(text, encoding="utf-8")
+        """Writes config.json, model.safetensors and preprocessor_config.json.
+
+        transformers gives images to a model in colour, whatever they are. So a model of grey images is written as one
+        of three channels that looks at their luma, and gives the same for a grey image.
+        """
+        config: Any = model.config
+        said, channels = self.preprocessing, getattr(config, "num_channels", None)
+        weights = of_three_channels(model) if self.is_grey and self._scaling.is_alike else None
+        if weights is not None:
+            config.num_channels = channels = len(LUMA)
+        pretrained.save(model, directory, self.max_shard_size, weights)
+        if weights is not None:
+            config.num_channels = self.image_shape[0]
+        if self.is_grey and channels == len(LUMA):
+            scaling = {"image_mean": self._scaling.mean, "image_std": self._scaling.deviation}
+            of_each = {name: [*values, *values, *values][: len(LUMA)] for name, values in scaling.items()}
+            said = {**said, **of_each, "do_convert_rgb": True, COLOR_MODE: "L"}
+        (directory / PREPROCESSOR).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[ImageClassification, nn.Module]:
+        said = {**self.preprocessing, **_scaling_in(exported_preprocessor(directory))}
         shape = shape_of_images(directory, model.config, self.image_shape)
-        return ImageClassification(self.labels, self.preprocessing, shape), normalised(directory, model)
+        return ImageClassification(self.labels, said, shape), model
 
-    def _require_images_fit(self, name: str, config: Any) -> None:
-        for what, wanted, has in (
-            ("image_size", getattr(config, "image_size", None), self.image_shape[1]),
-            ("color_mode", getattr(config, "num_channels", None), self.image_shape[0]),
-        ):
-            if isinstance(wanted, int) and wanted != has:
-                value = {1: "L", 3: "RGB"}.get(wanted, wanted) if what == "color_mode" else wanted
-                raise UserError(f"The model {name!r} takes other images than these.", f"Give -p {what}={value}.")
+    def _take_over(self, name: str, config: Any) -> None:
+        """Takes images from now on as a pretrained model was given them.
+
+        Raises:
+            UserError: those of the dataset are of another size or have colours that it does not take.
+        """
+        size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+        if isinstance(size, int) and size != self.image_shape[1]:
+            raise UserError(
+                f"The model {name!r} takes images of {size} × {size} pixels; those of the dataset have "
+                f"{self.image_shape[1]} × {self.image_shape[2]}.",
+                f"Prepare them with -p image_processor={name}, or -p image_size={size}.",
+            )
+        if channels == 1 and self.image_shape[0] != 1:
+            raise UserError(
+                f"The model {name!r} takes grey images; those of the dataset have colours.", "Give -p color_mode=L."
+            )
+        shape = (channels or self.image_shape[0], *self.image_shape[1:])
+        said = read_preprocessor(name)
+        self._take_images(shape, {**self.preprocessing, **_scaling_in(said)})
+        geometry = geometry_in(said, "RGB")
+        if geometry and geometry.size != shape[1] and os.environ.get("RANK", "0") == "0":
+            print(
+                f"warning: {name} was trained on images of {geometry.size} × {geometry.size} pixels, and those of the "
+                f"dataset have {shape[1]} × {shape[2]}; -p image_processor={name} prepares them so",
+                flush=True,
+            )
+
+
+def _scaling_in(preprocessor: dict[str, Any]) -> dict[str, Any]:
+    return {entry: preprocessor[entry] for entry in SCALING if preprocessor.get(entry) is not None}
 
 
 def _is_head(model: nn.Module, key: str) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpu_pipelines.tasks.classification.task import Classification
 from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.hyperparameters import FINE_TUNED_IMAGES, IMAGES_WITH_ADAPTERS
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -17,7 +18,7 @@ class ImageClassificationTask(Classification):
     formats = (*TABLES, "tar", "images")
     column_parameters = ("image_column", "label_column")
     parameters = (
-        *("image_column", "label_column", "image_size", "color_mode", "image_root"),
+        *("image_column", "label_column", "image_size", "image_processor", "color_mode", "image_root"),
         *("missing_labels", "label_conflicts", "stratify", "slice_by"),
     )
     samples = {"digits": "gpu_pipelines.tasks.image_classification.sample:write_digits"}
@@ -32,6 +33,7 @@ class ImageClassificationTask(Classification):
     predictor = "gpu_pipelines.tasks.image_classification.predictor:ImageClassifier"
     architectures = ("ForImageClassification",)
     serves_others = False
+    fine_tuned, with_adapters = FINE_TUNED_IMAGES, IMAGES_WITH_ADAPTERS
     pipeline_tag = "image-classification"
     published = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_pipelines.tasks.classification.task import Classification
+from gpu_pipelines.tasks.hyperparameters import ENCODER_WITH_ADAPTERS, FINE_TUNED_ENCODER
 
 
 class TextClassificationTask(Classification):
@@ -20,5 +21,6 @@ class TextClassificationTask(Classification):
     models = ("bert-micro", "bert-base")
     predictor = "gpu_pipelines.tasks.text_classification.predictor:TextClassifier"
     architectures = ("ForSequenceClassification",)
+    fine_tuned, with_adapters = FINE_TUNED_ENCODER, ENCODER_WITH_ADAPTERS
     pipeline_tag = "text-classification"
     published = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.tasks.hyperparameters import ENCODER_WITH_ADAPTERS, FINE_TUNED_ENCODER
 from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.task import Task
 
@@ -35,6 +36,7 @@ class TokenClassificationTask(Task):
     worst = "The texts of test with the most entities that were missed, or found where there are none."
     predictor = "gpu_pipelines.tasks.token_classification.predictor:Tagger"
     architectures = ("ForTokenClassification",)
+    fine_tuned, with_adapters = FINE_TUNED_ENCODER, ENCODER_WITH_ADAPTERS
     pipeline_tag = "token-classification"
 
     def problems(self, settings: PrepareSettings) -> list[str]:

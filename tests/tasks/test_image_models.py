@@ -1,0 +1,285 @@
+"""Images as a model takes them: scaled as its own preprocessor says, in training, evaluation, serving and export."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import (
+    AutoImageProcessor,
+    ConvNextConfig,
+    ConvNextForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+    pipeline,
+)
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.image_classification.predictor import ImageClassifier
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+from gpu_pipelines.tasks.image_features import ImageGeometry, decode
+
+CPU = torch.device("cpu")
+SIZE, LABELS = 16, ["ant", "bee", "cat"]
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def recipe_for(mode: str) -> ImageClassification:
+    geometry = ImageGeometry(SIZE, mode)
+    return ImageClassification(LABELS, geometry.preprocessing(), geometry.shape)
+
+
+def rows(mode: str, number: int = 4) -> dict[str, np.ndarray]:
+    shape = (number, 1 if mode == "L" else 3, SIZE, SIZE)
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    return {"image": images, "label": np.zeros(number, dtype=np.int32)}
+
+
+def pictures(columns: dict[str, np.ndarray]) -> list[Image.Image]:
+    return [Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)) for image in columns["image"]]
+
+
+def pretrained_model(directory: Path, channels: int = 3, **preprocessor: Any) -> Path:
+    """A model of another program with its preprocessor, whose predictions depend strongly on the pixels."""
+    torch.manual_seed(1)
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: n for n, name in enumerate(LABELS)}}
+    model = ViTForImageClassification(ViTConfig(image_size=SIZE, patch_size=4, num_channels=channels, **SMALL, **names))
+    with torch.no_grad():
+        model.classifier.weight.mul_(20)
+    model.save_pretrained(directory)
+    if preprocessor:
+        size = {"height": SIZE, "width": SIZE}
+        ViTImageProcessor(size=size, **preprocessor).save_pretrained(directory)
+    return directory
+
+
+def probabilities(recipe: ImageClassification, model: Any, columns: dict[str, np.ndarray]) -> np.ndarray:
+    with torch.no_grad():
+        return recipe.predict(model.eval(), recipe.batch(columns, CPU)).numpy()
+
+
+def as_transformers_predicts(directory: Path, images: list[Image.Image]) -> np.ndarray:
+    classify = pipeline("image-classification", model=str(directory), device="cpu")
+    found = [{each["label"]: each["score"] for each in classify(image, top_k=None)} for image in images]
+    return np.array([[scores[label] for label in LABELS] for scores in found])
+
+
+def as_served(directory: Path, images: list[Image.Image]) -> np.ndarray:
+    predictor = ImageClassifier(directory, ServerSettings(), CPU)
+    decoded = []
+    for image in images:
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        pending = predictor.read({"b64": base64.b64encode(file.getvalue()).decode()}, len(LABELS))
+        decoded.append(pending.row())
+    return np.array([[found["scores"][label] for label in LABELS] for found in predictor.predict(decoded)])
+
+
+SCALINGS = {
+    "imagenet": {"image_mean": MEAN, "image_std": DEVIATION},
+    "not normalised": {"do_normalize": False},
+    "neither": {"do_normalize": False, "do_rescale": False},
+    "0 to 2": {"rescale_factor": 2 / 255, "image_mean": MEAN, "image_std": DEVIATION},
+}
+
+
+@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+def test_a_pretrained_model_is_given_images_as_its_own_preprocessor_scales_them(
+    tmp_path: Path, scaling: dict[str, Any]
+) -> None:
+    place = pretrained_model(tmp_path / "model", **scaling)
+    recipe, columns = recipe_for("RGB"), rows("RGB")
+    recipe.build_model(str(place))
+    wanted = AutoImageProcessor.from_pretrained(place)(pictures(columns), return_tensors="pt")["pixel_values"]
+    wanted = wanted.float()
+    torch.testing.assert_close(recipe.batch(columns, CPU)["pixel_values"], wanted, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+def test_an_exported_model_keeps_its_preprocessor_and_everyone_predicts_the_same(
+    tmp_path: Path, scaling: dict[str, Any]
+) -> None:
+    recipe, columns = recipe_for("RGB"), rows("RGB")
+    model = recipe.build_model(str(pretrained_model(tmp_path / "model", **scaling)))
+    wanted = probabilities(recipe, model, columns)
+    assert wanted.std(axis=0).max() > 0.02, "predictions have to depend on the pixels"
+    out = tmp_path / "out"
+    recipe.export(model, out)
+    kept = json.loads((out / "preprocessor_config.json").read_text())
+    assert {name: kept[name] for name in scaling} == scaling
+    registered = ImageClassification.for_exported(out)
+    found = {
+        "registered": probabilities(registered, registered.load_exported(out), columns),
+        "transformers": as_transformers_predicts(out, pictures(columns)),
+        "served": as_served(out, pictures(columns)),
+    }
+    for who, scores in found.items():
+        np.testing.assert_allclose(scores, wanted, atol=1e-5, err_msg=who)
+
+
+def test_a_model_from_scratch_is_given_the_bits_that_it_was_always_given() -> None:
+    recipe, columns = recipe_for("RGB"), rows("RGB")
+    recipe.build_model("vit-micro")
+    always = torch.from_numpy(columns["image"]).float().div_(127.5).sub_(1.0)
+    assert torch.equal(recipe.batch(columns, CPU)["pixel_values"], always)
+
+
+def test_a_recipe_forgets_the_preprocessor_of_the_model_that_it_built_before(tmp_path: Path) -> None:
+    recipe, columns = recipe_for("RGB"), rows("RGB")
+    before = recipe.batch(columns, CPU)["pixel_values"]
+    recipe.build_model(str(pretrained_model(tmp_path / "model", **SCALINGS["imagenet"])))
+    assert not torch.equal(recipe.batch(columns, CPU)["pixel_values"], before)
+    recipe.build_model("vit-micro")
+    assert torch.equal(recipe.batch(columns, CPU)["pixel_values"], before)
+
+
+@pytest.mark.parametrize("name", ["convnext-micro", "resnet-micro", "swin-micro", "vit-micro"])
+def test_a_model_of_grey_images_predicts_the_same_in_transformers_for_grey_and_for_colour(
+    tmp_path: Path, name: str
+) -> None:
+    torch.manual_seed(0)
+    recipe, columns = recipe_for("L"), rows("L")
+    model = recipe.build_model(name).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5)
+    wanted = probabilities(recipe, model, columns)
+    assert wanted.std(axis=0).max() > 1e-3, "predictions have to depend on the pixels"
+    recipe.export(model, tmp_path)
+    grey, colour = pictures(columns), [image.convert("RGB") for image in pictures(columns)]
+    assert {image.mode for image in (*grey, *colour)} == {"L", "RGB"}
+    for images in (grey, colour):
+        np.testing.assert_allclose(as_transformers_predicts(tmp_path, images), wanted, atol=1e-5)
+        np.testing.assert_allclose(as_served(tmp_path, images), wanted, atol=1e-5)
+    registered = ImageClassification.for_exported(tmp_path)
+    found = probabilities(registered, registered.load_exported(tmp_path), columns)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.testing.assert_array_equal(probabilities(recipe, model, columns), wanted, "the export left its mark")
+
+
+def test_a_model_of_grey_images_looks_at_the_luma_of_colours(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    recipe, coloured = recipe_for("L"), pictures(rows("RGB"))
+    model = recipe.build_model("vit-micro").eval()
+    recipe.export(model, tmp_path)
+    grey = {"image": np.stack([np.asarray(image.convert("L"))[None] for image in coloured])}
+    wanted = probabilities(recipe, model, {**grey, "label": np.zeros(len(coloured), dtype=np.int32)})
+    np.testing.assert_allclose(as_served(tmp_path, coloured), wanted, atol=1e-6)
+    # transformers keeps the fractions of a level that Pillow rounds away.
+    np.testing.assert_allclose(as_transformers_predicts(tmp_path, coloured), wanted, atol=1e-3)
+
+
+def test_a_registered_model_of_grey_images_is_trained_on_from_the_same_place(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    first, columns = recipe_for("L"), rows("L")
+    model = first.build_model("vit-micro").eval()
+    first.export(model, tmp_path / "one")
+    second = recipe_for("L")
+    again = second.build_model(str(tmp_path / "one"))
+    np.testing.assert_allclose(probabilities(second, again, columns), probabilities(first, model, columns), atol=1e-5)
+    optimizer = torch.optim.SGD(again.parameters(), lr=0.1)
+    second.loss(again.train(), second.batch(columns, CPU)).backward()
+    optimizer.step()
+    second.export(again, tmp_path / "two")
+    wanted = probabilities(second, again, columns)
+    np.testing.assert_allclose(as_transformers_predicts(tmp_path / "two", pictures(columns)), wanted, atol=1e-5)
+    np.testing.assert_allclose(as_served(tmp_path / "two", pictures(columns)), wanted, atol=1e-5)
+
+
+def test_a_model_of_colours_takes_grey_images_as_transformers_gives_them_to_it(tmp_path: Path) -> None:
+    place = pretrained_model(tmp_path / "model", **SCALINGS["imagenet"])
+    recipe, columns = recipe_for("L"), rows("L")
+    model = recipe.build_model(str(place))
+    wanted = AutoImageProcessor.from_pretrained(place)(
+        [image.convert("RGB") for image in pictures(columns)], return_tensors="pt"
+    )["pixel_values"]
+    torch.testing.assert_close(recipe.batch(columns, CPU)["pixel_values"], wanted, atol=1e-5, rtol=1e-5)
+    recipe.export(model, tmp_path / "out")
+    found = probabilities(recipe, model, columns)
+    np.testing.assert_allclose(as_transformers_predicts(tmp_path / "out", pictures(columns)), found, atol=1e-5)
+    np.testing.assert_allclose(as_served(tmp_path / "out", pictures(columns)), found, atol=1e-5)
+
+
+def test_a_model_of_grey_images_as_earlier_versions_wrote_it_is_served_and_compared(tmp_path: Path) -> None:
+    recipe, columns = recipe_for("L"), rows("L")
+    model = recipe.build_model("vit-micro").eval()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(ImageGeometry(SIZE, "L").preprocessing()))
+    wanted = probabilities(recipe, model, columns)
+    np.testing.assert_allclose(as_served(tmp_path, pictures(columns)), wanted, atol=1e-6)
+    registered = ImageClassification.for_exported(tmp_path)
+    assert registered.image_shape == (1, SIZE, SIZE)
+    np.testing.assert_allclose(
+        probabilities(registered, registered.load_exported(tmp_path), columns), wanted, atol=1e-6
+    )
+
+
+def test_a_pretrained_model_of_grey_images_refuses_colours(tmp_path: Path) -> None:
+    place = pretrained_model(tmp_path / "model", channels=1)
+    with pytest.raises(UserError, match="takes grey images") as refused:
+        recipe_for("RGB").build_model(str(place))
+    assert "color_mode=L" in refused.value.remedy
+
+
+GEOMETRIES = {
+    "bicubic": ImageGeometry(SIZE, "RGB", resample=3),
+    "middle": ImageGeometry(SIZE, "RGB", resample=3, resized=20, keeps_aspect=True),
+    "squashed, then cut": ImageGeometry(SIZE, "RGB", resized=20),
+}
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+@pytest.mark.parametrize("shape", [(40, 64), (50, 50), (64, 40)], ids=str)
+def test_images_are_resized_and_cut_as_transformers_does_it(
+    tmp_path: Path, geometry: ImageGeometry, shape: tuple[int, int]
+) -> None:
+    height, width = shape
+    ramp = np.add.outer(np.arange(height) * 2, np.arange(width) * 1.5)
+    picture = Image.fromarray(np.stack([ramp, ramp[::-1], 255 - ramp], -1).clip(0, 255).astype(np.uint8))
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(geometry.preprocessing()))
+    theirs = AutoImageProcessor.from_pretrained(tmp_path)(picture, return_tensors="np")["pixel_values"][0]
+    assert np.abs(decode(file.getvalue(), geometry) - (theirs + 1) * 127.5).max() < 1.1
+
+
+def test_a_picture_of_one_row_of_pixels_does_not_become_a_giant_one() -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (60_000, 1)).save(file, "PNG")
+    cut = ImageGeometry(SIZE, "RGB", resized=256, keeps_aspect=True)
+    assert decode(file.getvalue(), cut).shape == (3, SIZE, SIZE)
+
+
+def test_swin_says_how_large_its_images_have_to_be() -> None:
+    def build(size: int) -> Any:
+        return ImageClassification(LABELS, {}, (1, size, size)).build_model("swin-tiny")
+
+    with pytest.raises(UserError, match=r"swin-tiny needs an image_size of at least 196; it is 8\."):
+        build(8)
+    with pytest.raises(UserError, match="at least 196; it is 192"):
+        build(192)
+    with torch.no_grad():
+        assert build(198).eval()(pixel_values=torch.zeros(1, 1, 198, 198)).logits.shape == (1, len(LABELS))
+
+
+def test_a_convnext_of_another_program_is_served_as_its_preprocessor_cuts_images(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: n for n, name in enumerate(LABELS)}}
+    config = ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, image_size=SIZE, **names)
+    ConvNextForImageClassification(config).save_pretrained(tmp_path)
+    said = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": SIZE}, "resample": 3}
+    said |= {"image_mean": MEAN, "image_std": DEVIATION, "crop_pct": 0.8}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    ramp = np.add.outer(np.arange(48) * 2, np.arange(64) * 2).clip(0, 255).astype(np.uint8)
+    picture = Image.fromarray(np.stack([ramp, ramp[::-1], 255 - ramp], -1))
+    np.testing.assert_allclose(as_served(tmp_path, [picture]), as_transformers_predicts(tmp_path, [picture]), atol=1e-3)
