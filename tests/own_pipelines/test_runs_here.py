@@ -82,6 +82,60 @@ def test_a_file_that_is_no_pipeline_is_refused_with_its_line(
     assert "Traceback" not in done.err
 
 
+POSTPONED = """
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@functools.cache
+def at(place: Path) -> Path:
+    return place
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def write(text: str, out: Output[Dataset]) -> None:
+    open(out.path, "w").write(text)
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(written: Input[Dataset], times: int = 2) -> NamedTuple("Outputs", [("text", str), ("length", int)]):
+    text = open(written.path).read() * times
+    return text, len(text)
+
+
+@dsl.pipeline(name="postponed")
+def postponed(text: str = "ab") -> int:
+    return read(written=write(text=text).outputs["out"]).outputs["length"]
+
+
+@dsl.pipeline(name="nothing")
+def nothing(text: str = "ab") -> None:
+    write(text=text)
+"""
+
+
+def test_a_file_whose_annotations_are_postponed_is_a_pipeline_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "postponed.py").write_text(POSTPONED)
+    done = gpu_pipelines("run", "postponed.py:postponed", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert newest_run(tmp_path)["outputs"] == {"Output": 4}
+    done = command("compile", "postponed.py:nothing", "-o", "out.yaml", cwd=tmp_path)
+    assert done.status == 0, done.err
+    (tmp_path / "wrong.py").write_text(POSTPONED.replace("Input[Dataset]", "Input[Data]"))
+    done = command("run", "wrong.py:postponed", cwd=tmp_path)
+    assert done.status == 2
+    assert "An annotation of read is of no type: name 'Data' is not defined" in done.err
+    assert "import it before, and not under TYPE_CHECKING" in done.err
+
+
 def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "needs.py").write_text(
         "from kfp import dsl\n"
