@@ -125,7 +125,9 @@ def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str,
     from gpu_pipelines.targets.own.placed import steps_in
     from gpu_pipelines.targets.own.values import places_of, problems_of
 
-    steps = steps_in(compiled.spec) if compiled.spec else []
+    # In what is sent, steps that have become jobs are no components any more.
+    spec = compiled.written or compiled.spec
+    steps = steps_in(spec) if spec else []
     return problems_of(steps, arguments) + target.unreachable(places_of(steps, arguments))
 
 

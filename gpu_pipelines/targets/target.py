@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpu_pipelines.dag.places import DATA, FILE, REGISTRY, Place, lost_registry
+from gpu_pipelines.dag.places import DATA, FILE, PROGRAM, REGISTRY, Place, lost_registry
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.messages import Compiled, Published, Request, Submission, Values
@@ -89,6 +89,11 @@ class Target(ABC):
                 found.append(
                     f"{name} is in {uri}, a file of this machine. Copy it into {self.place_for_files}, or add it to "
                     "the image and give package.module:function."
+                )
+            elif place.kind == PROGRAM:
+                found.append(
+                    f"{name} is {uri}, of this machine. Copy it into {self.place_for_files}, or add it to the image "
+                    "and give its path there, or -m package.module."
                 )
             elif uri.startswith((".", "/", "~")):
                 found.append(f"{name} is {uri}, a directory of this machine. Copy it into {self.place_for_files}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -110,12 +110,13 @@ class Kubeflow(KubeflowTarget, Target):
             return self._compiled(request.pipeline)
         place = request.pipeline
         own, told = own_pipeline(place, lambda text: with_image(text, self.settings, place)), []
+        written = own.spec
         if own.is_of_this_project:
             require_no_flags(place, self.options)
         else:
             own, plans = self._own(own, place, self.settings.region)
             told = told_plans(plans)
-        return self._parsed(own.text, place, told)
+        return replace(self._parsed(own.text, place, told), written=written)
 
     def _own(
         self, own: OwnPipeline, place: str, region: str | None

@@ -94,9 +94,9 @@ class Local(LocalTarget, Target):
     @classmethod
     def published(cls) -> Iterator[Published]:
         """One file of each pipeline."""
-        from gpu_pipelines.dag import PIPELINES
+        from gpu_pipelines.dag import PUBLISHED
 
-        return (Published(name, "", f"{_DEFAULT.replace(':', '-')}.yaml", LocalOptions()) for name in PIPELINES)
+        return (Published(name, "", f"{_DEFAULT.replace(':', '-')}.yaml", LocalOptions()) for name in PUBLISHED)
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, as KFP's local runner takes it."""
@@ -104,6 +104,8 @@ class Local(LocalTarget, Target):
 
         if is_own(request.pipeline):
             return self._own(request.pipeline)
+        if self.options.trial and request.pipeline == "train_script_evaluate_upload":
+            raise UserError("--trial trains with train_model, not with a script.", "Leave out --trial, or the script.")
         plan = plan_here(self.options.accelerator)
         module = load_pipeline(request.pipeline)
         require_step_packages()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import shown_value
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, TRAINS
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, RUNS_SCRIPT, TRAINS
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
@@ -28,7 +28,11 @@ LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
 #: What a step does before it ends when it is interrupted.
-_WHEN_STOPPED = {PREPARES: "keeps what is done and ends", TRAINS: "writes a checkpoint and ends"}
+_WHEN_STOPPED = {
+    PREPARES: "keeps what is done and ends",
+    TRAINS: "writes a checkpoint and ends",
+    RUNS_SCRIPT: "may write a checkpoint and ends",
+}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, RUNS_SCRIPT
 from gpu_pipelines.errors import ERROR_FILE, UserError
 from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, RUN_DIRECTORY, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
@@ -85,7 +85,8 @@ class LocalTarget:
 
         def task(**arguments: Any) -> Any:
             placed = component(**arguments)
-            placed.set_caching_options(component.name not in NEVER_REUSED)
+            known = component.name != RUNS_SCRIPT or RUNS_SCRIPT in self._state_by_step
+            placed.set_caching_options(known and component.name not in NEVER_REUSED)
             if plan is not None:
                 placed.set_env_variable(ACCELERATOR, plan.spec)
             if component.name == PREPARES and self._unfinished_work is not None:

@@ -245,11 +245,12 @@ class Vertex(VertexTarget, Target):
     def of_file(self, place: str) -> Compiled:
         """A pipeline in a file, placed for the region of the settings."""
         own = own_pipeline(place, lambda text: with_image(text, self.settings, place))
+        written = own.spec
         if own.is_of_this_project:
             require_no_flags(place, self.options)
         else:
             own, _ = self._own(own, place, self.settings.region)
-        return self.parsed(own.text, place)
+        return replace(self.parsed(own.text, place), written=written)
 
     def _own(
         self, own: OwnPipeline, place: str, region: str | None
