@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_as, read_document, write_document
+from gpu_pipelines.artifacts.documents import read_as, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
@@ -282,16 +282,12 @@ def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, An
     Raises:
         UserError: there is none, or it still runs.
     """
-    import psutil
-
     for file in sorted(runs.glob(f"*/{RUN}"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        record = read_document(file, "run")
-        if record["pipeline"] != pipeline or record["status"] == "succeeded":
+        record = RunRecord.load(file.parent)
+        if record.pipeline != pipeline or record.status == "succeeded" or record.parameters != dict(parameters):
             continue
-        if record["parameters"] != dict(parameters):
-            continue
-        if record["status"] == "running" and psutil.pid_exists(record["process_id"]):
-            raise UserError(f"{file.parent} is still running, as process {record['process_id']}.", "Stop it first.")
+        if record.status == "running":
+            raise UserError(f"{file.parent} is still running, as process {record.process_id}.", "Stop it first.")
         for directory in (file.parent / "artifacts" / "checkpoints").glob("*"):
             return str(directory)
     raise UserError(

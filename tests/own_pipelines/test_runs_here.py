@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from command_line import command
-from conftest import gpu_pipelines, newest_run
+from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
 
 MINE = Path(__file__).with_name("mine.py")
 
@@ -37,6 +40,54 @@ def test_steps_of_ones_own_run_among_those_of_this_project(tmp_path: Path) -> No
     statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
     assert statuses["prepare-data"] == statuses["train-model"] == statuses["count"] == "reused"
     assert statuses["evaluate-checkpoints"] == "succeeded", "the champion may be another one"
+
+
+STAGES = """
+from kfp import dsl
+from gpu_pipelines.components import prepare_data, train_model
+
+
+@dsl.pipeline(name="stages")
+def stages(steps: int = 400):
+    dataset = prepare_data(source="sample:digits").outputs["dataset"]
+    first = train_model(dataset=dataset, max_steps=1)
+    train_model(dataset=dataset, max_steps=steps, seed=1, checkpoint_every_steps=2).after(first)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_an_interrupted_run_continues_its_training_and_has_the_steps_before(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "stages.py").write_text(STAGES)
+    request = ("run", "stages.py", "--accelerator", "cpu:1")
+    with subprocess.Popen([str(GPU_PIPELINES), *request], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        while not list(tmp_path.glob("runs/*/artifacts/checkpoints/*/train-model-2/step-*/checkpoint.json")):
+            assert first.poll() is None
+            time.sleep(0.1)
+        first.send_signal(number)
+        # Whoever was killed leaves a step that has the other end of stdout.
+        first.wait(timeout=60)
+    killed = newest_run(tmp_path)
+    assert killed["status"] == ("interrupted" if number == signal.SIGTERM else "running")
+    second = subprocess.Popen(
+        [str(GPU_PIPELINES), *request, "--resume"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    with second:
+        assert second.stdout
+        lines = []
+        for line in second.stdout:
+            lines.append(line)
+            if line.startswith("train-model-2: step"):
+                break
+        second.terminate()
+        second.communicate(timeout=60)
+    assert "train-model-2: continuing from step-" in "".join(lines), "".join(lines)
+    statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
+    assert statuses == {"prepare-data": "reused", "train-model": "reused", "train-model-2": "interrupted"}
+    assert not list(newest_run(tmp_path)["directory"].glob("artifacts/checkpoints/*")), "it has those of the first"
+    refused = command("run", "stages.py", "-p", "steps=401", "--resume", cwd=tmp_path)
+    assert "no run of stages with these parameters that was interrupted in its training" in refused.err
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ class LocalRequest:
         values: its parameters.
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
         spec: the pipeline as KFP compiles it; left out, it is compiled where that is asked for.
+        resumed: checkpoints of the run that it continues; empty if it continues none.
     """
 
     name: str
@@ -52,6 +53,7 @@ class LocalRequest:
     values: Values
     accelerator: str
     spec: Mapping[str, Any] = field(default_factory=dict)
+    resumed: str = ""
 
     @cached_property
     def compiled_spec(self) -> Mapping[str, Any]:
@@ -90,10 +92,16 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         reuse: skip steps whose inputs have not changed.
     """
     from gpu_pipelines.targets.local.left import artifacts_left
-    from gpu_pipelines.targets.local.target import run_locally
+    from gpu_pipelines.targets.local.processes import end_left_behind
+    from gpu_pipelines.targets.local.target import adopt_results, run_locally
     from gpu_pipelines.targets.recorded_runs import CACHE
     from gpu_pipelines.targets.run_record import RunRecord, new_run_directory, write_outcome
 
+    if request.resumed:
+        # Below artifacts/checkpoints of the run.
+        end_left_behind(Path(request.resumed).parents[2])
+    if reuse:
+        adopt_results(runs, runs / CACHE)
     run_id, directory = new_run_directory(runs, request.name)
     record = RunRecord(
         run_id=run_id,
@@ -114,6 +122,7 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
             runs / CACHE,
             watched,
             reuse=reuse,
+            checkpoints=request.resumed,
             steps=record.steps,
             stopping=_say_stopping,
         )
