@@ -162,18 +162,22 @@ class Target(ABC):
     # publish(compiled, tags) -> Done                   puts a compiled pipeline into a store
 
 
-def require_no_flags(what: str, options: Any) -> None:
+def require_no_flags(
+    what: str, options: Any, remedy: str = "Give the name of the pipeline in its place, or compile it again."
+) -> None:
     """Checks that no option is given that would have to be compiled into what is compiled already.
+
+    Args:
+        what: that, in words.
+        options: those of a target.
+        remedy: what to do instead.
 
     Raises:
         UserError: lists those that are.
     """
     in_file = [name for name, each in declared(type(options)).items() if each.in_file]
     if flags := [flag_of(name) for name in given(options) if name in in_file]:
-        raise UserError(
-            f"{what} is compiled already; {', '.join(flags)} cannot change it.",
-            "Give the name of the pipeline in its place, or compile it again.",
-        )
+        raise UserError(f"{what} is compiled already; {', '.join(flags)} cannot change it.", remedy)
 
 
 @cache

@@ -108,7 +108,10 @@ class Kubeflow(KubeflowTarget, Target):
         request.require(self, "kubeflow_host")
         if not request.is_own:
             return self._compiled(request.pipeline)
-        place = request.pipeline
+        return self.of_file(request.pipeline)
+
+    def of_file(self, place: str) -> Compiled:
+        """A pipeline in a file, placed."""
         own, told = own_pipeline(place, lambda text: with_image(text, self.settings, place)), []
         written = own.spec
         if own.is_of_this_project:
@@ -208,7 +211,7 @@ class Kubeflow(KubeflowTarget, Target):
         """The recurring runs."""
         from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
 
-        return KubeflowSchedules(self.settings, self._as_sent)
+        return KubeflowSchedules(self.settings, self.options, self.of_file, self._as_sent)
 
     def _as_sent(self, path: str, body: object) -> str:
         """What a request is, for a dry run."""

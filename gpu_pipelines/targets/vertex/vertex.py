@@ -31,6 +31,7 @@ from gpu_pipelines.targets.own.pipeline import (
     require_placeable,
 )
 from gpu_pipelines.targets.own.plans import plans_by, told_warnings
+from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
@@ -203,6 +204,7 @@ class Vertex(VertexTarget, Target):
             return self.of_file(address)
         from gpu_pipelines.targets.vertex.repository import PipelineRepository, find_version
 
+        require_no_flags(f"The uploaded {address}", self.options, UPLOADED_REMEDY)
         version = find_version(address, self.settings)
         stored = PipelineRepository(version.repository).text(version)
         return self.parsed(with_image(stored, self.settings, address), version.address, version.address)
