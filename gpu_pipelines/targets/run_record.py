@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.dag.placement import TRAINS
+from gpu_pipelines.dag.placement import RUNS_SCRIPT, TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.log import StepRecord
 
@@ -23,7 +23,7 @@ REPORT = "report.html"
 #: How the name of the file ends that says how a pipeline's last run ended.
 OUTCOME = "-outcome.json"
 #: The steps that train.
-_TRAINING = (TRAINS, "run-training-script")
+TRAINING_STEPS = (TRAINS, RUNS_SCRIPT)
 RECORDED_PACKAGES = ("gpu-pipelines", "kfp", "torch", "transformers", "pyarrow", "pillow", "numpy")
 
 
@@ -63,6 +63,7 @@ class RunRecord:
         metrics: figures of the steps, by name.
         key_metric: name of the one that says most; empty if there is none.
         versions: of Python and the packages that matter.
+        checkpoints: below which its trainings write, on this machine; of a run that continues another, in that one.
     """
 
     run_id: str
@@ -85,6 +86,7 @@ class RunRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     key_metric: str = ""
     versions: dict[str, str] = field(default_factory=installed_versions)
+    checkpoints: str = ""
 
     @classmethod
     def load(cls, directory: Path) -> RunRecord:
@@ -154,7 +156,7 @@ class RunRecord:
         """Where the trainings of the run leave the events that TensorBoard shows; None if there was none."""
         folder = self.directory / "artifacts" / "checkpoints"
         # One that has just begun has left none; where it continues another run, that has them.
-        begun = any(step.name in _TRAINING and step.status == "running" for step in self.steps)
+        begun = any(step.task in TRAINING_STEPS and step.status == "running" for step in self.steps)
         is_here = begun and not self.parameters.get("checkpoint_uri")
         return folder if is_here or any(folder.glob("**/events.out.tfevents.*")) else None
 

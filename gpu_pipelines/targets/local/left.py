@@ -73,6 +73,22 @@ def artifacts_left(
                 yield Left(step, name, kind, str(artifact["uri"]), artifact.get("metadata") or {})
 
 
+def note_makers(steps: Iterable[StepRecord], cache: Path, runs: Path) -> None:
+    """Notes which runs have made the results that steps have taken.
+
+    Args:
+        steps: those of a run.
+        cache: where results of steps are kept over runs.
+        runs: directory of runs.
+    """
+    for step in steps:
+        for entry, _ in entries_taken([] if step.made_by else [step], cache):
+            for value in json.loads(entry.read_text(encoding="utf-8")).values():
+                uri = value.get("uri") if isinstance(value, dict) else None
+                if isinstance(uri, str) and Path(uri).is_relative_to(runs.resolve()):
+                    step.made_by = Path(uri).relative_to(runs.resolve()).parts[0]
+
+
 def pages_of(artifacts: Iterable[Left]) -> list[dict[str, str]]:
     """The pages among artifacts: `step`, `name` of the output and `path` of each."""
     return [{"step": each.step, "name": each.name, "path": each.path} for each in artifacts if each.kind in _PAGES]

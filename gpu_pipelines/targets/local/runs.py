@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
+#: Between two writes of the report of a run that goes on; its page reads itself again as often.
+_SECONDS_BETWEEN_WRITES = 5.0
 #: What a step does before it ends when it is interrupted.
 _WHEN_STOPPED = {
     PREPARES: "keeps what is done and ends",
@@ -91,7 +94,6 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         observer: is told how it goes.
         reuse: skip steps whose inputs have not changed.
     """
-    from gpu_pipelines.targets.local.left import artifacts_left
     from gpu_pipelines.targets.local.processes import end_left_behind
     from gpu_pipelines.targets.local.target import adopt_results, run_locally
     from gpu_pipelines.targets.recorded_runs import CACHE
@@ -111,21 +113,23 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         accelerator=request.accelerator,
         dependencies=request.dependencies,
         directory=directory,
+        checkpoints=request.resumed or str(directory.absolute() / "artifacts" / "checkpoints"),
     )
-    watched = _Recorder(record, runs, observer)
+    watched = _Recorder(record, request, runs, observer)
     watched.write()
     try:
-        outcome = run_locally(
-            request.pipeline,
-            request.values.taken,
-            directory,
-            runs / CACHE,
-            watched,
-            reuse=reuse,
-            checkpoints=request.resumed,
-            steps=record.steps,
-            stopping=_say_stopping,
-        )
+        with watched.live():
+            outcome = run_locally(
+                request.pipeline,
+                request.values.taken,
+                directory,
+                runs / CACHE,
+                watched,
+                reuse=reuse,
+                checkpoints=request.resumed,
+                steps=record.steps,
+                stopping=_say_stopping,
+            )
     except BaseException as error:
         record.end("failed")
         watched.write()
@@ -136,8 +140,7 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
     record.status = outcome.status
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
     record.outputs = outcome.values
-    left = list(artifacts_left(directory, request.compiled_spec, record.steps, runs / CACHE))
-    _note_what_is_left(record, left)
+    _note_what_is_left(record, watched.artifacts())
     watched.write(is_end=True)
     write_outcome(runs, record)
     return record
@@ -148,22 +151,56 @@ class _Recorder:
 
     Args:
         record: the run's, to which its steps are added elsewhere.
+        request: what is run.
         runs: directory of runs, whose page lists them all.
         observer: the other one.
     """
 
-    def __init__(self, record: RunRecord, runs: Path, observer: Observer) -> None:
-        self._record, self._runs, self._observer = record, runs, observer
+    def __init__(self, record: RunRecord, request: LocalRequest, runs: Path, observer: Observer) -> None:
+        self._record, self._request, self._runs, self._observer = record, request, runs, observer
         self._started = time.monotonic()
+        self._said: dict[str, str] = {}
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Writes it every few seconds as well, as long as the context lasts: a step may take hours."""
+        ended = threading.Event()
+
+        def write() -> None:
+            while not ended.wait(_SECONDS_BETWEEN_WRITES):
+                self.write()
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def artifacts(self) -> list[Left]:
+        """What the steps that have ended have left, or taken from earlier runs."""
+        from gpu_pipelines.targets.local.left import artifacts_left, note_makers
+        from gpu_pipelines.targets.recorded_runs import CACHE
+
+        cache = self._runs / CACHE
+        note_makers(self._record.steps, cache, self._runs)
+        spec = self._request.compiled_spec
+        return list(artifacts_left(self._record.directory, spec, self._record.steps, cache))
 
     def step_began(self, step: str) -> None:
         self.write()
         self._observer.step_began(step)
 
     def step_said(self, step: str, line: str) -> None:
+        self._said[step] = line
         self._observer.step_said(step, line)
 
     def step_ended(self, step: StepRecord) -> None:
+        from gpu_pipelines.targets.local.left import pages_of
+
+        self._record.pages = pages_of(self.artifacts())
         self.write()
         self._observer.step_ended(step)
 
@@ -177,10 +214,10 @@ class _Recorder:
         from gpu_pipelines.reports.runs_page import write_runs_page
         from gpu_pipelines.targets.recorded_runs import recorded_runs
 
-        self._record.note_time(self._started)
-        with suppress(*(() if is_end else (OSError,))):
+        with self._lock, suppress(*(() if is_end else (OSError,))):
+            self._record.note_time(self._started)
             self._record.save()
-            write_run_report(self._record)
+            write_run_report(self._record, self._said)
             if is_end or not self._record.steps:
                 write_runs_page(self._runs, recorded_runs(self._runs))
 
