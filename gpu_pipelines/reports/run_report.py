@@ -88,7 +88,7 @@ def is_page(page: Mapping[str, str]) -> bool:
 
 
 def _titled(step: str, sections: Markup) -> Markup:
-    """Sections of a step of which there are others of its kind; `step` tells them apart, and an empty one is not said."""
+    """Sections of a step of which there are others of its kind, by its name; an empty one is not said."""
     if not step:
         return sections
     return Markup("<section><h2>{}</h2></section>").format(step) + sections

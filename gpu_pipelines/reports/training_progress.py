@@ -10,9 +10,14 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
-from gpu_pipelines.numbers import figure
 from gpu_pipelines.reports.durations import format_seconds
 
+#: What of an entry is shown: what it is called, and how it is written.
+_SHOWN = {
+    "loss": ("loss", "{:.4f}"),
+    "val_loss": ("loss on val", "{:.4f}"),
+    "samples_per_second": ("samples/s", "{:,.0f}"),
+}
 #: Clocks of file systems are no finer.
 _SECONDS_OF_FILES = 2.0
 
@@ -55,8 +60,8 @@ def training_progress(checkpoints: Path, since: float) -> TrainingProgress | Non
     last: dict[str, Any] = {name: value for entry in entries for name, value in entry.items()}
     step, total = int(last["step"]), int(configuration.get("total_steps", 0))
     figures = {
-        called: figure(last[name])
-        for name, called in (("loss", "loss"), ("val_loss", "loss on val"), ("samples_per_second", "samples/s"))
+        called: text.format(last[name])
+        for name, (called, text) in _SHOWN.items()
         if isinstance(last.get(name), int | float)
     }
     rate, rows = last.get("samples_per_second"), configuration.get("settings", {}).get("global_batch_size")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -64,6 +65,10 @@ def test_an_interrupted_run_continues_its_training_and_has_the_steps_before(
     with subprocess.Popen([str(GPU_PIPELINES), *request], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
         while not list(tmp_path.glob("runs/*/artifacts/checkpoints/*/train-model-2/step-*/checkpoint.json")):
             assert first.poll() is None
+            time.sleep(0.1)
+        (page,) = tmp_path.glob("runs/*/report.html")
+        while not re.search(r"<h2>train-model-2</h2>\s*<p>step [0-9]+ of 400</p>", page.read_text()):
+            assert first.poll() is None, page.read_text()
             time.sleep(0.1)
         first.send_signal(number)
         # Whoever was killed leaves a step that has the other end of stdout.
