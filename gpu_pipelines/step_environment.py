@@ -27,6 +27,10 @@ REHEARSE = "GPU_PIPELINES_REHEARSE"
 # component_interface/step.py.
 RUN = "GPU_PIPELINES_RUN"
 
+# Below which the trainings of a run on this machine have their checkpoints; `in_this_run` fills it in. A run that
+# continues another has those of that one. As a parameter it would be in the key under which results are kept.
+RUN_CHECKPOINTS = "GPU_PIPELINES_RUN_CHECKPOINTS"
+
 # The directory of a run on this machine, for what starts a container of it.
 RUN_DIRECTORY = "GPU_PIPELINES_RUN_DIRECTORY"
 

@@ -1,4 +1,4 @@
-"""`gpu-pipelines schedule`: runs of an uploaded pipeline that start by the clock."""
+"""`gpu-pipelines schedule`: runs of a pipeline that start by the clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from gpu_pipelines.targets.cron import Cron
 
-app = Application(help="Schedule runs of an uploaded pipeline on Vertex AI or Kubeflow.")
+app = Application(help="Schedule runs of a pipeline on Vertex AI or Kubeflow.")
 
 Schedule = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Name or id of the schedule.")]
 Zone = Annotated[str | None, typer.Option("--time-zone", metavar="ZONE", help="Europe/Paris, say; default UTC.")]
@@ -35,7 +35,7 @@ def create(
     pipeline: Annotated[
         str,
         typer.Argument(
-            help="An uploaded pipeline: its name, NAME/TAG or NAME/VERSION, or its address; vertex: also a file."
+            help="An uploaded pipeline: its name, NAME/TAG or NAME/VERSION, or its address; or a file, which is sent."
         ),
     ],
     target: Any,
@@ -51,7 +51,7 @@ def create(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create a schedule of an uploaded version. A tag is resolved to the version that it names now."""
+    """Create a schedule of an uploaded version, or of a file. A tag is resolved to the version that it names now."""
     from gpu_pipelines.driver.arguments import checked_values
     from gpu_pipelines.driver.data_check import warn_of_data
     from gpu_pipelines.targets.cron import parse_cron

@@ -17,12 +17,14 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, i
 from gpu_pipelines.errors import UserError, nearest, user_errors_end_the_step
 from gpu_pipelines.garbage import collect_rarely
 from gpu_pipelines.numbers import as_number
-from gpu_pipelines.step_environment import RUN, STORAGE
+from gpu_pipelines.step_environment import RUN, RUN_CHECKPOINTS, STORAGE
 
 Settings = TypeVar("Settings")
 
 #: Stands in a URI for the run that a step belongs to, where the platform would not fill it in.
 THIS_RUN = f"${{{RUN}}}"
+#: Stands in a URI for where the trainings of a run on this machine have their checkpoints.
+CHECKPOINTS_OF_RUN = f"${{{RUN_CHECKPOINTS}}}"
 #: Stands in a URI for the training, by what it is told and its data: in a loop one step of a pipeline trains often.
 THIS_TRAINING = "%TRAINING%"
 #: Metadata of an artifact that is elsewhere than its URI says: where it is.
@@ -97,12 +99,13 @@ def in_this_run(uri: str) -> str:
     Raises:
         UserError: it is not known which run this is.
     """
-    if THIS_RUN not in uri:
-        return uri
-    run = os.environ.get(RUN)
-    if not run:
-        raise UserError(f"{uri} has the run in it, and {RUN} is not set.", "Set it to a name of the run's own.")
-    return uri.replace(THIS_RUN, run)
+    for placeholder, variable in ((THIS_RUN, RUN), (CHECKPOINTS_OF_RUN, RUN_CHECKPOINTS)):
+        if placeholder in uri:
+            value = os.environ.get(variable)
+            if not value:
+                raise UserError(f"{uri} has the run in it, and {variable} is not set.", "Set it to the run's own.")
+            uri = uri.replace(placeholder, value)
+    return uri
 
 
 def of_this_training(uri: str, settings: Any, dataset: Any) -> str:

@@ -1,12 +1,28 @@
 """Pipelines: DAGs built from the components through a target."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
 
 #: Names of the pipelines on the command line, which are those of their folders.
-PIPELINES = ("train_evaluate_upload", "scheduled_retraining")
+PIPELINES = ("train_evaluate_upload", "scheduled_retraining", "train_script_evaluate_upload")
+#: Those of which files are published.
+PUBLISHED = PIPELINES[:2]
+#: The pipeline that trains by a script in place of another, by the name of that one.
+_BY_SCRIPT = {"train_evaluate_upload": "train_script_evaluate_upload"}
+
+
+def pipeline_for(name: str, given: Mapping[str, Any]) -> str:
+    """The name of the pipeline that is to run: with a script given, the one that trains by it.
+
+    Args:
+        name: what was asked for.
+        given: the values of parameters that were given.
+    """
+    return _BY_SCRIPT.get(name, name) if given.get("script") else name
 
 
 def load_request(name: str) -> ModuleType:

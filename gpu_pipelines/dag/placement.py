@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 PREPARES = "prepare-data"
 #: The step that trains.
 TRAINS = "train-model"
+#: The step that trains by a script of somebody's.
+RUNS_SCRIPT = "run-training-script"
 #: The steps that train, in the pipelines of this project and in those of others.
-TRAINING_STEPS = (TRAINS, "run-training-script")
+TRAINING_STEPS = (TRAINS, RUNS_SCRIPT)
 #: The step that scores the checkpoints, each GPU with a whole model.
 EVALUATES = "evaluate-checkpoints"
 #: The step whose output `model` is the version in the registry.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_pipelines.training.script.settings import ScriptSettings
 
 #: What a place holds: data is read by sources of many kinds, and a registry is written to as well; a directory may
-#: also be the name of a model on a hub, and a file is Python.
-DATA, REGISTRY, DIRECTORY, FILE = "data", "registry", "directory", "file"
+#: also be the name of a model on a hub; a file has a function of Python, and a program is a script or a folder of code.
+DATA, REGISTRY, DIRECTORY, FILE, PROGRAM = "data", "registry", "directory", "file", "program"
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class Place:
     Attributes:
         parameter: the parameter that names it.
         uri: where it is.
-        kind: `DATA`, `REGISTRY`, `DIRECTORY` or `FILE`.
+        kind: `DATA`, `REGISTRY`, `DIRECTORY`, `FILE` or `PROGRAM`.
     """
 
     parameter: str
@@ -27,3 +31,17 @@ class Place:
 def lost_registry(registry: str, others: str) -> str:
     """That nothing would be left of a registry in a container; `others` names registries that outlive it."""
     return f"The registry {registry} would be a directory of the container, lost at its end. Give {others}."
+
+
+def places_of_script(settings: ScriptSettings) -> Iterator[Place]:
+    """Where a training script and its code are; what is in the image is no place.
+
+    Args:
+        settings: those of `run_training_script`.
+    """
+    name, place = ("code", settings.code) if settings.code else ("script", settings.script.strip())
+    if not place or (settings.module and not settings.code):
+        return
+    # An absolute path that is not here is one of the image.
+    if "://" in place or not Path(place).is_absolute() or Path(place).exists():
+        yield Place(name, place, PROGRAM)

@@ -18,6 +18,7 @@ from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.model_upload.component import upload_model
 from gpu_pipelines.components.training.component import train_model
+from gpu_pipelines.components.training_script.component import run_training_script
 from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_of, parameters_of_users
 from gpu_pipelines.dag.parameters import inputs_from
 from gpu_pipelines.dag.placement import Placement
@@ -46,7 +47,8 @@ def pipeline_parameters(target: Placement, steps: Mapping[str, Any], task: str =
     if task:
         del common["task"]
         for name, value in task_named(task).defaults.items():
-            common[name] = replace(common[name], default=value)
+            if name in common:
+                common[name] = replace(common[name], default=value)
         common, fields = ({name: p for name, p in each.items() if is_of(name, task)} for each in (common, fields))
     return {**common, ADVANCED: _with_fields(fields), **target.parameters}
 
@@ -76,6 +78,7 @@ class Steps:
         plan: accelerators of the training; None for those that the target has.
         evaluation: those of the evaluation; None for one GPU of the training's.
         task: the one that the pipeline is for; empty where that is a parameter.
+        by_script: whether a script of somebody's trains, and not `train_model`.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Steps:
         evaluation: AcceleratorPlan | None = None,
         *,
         task: str = "",
+        by_script: bool = False,
     ) -> None:
         self._pipeline_job, self._encryption_key = target.pipeline_job, target.encryption_key
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
@@ -97,7 +101,8 @@ class Steps:
         }
         self._check: Callable[..., Any] = target.place(check_request, None)
         self._prepare: Callable[..., Any] = target.place(prepare_data, None)
-        self._train: Callable[..., Any] = target.place(train_model, plan)
+        self._training = run_training_script if by_script else train_model
+        self._train: Callable[..., Any] = target.place(self._training, plan)
         self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, evaluation or (plan and one_gpu(plan)))
         self._upload: Callable[..., Any] = target.place(upload_model, None)
 
@@ -130,10 +135,9 @@ class Steps:
         )
         trained = self._train(
             dataset=prepared.outputs["dataset"],
-            # One that was given is among the others, and wins.
             checkpoint_uri=self._checkpoint_uri,
-            advanced=checked.outputs["train"],
-            **inputs_from(train_model, values),
+            # One that was given is among the others, and wins. A script's parameters all stand one by one.
+            **inputs_from(self._training, {**values, "advanced": checked.outputs["train"]}),
         )
         evaluated = self._evaluate(
             dataset=prepared.outputs["dataset"],

@@ -5,7 +5,7 @@ This module is imported in a step, where KFP's compiler is not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_store import require_same_training
@@ -36,17 +36,24 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
         arguments: all parameters; and, where they are known, `processes`, how many will train, and `data_nodes`, how
             many machines prepare the data.
     """
-    prepare = fields_from(PrepareSettings, arguments)
     training = fields_from(TrainingSettings, arguments)
+    return problems_around(
+        arguments, lambda task: [*training.problems(task), *training.problems_on(arguments.get("processes", 0))]
+    )
+
+
+def problems_around(arguments: Mapping[str, Any], of_training: Callable[[str], Sequence[str]]) -> list[str]:
+    """What is wrong with the parameters of all steps, of whichever trains.
+
+    Args:
+        arguments: all parameters.
+        of_training: gives what is wrong with those of the training, for a task; an empty one is not known.
+    """
+    prepare = fields_from(PrepareSettings, arguments)
     evaluation = fields_from(EvaluationSettings, arguments)
     # Of a task that does not exist nothing is known, and prepare says so already.
     task = "" if task_problems(prepare.task) else prepare.task
-    found = [
-        *prepare.problems(),
-        *prepare.problems_on(arguments.get("data_nodes", 1)),
-        *training.problems(task),
-        *training.problems_on(arguments.get("processes", 0)),
-    ]
+    found = [*prepare.problems(), *prepare.problems_on(arguments.get("data_nodes", 1)), *of_training(task)]
     return [*found, *evaluation.problems(task)] if task else found
 
 
@@ -74,22 +81,36 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         arguments: all parameters.
         storage: where the run leaves its artifacts; empty for this machine.
     """
+    training = fields_from(TrainingSettings, arguments)
+    found = problems_of_access_around(arguments, storage, training.problems_here)
+    if uri := arguments.get("checkpoint_uri"):
+        task = fields_from(PrepareSettings, arguments).task
+        shaping, configured = training.resolved(task).shaping(), training.possible_hashes(task)
+        found += _said_by(lambda: require_same_training(uri, shaping, configured, training.resume_from_step))
+    return found
+
+
+def problems_of_access_around(
+    arguments: Mapping[str, Any], storage: str, of_training: Callable[[str], Sequence[str]]
+) -> list[str]:
+    """The same of all steps, of whichever trains.
+
+    Args:
+        arguments: all parameters.
+        storage: where the run leaves its artifacts; empty for this machine.
+        of_training: gives what the training cannot open, for a task.
+    """
     # Compiling a pipeline needs none of the packages of the steps; looking at data does.
     from gpu_pipelines.data import source_check
 
     prepare = fields_from(PrepareSettings, arguments)
-    found = source_check.problems_here(prepare)
-    found += fields_from(TrainingSettings, arguments).problems_here(prepare.task)
+    found = [*source_check.problems_here(prepare), *of_training(prepare.task)]
     found += fields_from(EvaluationSettings, arguments).problems_here()
     registry, near = arguments["registry"], storage if is_remote(storage) else ""
     if near and is_local(registry):
         found.append(lost_registry(registry, "registry=vertex:// for Vertex AI Model Registry"))
     else:
         found += _said_by(lambda: open_registry(registry, near).require_writable())
-    if uri := arguments.get("checkpoint_uri"):
-        settings = fields_from(TrainingSettings, arguments)
-        shaping, configured = settings.resolved(prepare.task).shaping(), settings.possible_hashes(prepare.task)
-        found += _said_by(lambda: require_same_training(uri, shaping, configured, settings.resume_from_step))
     return found
 
 

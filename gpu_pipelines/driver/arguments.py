@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gpu_pipelines.component_interface.parameter import CALLED, Parameter
+from gpu_pipelines.driver.opening import option_of_targets
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
@@ -117,7 +118,9 @@ def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str,
     from gpu_pipelines.targets.own.placed import steps_in
     from gpu_pipelines.targets.own.values import places_of, problems_of
 
-    steps = steps_in(compiled.spec) if compiled.spec else []
+    # In what is sent, steps that have become jobs are no components any more.
+    spec = compiled.written or compiled.spec
+    steps = steps_in(spec) if spec else []
     return problems_of(steps, arguments) + target.unreachable(places_of(steps, arguments))
 
 
@@ -227,7 +230,8 @@ def all_arguments(
     given = {name: _stored(known[name].type, value) for name, value in stood.items() if name in known}
     for name, value in _opened(texts, problems) if fields else texts:
         if name not in known:
-            problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, sorted(known))}")
+            remedy = option_of_targets(name) or nearest(name, sorted(known))
+            problems.append(f"There is no parameter {name[:80]!r}. {remedy}")
             continue
         try:
             given[name] = _converted(known[name].type, value, of_anybody)

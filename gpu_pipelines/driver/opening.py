@@ -54,6 +54,24 @@ def _refuse_others(name: str, given: Mapping[str, Any], own: Sequence[str], comm
         )
 
 
+def option_of_targets(name: str, command: str = "run") -> str:
+    """What to say of a name that is no parameter, but an option of targets; empty if it is of none."""
+    from gpu_pipelines.targets.target import targets
+
+    owners = [
+        other
+        for other, target in targets().items()
+        if name in {each for each, *_ in fields_of_command(target.Options, command)}
+    ]
+    if not owners:
+        return ""
+    *others, last = sorted(owners)
+    listed = f"{', '.join(others)} or {last}" if others else last
+    return (
+        f"{name} ({flag_of(name)}) is an option of the target {listed}: give it with that target, not as a parameter."
+    )
+
+
 def fields_of_command(options: type, command: str) -> Iterator[tuple[str, Option, Any, Any]]:
     """Name, declaration, type and default of the fields of a dataclass that are options of a command."""
     hints, known = typing.get_type_hints(options), declared(options)

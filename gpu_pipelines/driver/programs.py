@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.driver.opening import fields_of_command, open_target
+from gpu_pipelines.driver.opening import fields_of_command, open_target, option_of_targets
 from gpu_pipelines.driver.run import Run, ended, watch_of
 from gpu_pipelines.errors import InvalidRequestError
 
@@ -89,8 +89,10 @@ def compile(
 
     opened, others = _opened(target, "compile", options)
     if others:
+        remedies = dict.fromkeys(option_of_targets(name, "compile") for name in others)
         raise InvalidRequestError(
-            f"compile has no {', '.join(others)}.", "Parameters of the pipeline are given to its runs."
+            f"compile has no {', '.join(others)}.",
+            " ".join(filter(None, remedies)) or "Parameters of the pipeline are given to its runs.",
         )
     with _named(pipeline) as name:
         text = opened.compile(name, task).text

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.dag import pipeline_for
 from gpu_pipelines.driver.arguments import checked_values, given_values
 from gpu_pipelines.driver.data_check import require_usable_data
 from gpu_pipelines.targets.messages import Request
@@ -36,7 +37,8 @@ def submission_of(
     Raises:
         UserError: there cannot be such a run.
     """
-    request = Request(pipeline, given_values(assignments, file), cache)
+    given = given_values(assignments, file)
+    request = Request(pipeline_for(pipeline, given), given, cache)
     compiled = target.load(request)
     values = checked_values(compiled, target, assignments, file)
     if not is_here(target):

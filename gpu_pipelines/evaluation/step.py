@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.component_interface.step import (
@@ -21,7 +22,7 @@ from gpu_pipelines.component_interface.step import (
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
-from gpu_pipelines.evaluation.trainings import names_of
+from gpu_pipelines.evaluation.trainings import named_by_settings, names_of
 
 
 def run(
@@ -65,6 +66,8 @@ def run(
             for name, place in places.items():
                 foreign = bool(settings.scoring_function) or not holds_training(place)
                 directories[name] = local_copy(place, Path(scratch) / (name or "only"), foreign=foreign)
+            called = named_by_settings({name: _told(directory) for name, directory in directories.items()})
+            directories = {called.get(name, name): directory for name, directory in directories.items()}
             with output_files(best_checkpoint, EVALUATION) as exported:
                 found = evaluate_checkpoints(settings, rows, directories, exported)
         best_checkpoint.metadata.update(task=found.task, checkpoint=found.best, rehearsal=found.rehearsal)
@@ -98,6 +101,14 @@ def _places(artifacts: Sequence[Any]) -> dict[str, str]:
             "Give it checkpoints, or the checkpoints of a ParallelFor as collected (dsl.Collected).",
         )
     return dict(zip(names_of(places) if len(places) > 1 else [""], places, strict=True))
+
+
+def _told(directory: Path) -> dict[str, Any]:
+    """What a training was told; nothing of one that does not say it."""
+    if not (directory / CONFIGURATION).is_file():
+        return {}
+    told: dict[str, Any] = read_configuration(directory).get("settings", {})
+    return told
 
 
 def _write_confusion(artifact: Any, evaluation: Evaluation) -> None:

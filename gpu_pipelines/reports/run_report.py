@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,8 +15,9 @@ from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.reports.dag import draw_dag
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, sections_of, write_page
+from gpu_pipelines.reports.training_progress import training_progress
 from gpu_pipelines.targets.local.log import StepRecord
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.run_record import TRAINING_STEPS, RunRecord
 
 # Verdict first, then how it came about.
 REPORTS = ("evaluation_report", "training_report", "data_report")
@@ -24,13 +26,21 @@ KINDS = {"succeeded": "good", "reused": "", "running": "", "failed": "bad", "die
 _REFRESH = 5
 
 
-def write_run_report(record: RunRecord) -> None:
-    """Writes the report of a run; that of one that goes on has what there is, and reads itself again."""
-    reports = list(_step_reports(record))
-    body = Markup("").join(sections_of(path) for path in reports)
-    others = [page for page in record.pages if Path(page["path"]) not in reports]
-    named = ((page["step"], sections_of(Path(page["path"]))) for page in reversed(others) if is_page(page))
-    body += Markup("").join(_titled(step, sections) for step, sections in named)
+def write_run_report(record: RunRecord, said: Mapping[str, str] | None = None) -> None:
+    """Writes the report of a run; that of one that goes on has what there is, and reads itself again.
+
+    Args:
+        record: the run's.
+        said: the last lines of steps that run, by their names.
+    """
+    reports = [path.absolute() for path in _step_reports(record)]
+    turns = {step.place: step.label for step in record.steps if step.turn}
+    body = Markup("").join(_titled(turns.get(str(path.parent), ""), sections_of(path)) for path in reports)
+    others = [page for page in record.pages if Path(page["path"]).absolute() not in reports]
+    shown = [(turns.get(str(Path(page["path"]).parent), page["step"]), page) for page in others]
+    body += Markup("").join(
+        _titled(step, sections_of(Path(page["path"]))) for step, page in reversed(shown) if is_page(page)
+    )
     sections = render(
         Path(__file__).with_name("run_report.html"),
         r=record,
@@ -41,8 +51,13 @@ def write_run_report(record: RunRecord) -> None:
             _notes(record),
         ),
         steps=_steps(record),
+        running=_running(record, said or {}),
         body=body,
-        others=[{**page, "path": _relative(page["path"], record)} for page in others if not is_page(page)],
+        others=[
+            {"name": page["name"], "step": step, "path": _relative(page["path"], record)}
+            for step, page in shown
+            if not is_page(page)
+        ],
         parameters={name: shown_value(value) for name, value in record.parameters.items()},
     )
     # A browser that reads it meanwhile sees the whole of it.
@@ -73,7 +88,9 @@ def is_page(page: Mapping[str, str]) -> bool:
 
 
 def _titled(step: str, sections: Markup) -> Markup:
-    """Sections of another step of a kind, which its name tells apart."""
+    """Sections of a step of which there are others of its kind, by its name; an empty one is not said."""
+    if not step:
+        return sections
     return Markup("<section><h2>{}</h2></section>").format(step) + sections
 
 
@@ -91,7 +108,7 @@ def _headline(record: RunRecord) -> dict[str, Any]:
     if record.status == "succeeded":
         return _success(record)
     if record.status == "running":
-        now = ", ".join(step.name for step in record.steps if step.status == "running")
+        now = ", ".join(step.label for step in record.steps if step.status == "running")
         line = f"Since {record.started[:16].replace('T', ' ')} UTC. This page reads itself again every {_REFRESH} s."
         return {"kind": "", "text": f"Running: {now}" if now else "Running", "lines": [line], "message": ""}
     if record.status == "died":
@@ -137,13 +154,27 @@ def _took(step: StepRecord) -> str:
     return "" if step.status in ("reused", "running") else format_seconds(step.seconds)
 
 
+def _running(record: RunRecord, said: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The steps that run, with their last lines, and of trainings how far they are."""
+    found = []
+    for step in (each for each in record.steps if each.status == "running" == record.status):
+        places = [str(record.parameters.get("checkpoint_uri") or ""), record.checkpoints]
+        here = (Path(place) for place in places if step.task.startswith(TRAINING_STEPS) and Path(place).is_dir())
+        tried = (training_progress(place, time.time() - step.seconds) for place in here)
+        progress = next((each for each in tried if each), None)
+        if progress or said.get(step.name):
+            found.append({"name": step.label, "said": said.get(step.name, ""), "progress": progress})
+    return found
+
+
 def _steps(record: RunRecord) -> list[dict[str, Any]]:
     total = sum(step.seconds for step in record.steps) or 1.0
     rows, passed = [], 0.0
     for step in record.steps:
         rows.append(
             {
-                "name": step.name,
+                "name": step.label,
+                "made_by": step.made_by,
                 "status": step.status,
                 "kind": KINDS[step.status],
                 "took": _took(step),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.targets.compiled import note_of_file, with_image
@@ -63,8 +63,11 @@ class CloudTarget(Target):
 
         return published_in_the_cloud(cls.Options)
 
-    def own_in(self, place: str) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan]]:
-        """A pipeline in a file, placed for the region of the settings, and the plans of the steps that were placed.
+    def own_in(self, place: str) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan], Any]:
+        """A pipeline in a file, placed for the region of the settings.
+
+        Returns:
+            The pipeline, the plans of the steps that were placed, and its specification as it was written.
 
         Raises:
             UserError: there is none, or it cannot run there.
@@ -72,8 +75,9 @@ class CloudTarget(Target):
         own = own_pipeline(place, lambda text: with_image(text, self.settings, place))
         if own.is_of_this_project:
             require_no_flags(place, self.options)
-            return own, {}
-        return self._placed(own, place, self.settings.region)
+            return own, {}, own.spec
+        placed, plans = self._placed(own, place, self.settings.region)
+        return placed, plans, own.spec
 
     def _placed(
         self, own: OwnPipeline, place: str, region: str | None

@@ -104,6 +104,7 @@ class Compiled:
         name: its name, as KFP has it.
         text: the compiled file; empty where a target runs the pipeline as it was built.
         spec: the pipeline in the file.
+        written: a pipeline of one's own before its steps were placed; empty where that has not changed it.
         built: the KFP pipeline, where it was built here.
         known: what is fixed besides its parameters: `processes` that train, `data_nodes`, `task`.
         origin: what the target has found it by, an uploaded version say.
@@ -113,6 +114,7 @@ class Compiled:
     name: str
     text: str = ""
     spec: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict)
     built: Any = None
     known: Mapping[str, Any] = field(default_factory=dict)
     origin: Any = None

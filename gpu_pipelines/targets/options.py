@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Words = Callable[[Mapping[str, Any]], Iterable[str]]
 
 #: The commands that make a file, those that start runs, and those that look at what a service has.
-COMPILED = frozenset({"run", "compile", "upload"})
+COMPILED = frozenset({"run", "compile", "upload", "schedule create"})
 STARTED = frozenset({"run", "schedule create"})
 LOOKING = frozenset(
     {"follow", "cancel", *(f"schedule {verb}" for verb in ("list", "describe", "pause", "resume", "delete", "update"))}

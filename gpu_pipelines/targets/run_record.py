@@ -60,6 +60,7 @@ class RunRecord:
         metrics: figures of the steps, by name.
         key_metric: name of the one that says most; empty if there is none.
         versions: of Python and the packages that matter.
+        checkpoints: below which its trainings write, on this machine; of a run that continues another, in that one.
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class RunRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     key_metric: str = ""
     versions: dict[str, str] = field(default_factory=installed_versions)
+    checkpoints: str = ""
 
     @classmethod
     def load(cls, directory: Path) -> RunRecord:
@@ -161,7 +163,7 @@ class RunRecord:
         """Where the trainings of the run leave the events that TensorBoard shows; None if there was none."""
         folder = self.directory / "artifacts" / "checkpoints"
         # One that has just begun has left none; where it continues another run, that has them.
-        begun = any(step.name in TRAINING_STEPS and step.status == "running" for step in self.steps)
+        begun = any(step.task in TRAINING_STEPS and step.status == "running" for step in self.steps)
         is_here = begun and not self.parameters.get("checkpoint_uri")
         return folder if is_here or any(folder.glob("**/events.out.tfevents.*")) else None
 

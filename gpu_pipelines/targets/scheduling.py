@@ -14,6 +14,9 @@ from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
 if TYPE_CHECKING:
     from gpu_pipelines.terminal import Table
 
+#: What to do where options are given for an uploaded version that are compiled into it.
+UPLOADED_REMEDY = "Upload it with them, gpu-pipelines upload, or give FILE.py here."
+
 
 @dataclass(frozen=True)
 class Timing:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpu_pipelines.dag.places import DATA, FILE, REGISTRY, Place, lost_registry
+from gpu_pipelines.dag.places import DATA, FILE, PROGRAM, REGISTRY, Place, lost_registry
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.messages import Compiled, Published, Request, Submission, Values
@@ -90,6 +90,11 @@ class Target(ABC):
                     f"{name} is in {uri}, a file of this machine. Copy it into {self.place_for_files}, or add it to "
                     "the image and give package.module:function."
                 )
+            elif place.kind == PROGRAM:
+                found.append(
+                    f"{name} is {uri}, of this machine. Copy it into {self.place_for_files}, or add it to the image "
+                    "and give its path there, or -m package.module."
+                )
             elif uri.startswith((".", "/", "~")):
                 found.append(f"{name} is {uri}, a directory of this machine. Copy it into {self.place_for_files}.")
         return found
@@ -157,18 +162,22 @@ class Target(ABC):
     # publish(compiled, tags) -> Done                   puts a compiled pipeline into a store
 
 
-def require_no_flags(what: str, options: Any) -> None:
+def require_no_flags(
+    what: str, options: Any, remedy: str = "Give the name of the pipeline in its place, or compile it again."
+) -> None:
     """Checks that no option is given that would have to be compiled into what is compiled already.
+
+    Args:
+        what: that, in words.
+        options: those of a target.
+        remedy: what to do instead.
 
     Raises:
         UserError: lists those that are.
     """
     in_file = [name for name, each in declared(type(options)).items() if each.in_file]
     if flags := [flag_of(name) for name in given(options) if name in in_file]:
-        raise UserError(
-            f"{what} is compiled already; {', '.join(flags)} cannot change it.",
-            "Give the name of the pipeline in its place, or compile it again.",
-        )
+        raise UserError(f"{what} is compiled already; {', '.join(flags)} cannot change it.", remedy)
 
 
 @cache

@@ -359,6 +359,7 @@ class Trainer:
             "devices": {**asdict(self._devices), "name": self._device_name, "world_size": dist.get_world_size()},
             "precision": self._precision,
             "parallelism": self._parallelism,
+            "total_steps": self._total,
             "model": asdict(cost),
         }
         checkpoints.write_configuration(self._store.directory, configuration)

@@ -253,11 +253,15 @@ class _Service:
         cron = body["trigger"]["cron_schedule"]["cron"]
         if not _CRON.fullmatch(cron):
             raise Refused(400, f"Schedule cron is not supported: {cron}")
-        reference = body["pipeline_version_reference"]
-        version = [v for v in self._state.versions if v["pipeline_version_id"] == reference["pipeline_version_id"]]
-        if not version:
-            raise Refused(404, "no such version")
-        checked_parameters(version[0]["pipeline_spec"], body["runtime_config"].get("parameters", {}))
+        if "pipeline_spec" in body:
+            spec = body["pipeline_spec"]
+        else:
+            reference = body["pipeline_version_reference"]
+            version = [v for v in self._state.versions if v["pipeline_version_id"] == reference["pipeline_version_id"]]
+            if not version:
+                raise Refused(404, "no such version")
+            spec = version[0]["pipeline_spec"]
+        checked_parameters(spec, body["runtime_config"].get("parameters", {}))
         made = {
             **body,
             "recurring_run_id": _new_id(),

@@ -13,7 +13,7 @@ from kubernetes_api.types import problems_of_pod
 
 from gpu_pipelines.accelerators import plan, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
-from gpu_pipelines.dag import PIPELINES
+from gpu_pipelines.dag import PUBLISHED
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
@@ -53,7 +53,7 @@ def variables(pod: dict[str, Any]) -> dict[str, Any]:
     return {variable["name"]: variable.get("value") for variable in main_of(pod)["env"]}
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", PUBLISHED)
 def test_every_pod_of_every_file_is_one_of_kubernetes(pipeline: str) -> None:
     files = published(pipeline)
     assert len(files) == len(accelerators(pipeline))

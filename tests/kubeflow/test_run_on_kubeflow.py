@@ -396,6 +396,56 @@ def test_the_life_of_a_schedule(folder: Path, kfp_api: KfpApi, compiled: Path) -
     assert (gone.status, "There are no schedules here" in gone.err) == (2, True), gone.err
 
 
+def test_a_file_is_scheduled_as_it_is_placed(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    own = Path(__file__).parents[1] / "own_pipelines/mine.py"
+    create = ("schedule", "create", f"{own}:mine", "--target", "kubeflow", "--name", "nightly", "--cron", "0 3 * * *")
+    refused = command(folder, *create)
+    assert "count has no accelerator" in refused.err
+    placed = (*create, "--accelerator", "count=l4:1", "-p", "steps=7", "--no-cache")
+    refused = command(folder, *placed, "-p", "stpes=7")
+    assert "Did you mean 'steps'?" in refused.err
+    asked = json.loads(done(folder, *placed, "--dry-run"))["body"]
+    done(folder, *placed)
+    (schedule,) = kfp_api.state.recurring.values()
+    assert schedule["runtime_config"]["parameters"]["steps"] == 7
+    assert "pipeline_version_reference" not in schedule
+    for body in (asked, schedule):
+        sent = body["pipeline_spec"]
+        executors = sent["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+        labels = executors["exec-count"]["nodeSelector"]["labels"]
+        assert labels == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    tasks = schedule["pipeline_spec"]["pipeline_spec"]["root"]["dag"]["tasks"]
+    assert not any(task.get("cachingOptions", {}).get("enableCache") for task in tasks.values())
+    done(
+        folder,
+        "schedule",
+        "create",
+        str(compiled),
+        "--target",
+        "kubeflow",
+        "--name",
+        "of-a-file",
+        "--cron",
+        "0 4 * * *",
+    )
+    assert len(kfp_api.state.recurring) == 2
+    assert "nightly" in done(folder, "schedule", "describe", "nightly", "--target", "kubeflow")
+    done(folder, "upload", str(compiled), "--target", "kubeflow", "--tag", "v1")
+    uploaded = (
+        "schedule",
+        "create",
+        "train-evaluate-upload",
+        "--target",
+        "kubeflow",
+        "--name",
+        "x",
+        "--cron",
+        "0 3 * * *",
+    )
+    refused = command(folder, *uploaded, "--accelerator", "l4:1")
+    assert "The uploaded train-evaluate-upload is compiled already; --accelerator cannot change it" in refused.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

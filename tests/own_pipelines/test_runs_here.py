@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from command_line import command
-from conftest import gpu_pipelines, newest_run
+from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
 
 MINE = Path(__file__).with_name("mine.py")
 
@@ -39,6 +43,58 @@ def test_steps_of_ones_own_run_among_those_of_this_project(tmp_path: Path) -> No
     statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
     assert statuses["prepare-data"] == statuses["train-model"] == statuses["count"] == "reused"
     assert statuses["evaluate-checkpoints"] == "succeeded", "the champion may be another one"
+
+
+STAGES = """
+from kfp import dsl
+from gpu_pipelines.components import prepare_data, train_model
+
+
+@dsl.pipeline(name="stages")
+def stages(steps: int = 400):
+    dataset = prepare_data(source="sample:digits").outputs["dataset"]
+    first = train_model(dataset=dataset, max_steps=1)
+    train_model(dataset=dataset, max_steps=steps, seed=1, checkpoint_every_steps=2).after(first)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_an_interrupted_run_continues_its_training_and_has_the_steps_before(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "stages.py").write_text(STAGES)
+    request = ("run", "stages.py", "--accelerator", "cpu:1")
+    with subprocess.Popen([str(GPU_PIPELINES), *request], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        while not list(tmp_path.glob("runs/*/artifacts/checkpoints/*/train-model-2/step-*/checkpoint.json")):
+            assert first.poll() is None
+            time.sleep(0.1)
+        (page,) = tmp_path.glob("runs/*/report.html")
+        while not re.search(r"<h2>train-model-2</h2>\s*<p>step [0-9]+ of 400</p>", page.read_text()):
+            assert first.poll() is None, page.read_text()
+            time.sleep(0.1)
+        first.send_signal(number)
+        # Whoever was killed leaves a step that has the other end of stdout.
+        first.wait(timeout=60)
+    killed = newest_run(tmp_path)
+    assert killed["status"] == ("interrupted" if number == signal.SIGTERM else "running")
+    second = subprocess.Popen(
+        [str(GPU_PIPELINES), *request, "--resume"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    with second:
+        assert second.stdout
+        lines = []
+        for line in second.stdout:
+            lines.append(line)
+            if line.startswith("train-model-2: step"):
+                break
+        second.terminate()
+        second.communicate(timeout=60)
+    assert "train-model-2: continuing from step-" in "".join(lines), "".join(lines)
+    statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
+    assert statuses == {"prepare-data": "reused", "train-model": "reused", "train-model-2": "interrupted"}
+    assert not list(newest_run(tmp_path)["directory"].glob("artifacts/checkpoints/*")), "it has those of the first"
+    refused = command("run", "stages.py", "-p", "steps=401", "--resume", cwd=tmp_path)
+    assert "no run of stages with these parameters that was interrupted in its training" in refused.err
 
 
 @pytest.mark.slow
@@ -82,6 +138,60 @@ def test_a_file_that_is_no_pipeline_is_refused_with_its_line(
     for message in messages:
         assert message in done.err
     assert "Traceback" not in done.err
+
+
+POSTPONED = """
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@functools.cache
+def at(place: Path) -> Path:
+    return place
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def write(text: str, out: Output[Dataset]) -> None:
+    open(out.path, "w").write(text)
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(written: Input[Dataset], times: int = 2) -> NamedTuple("Outputs", [("text", str), ("length", int)]):
+    text = open(written.path).read() * times
+    return text, len(text)
+
+
+@dsl.pipeline(name="postponed")
+def postponed(text: str = "ab") -> int:
+    return read(written=write(text=text).outputs["out"]).outputs["length"]
+
+
+@dsl.pipeline(name="nothing")
+def nothing(text: str = "ab") -> None:
+    write(text=text)
+"""
+
+
+def test_a_file_whose_annotations_are_postponed_is_a_pipeline_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "postponed.py").write_text(POSTPONED)
+    done = gpu_pipelines("run", "postponed.py:postponed", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert newest_run(tmp_path)["outputs"] == {"Output": 4}
+    done = command("compile", "postponed.py:nothing", "-o", "out.yaml", cwd=tmp_path)
+    assert done.status == 0, done.err
+    (tmp_path / "wrong.py").write_text(POSTPONED.replace("Input[Dataset]", "Input[Data]"))
+    done = command("run", "wrong.py:postponed", cwd=tmp_path)
+    assert done.status == 2
+    assert "An annotation of read is of no type: name 'Data' is not defined" in done.err
+    assert "import it before, and not under TYPE_CHECKING" in done.err
 
 
 def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> None:

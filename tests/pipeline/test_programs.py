@@ -107,6 +107,11 @@ def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:
         (small, {"seconds": float("nan")}, "seconds takes a number"),
         (small, {"value": object()}, "value is <object"),
         (small, {"vlaue": 3}, "Did you mean 'value'?"),
+        (
+            small,
+            {"machine_type": "g2-standard-8"},
+            "(--machine-type) is an option of the target compute",
+        ),
         (small, {"target": "nowhere"}, "There is no target 'nowhere'"),
         ("train_evaluate_upload", {"accelerator": "h100:8"}, "The target local has no h100:8"),
         (small, {"target": "kubeflow", "resume": True}, "The target kubeflow has no resume"),
@@ -128,6 +133,8 @@ def test_compile_takes_options_of_its_target_alone(here: Path) -> None:
     assert "name: train-evaluate-upload" in text
     with pytest.raises(InvalidRequestError, match="compile has no epochs"):
         gpu_pipelines.compile("train_evaluate_upload", epochs=3)
+    with pytest.raises(InvalidRequestError, match=r"option of the target compute_engine, kubeflow or vertex"):
+        gpu_pipelines.compile("train_evaluate_upload", machine_type="g2-standard-8")
     with pytest.raises(NotFoundError, match="There are no runs"):
         gpu_pipelines.open_run("latest", here / "runs")
 

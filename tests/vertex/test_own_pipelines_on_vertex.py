@@ -27,6 +27,11 @@ def test_it_is_uploaded_scheduled_and_sent_as_it_was_placed(vertex_api: VertexAp
     assert done.status == 0, done.err
     done = vertex("schedule", "create", f"{OWN}:seeds", "--name", "of-a-file", "--cron", "0 4 * * *")
     assert "train-model has no accelerator" in done.err
+    done = vertex("schedule", "create", f"{OWN}:seeds", "--name", "of-a-file", "--cron", "0 4 * * *", *FLAGS)
+    assert done.status == 0, done.err
+    assert {each.display_name for each in vertex_api.state.schedules.schedules.values()} == {"nightly", "of-a-file"}
+    done = vertex("schedule", "create", "mine", "--name", "other", "--cron", "0 3 * * *", *FLAGS)
+    assert "The uploaded mine is compiled already; --accelerator cannot change it" in done.err
     done = vertex("run", MINE, *FLAGS, "--json")
     assert done.status == 0, done.err
     (job,) = vertex_api.state.pipeline_jobs.jobs.values()

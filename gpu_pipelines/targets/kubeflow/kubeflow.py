@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -78,14 +78,19 @@ class Kubeflow(KubeflowTarget, CloudTarget):
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, or a compiled file."""
         request.require(self, "kubeflow_host")
-        name = request.pipeline
         if request.is_own:
-            own, plans = self.own_in(name)
-            return self._parsed(own.text, name, [*told_machines(plans), *told_warnings(plans.values())])
+            return self.of_file(request.pipeline)
+        name = request.pipeline
         planned = self.options.planned(self.settings.region, self.title)
         evaluation = self.options.evaluation(planned) or self.evaluation_on(planned)
         machines = told_machines({"training": planned, "evaluation": evaluation})
         return self._parsed(self.text_of(name, planned, evaluation), name, [*machines, *told_warnings([planned])])
+
+    def of_file(self, place: str) -> Compiled:
+        """A pipeline in a file, placed."""
+        own, plans, written = self.own_in(place)
+        told = [*told_machines(plans), *told_warnings(plans.values())]
+        return replace(self._parsed(own.text, place, told), written=written)
 
     @staticmethod
     def _parsed(text: str, origin: str, told: Sequence[str] = ()) -> Compiled:
@@ -153,7 +158,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         """The recurring runs."""
         from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
 
-        return KubeflowSchedules(self.settings, self._as_sent)
+        return KubeflowSchedules(self.settings, self.options, self.of_file, self._as_sent)
 
     def _as_sent(self, path: str, body: object) -> str:
         """What a request is, for a dry run."""

@@ -59,6 +59,11 @@ class KubeflowPipeline:
         """Name of the pipeline."""
         return str(self.spec["pipelineInfo"]["name"])
 
+    def to_json(self) -> dict[str, Any]:
+        """The field `pipeline_spec` of a request of the REST API."""
+        platform = {"platform_spec": self.platform} if self.platform else {}
+        return {"pipeline_spec": self.spec, **platform}
+
 
 def parsed_pipeline(text: str, origin: str) -> KubeflowPipeline:
     """The pipeline in a compiled file.
@@ -105,9 +110,6 @@ class RunRequest:
 
     def to_json(self) -> dict[str, Any]:
         """The body of the request, as the REST API has it; the experiment by its name."""
-        spec: dict[str, Any] = {"pipeline_spec": self.pipeline.spec}
-        if self.pipeline.platform:
-            spec["platform_spec"] = self.pipeline.platform
         runtime: dict[str, Any] = {"parameters": given(self.arguments)}
         if self.pipeline_root:
             runtime["pipeline_root"] = self.pipeline_root
@@ -115,7 +117,7 @@ class RunRequest:
         if self.service_account:
             body["service_account"] = self.service_account
         # Last, because it is a thousand lines in what a dry run prints.
-        return {**body, "pipeline_spec": spec}
+        return {**body, "pipeline_spec": self.pipeline.to_json()}
 
 
 def given(arguments: Mapping[str, Any]) -> dict[str, Any]:

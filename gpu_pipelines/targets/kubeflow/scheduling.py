@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.cron import Cron
 from gpu_pipelines.targets.kubeflow.connection import all_of, connect, page_of, quietly, service_errors
-from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, experiment_id, given
+from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, KubeflowPipeline, experiment_id, given
 from gpu_pipelines.targets.kubeflow.uploads import UploadedVersion, find_version
 from gpu_pipelines.targets.messages import Compiled, Done, Submission, is_own
-from gpu_pipelines.targets.scheduling import Schedules, Wanted
+from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY, Schedules, Wanted
+from gpu_pipelines.targets.target import require_no_flags
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.kubeflow.kubeflow import KubeflowOptions
 
 _NONE = "There are no schedules here; gpu-pipelines schedule create makes one."
 #: Most runs at the same time that the service takes.
@@ -35,11 +40,12 @@ class RecurringRequest:
         start: no run before; None for now.
         end: no run after; None for no end.
         max_concurrent: runs at the same time.
-        version: what it runs.
+        pipeline: what it runs: an uploaded version, or a pipeline that is sent with it.
         arguments: values of the pipeline's parameters.
         experiment: the experiment that runs are filed under.
         pipeline_root: where artifacts go; None for the cluster's default.
         service_account: Kubernetes service account of the pods; None for the default.
+        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
     """
 
     name: str
@@ -47,11 +53,12 @@ class RecurringRequest:
     start: datetime | None
     end: datetime | None
     max_concurrent: int
-    version: UploadedVersion
+    pipeline: UploadedVersion | KubeflowPipeline
     arguments: Mapping[str, Any]
     experiment: str
     pipeline_root: str | None = None
     service_account: str | None = None
+    cache: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The body of the request, as the REST API has it; the experiment by its name."""
@@ -67,13 +74,26 @@ class RecurringRequest:
             "max_concurrency": self.max_concurrent,
             "no_catchup": True,
             "trigger": {"cron_schedule": given(trigger)},
-            "pipeline_version_reference": {
-                "pipeline_id": self.version.pipeline_id,
-                "pipeline_version_id": self.version.version_id,
-            },
             "runtime_config": {"parameters": given(self.arguments), "pipeline_root": self.pipeline_root or ""},
         }
-        return {**body, "service_account": self.service_account} if self.service_account else body
+        if self.service_account:
+            body["service_account"] = self.service_account
+        if isinstance(self.pipeline, UploadedVersion):
+            reference = {"pipeline_id": self.pipeline.pipeline_id, "pipeline_version_id": self.pipeline.version_id}
+            return {**body, "pipeline_version_reference": reference}
+        # Last, because it is a thousand lines in what a dry run prints.
+        return {**body, "pipeline_spec": self.pipeline.to_json()}
+
+    @contextmanager
+    def as_sent(self) -> Iterator[dict[str, Any]]:
+        """What KFP's client takes of the pipeline, as long as the context lasts."""
+        if isinstance(self.pipeline, UploadedVersion):
+            yield {"pipeline_id": self.pipeline.pipeline_id, "version_id": self.pipeline.version_id}
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "pipeline.yaml"
+            path.write_text(self.pipeline.text, encoding="utf-8")
+            yield {"pipeline_package_path": str(path), "enable_caching": self.cache}
 
 
 class KubeflowSchedules(Schedules):
@@ -81,34 +101,41 @@ class KubeflowSchedules(Schedules):
 
     Args:
         settings: address, namespace, experiment.
+        options: those of the commands.
+        of_file: reads and places a pipeline in a file.
         as_sent: shows a request, from its path and its body.
 
     Raises:
         UserError: the address is not known.
     """
 
-    def __init__(self, settings: ProjectSettings, as_sent: Callable[[str, object], str]) -> None:
-        self._settings, self._as_sent = settings, as_sent
+    def __init__(
+        self,
+        settings: ProjectSettings,
+        options: KubeflowOptions,
+        of_file: Callable[[str], Compiled],
+        as_sent: Callable[[str, object], str],
+    ) -> None:
+        self._settings, self._options, self._of_file, self._as_sent = settings, options, of_file, as_sent
         self._settings.require("kubeflow_host")
 
     def version(self, pipeline: str) -> Compiled:
-        """An uploaded version: PIPELINE, or PIPELINE/VERSION."""
+        """An uploaded version: PIPELINE, or PIPELINE/VERSION; or a pipeline in a file, which is sent with it."""
         if is_own(pipeline):
-            raise UserError(
-                f"{pipeline} is a file, and Kubeflow Pipelines schedules what it has.",
-                f"Upload it, gpu-pipelines upload {pipeline} --target kubeflow, and give the name of the pipeline.",
-            )
+            return self._of_file(pipeline)
+        require_no_flags(f"The uploaded {pipeline}", self._options, UPLOADED_REMEDY)
         version = find_version(pipeline, self._settings)
         return Compiled(version.spec["pipelineInfo"]["name"], spec=version.spec, origin=version)
 
     def submission(self, wanted: Wanted) -> Submission:
         """A recurring run as it will be sent."""
-        if wanted.cache is not None:
-            raise UserError("What an uploaded version caches is compiled into it.", "Leave out --cache and --no-cache.")
         timing = wanted.timing
+        assert wanted.compiled
+        pipeline: UploadedVersion | KubeflowPipeline = wanted.compiled.origin
+        if wanted.cache is not None and isinstance(pipeline, UploadedVersion):
+            raise UserError("What an uploaded version caches is compiled into it.", "Leave out --cache and --no-cache.")
         assert wanted.name
         assert timing.when
-        assert wanted.compiled
         assert wanted.values
         request = RecurringRequest(
             name=wanted.name,
@@ -116,11 +143,12 @@ class KubeflowSchedules(Schedules):
             start=timing.start,
             end=timing.end,
             max_concurrent=timing.max_concurrent or 1,
-            version=wanted.compiled.origin,
+            pipeline=pipeline,
             arguments=wanted.values.taken,
             experiment=self._settings.kubeflow_experiment or DEFAULT_EXPERIMENT,
             pipeline_root=self._settings.pipeline_root,
             service_account=self._settings.kubeflow_service_account,
+            cache=wanted.cache,
         )
         cron_with_seconds(request.when)
         return Submission(request, lambda: [self._as_sent("recurringruns", request.to_json())])
@@ -138,7 +166,7 @@ class KubeflowSchedules(Schedules):
         if any(each.display_name == request.name for each in self._listed(client)):
             raise UserError(f"There is a schedule {request.name!r} already.", "Give another --name, or delete it.")
         experiment = experiment_id(client, request.experiment, self._settings)
-        with quietly(), service_errors(f"Creating the schedule {request.name}"):
+        with quietly(), service_errors(f"Creating the schedule {request.name}"), request.as_sent() as pipeline:
             return client.create_recurring_run(
                 experiment_id=experiment,
                 job_name=request.name,
@@ -148,10 +176,9 @@ class KubeflowSchedules(Schedules):
                 max_concurrency=request.max_concurrent,
                 no_catchup=True,
                 params=given(request.arguments),
-                pipeline_id=request.version.pipeline_id,
-                version_id=request.version.version_id,
                 pipeline_root=request.pipeline_root,
                 service_account=request.service_account,
+                **pipeline,
             )
 
     def find(self, schedule: str) -> Any:

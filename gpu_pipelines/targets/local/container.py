@@ -10,14 +10,18 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 
 ENGINES = ("docker", "podman")
+#: How long a container that is asked to end may take for it; less than the run waits for its steps.
+SECONDS_TO_STOP = 20
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,10 +41,10 @@ def main(arguments: Sequence[str]) -> int:
     for place in places:
         # Kubeflow makes the folders of outputs before a container starts.
         Path(place).parent.mkdir(parents=True, exist_ok=True)
-    directory = Path(os.environ[RUN_DIRECTORY]).absolute()
     if options.image:
-        command = in_container(options.image, command, directory, options.env)
-    status = subprocess.run(command, check=False).returncode
+        status = _run_in_container(options.image, command, options.env)
+    else:
+        status = subprocess.run(command, check=False).returncode
     if status == 0:
         # KFP's local runner passes on the artifacts that a step itself tells of, which a program does not.
         written = {"artifacts": {name: {"artifacts": each} for name, each in artifacts.items()}}
@@ -48,7 +52,31 @@ def main(arguments: Sequence[str]) -> int:
     return status
 
 
-def in_container(image: str, command: Sequence[str], directory: Path, variables: Sequence[str]) -> list[str]:
+def _run_in_container(image: str, command: Sequence[str], variables: Sequence[str]) -> int:
+    """Runs a command in a container, of which nothing is left; returns its exit status.
+
+    Args:
+        image: the image.
+        command: as KFP's runner gives it, which has put this machine's Python in the place of `python3`.
+        variables: names of those that the container gets.
+    """
+    directory = Path(os.environ[RUN_DIRECTORY]).absolute()
+    name = f"gpu-pipelines-{uuid.uuid4().hex[:16]}"
+    command = [part.replace(sys.executable, "python3") for part in command]
+    started = in_container(image, command, directory, variables, name)
+    # What is asked to end takes the container along, and is not killed in the middle of that.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        return subprocess.run(started, check=False).returncode
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for ending in (["stop", "--time", str(SECONDS_TO_STOP), name], ["rm", "--force", name]):
+            subprocess.run([started[0], *ending], check=False, capture_output=True)
+
+
+def in_container(
+    image: str, command: Sequence[str], directory: Path, variables: Sequence[str], container: str
+) -> list[str]:
     """The command that runs another one in a container.
 
     Args:
@@ -56,6 +84,7 @@ def in_container(image: str, command: Sequence[str], directory: Path, variables:
         command: what to run in place of its entrypoint; empty for that.
         directory: of the run, which is mounted at its own path; the paths of outputs may be relative to where we are.
         variables: names of those that the container gets.
+        container: name of the container, which stays: an engine that removes it at its end may not tell how that was.
     """
     engine = next(found for engine in ENGINES if (found := shutil.which(engine)))
     # What it leaves is to be whoever's run it is; a rootless podman sees to that itself.
@@ -63,7 +92,7 @@ def in_container(image: str, command: Sequence[str], directory: Path, variables:
     given = [part for name in variables for part in ("--env", name)]
     mounted = ["--volume", f"{directory}:{directory}", "--workdir", str(Path.cwd())]
     entry = ["--entrypoint", command[0]] if command else []
-    return [engine, "run", "--rm", *owner, *given, *mounted, *entry, image, *command[1:]]
+    return [engine, "run", "--name", container, *owner, *given, *mounted, *entry, image, *command[1:]]
 
 
 if __name__ == "__main__":

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import step_components
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.recorded_runs import entries_taken
+from gpu_pipelines.targets.run_record import RunRecord
 
 #: What the executor of each step writes last.
 _WRITTEN = "executor_output.json"
@@ -71,6 +74,31 @@ def artifacts_left(
             kind = outputs.get(name, {}).get("artifactType", {}).get("schemaTitle", "")
             for artifact in each["artifacts"]:
                 yield Left(step, name, kind, str(artifact["uri"]), artifact.get("metadata") or {})
+
+
+def note_makers(steps: Iterable[StepRecord], cache: Path, runs: Path) -> None:
+    """Notes which runs have made the results that steps have taken, and what these were told there.
+
+    Args:
+        steps: those of a run.
+        cache: where results of steps are kept over runs.
+        runs: directory of runs.
+    """
+    for step in steps:
+        for entry, _ in entries_taken([] if step.made_by else [step], cache):
+            for value in json.loads(entry.read_text(encoding="utf-8")).values():
+                uri = value.get("uri") if isinstance(value, dict) else None
+                if isinstance(uri, str) and Path(uri).is_relative_to(runs.resolve()):
+                    step.made_by = Path(uri).relative_to(runs.resolve()).parts[0]
+                    _take_over(step, runs / step.made_by, str(Path(uri).parent))
+
+
+def _take_over(step: StepRecord, directory: Path, place: str) -> None:
+    """Names a step that was reused as in the run that it was taken from."""
+    with suppress(UserError):
+        for made in RunRecord.load(directory).steps:
+            if made.place == place:
+                step.place, step.turn = place, made.turn
 
 
 def pages_of(artifacts: Iterable[Left]) -> list[dict[str, str]]:

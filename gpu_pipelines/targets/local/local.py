@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import shown_value
+from gpu_pipelines.component_interface.step import CHECKPOINTS_OF_RUN
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.next_commands import next_commands
@@ -94,9 +95,9 @@ class Local(LocalTarget, Target):
     @classmethod
     def published(cls) -> Iterator[Published]:
         """One file of each pipeline."""
-        from gpu_pipelines.dag import PIPELINES
+        from gpu_pipelines.dag import PUBLISHED
 
-        return (Published(name, "", f"{_DEFAULT.replace(':', '-')}.yaml", LocalOptions()) for name in PIPELINES)
+        return (Published(name, "", f"{_DEFAULT.replace(':', '-')}.yaml", LocalOptions()) for name in PUBLISHED)
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, as KFP's local runner takes it."""
@@ -104,6 +105,8 @@ class Local(LocalTarget, Target):
 
         if is_own(request.pipeline):
             return self._own(request.pipeline)
+        if self.options.trial and request.pipeline == "train_script_evaluate_upload":
+            raise UserError("--trial trains with train_model, not with a script.", "Leave out --trial, or the script.")
         plan = plan_here(self.options.accelerator)
         module = load_pipeline(request.pipeline)
         require_step_packages()
@@ -122,13 +125,13 @@ class Local(LocalTarget, Target):
             resumed = checkpoints_to_resume(runs.resolve(), compiled.name, values.arguments)
         if isinstance(compiled.origin, OwnPipeline):
             own, plans, containers = compiled.origin, compiled.known["plans"], self.options.containers
-            target = LocalTarget(None, resumed or CHECKPOINT_URI, runs / _UNFINISHED)
+            target = LocalTarget(None, CHECKPOINTS_OF_RUN, runs / _UNFINISHED)
             spec, built = own_here(own, target, plans, values.arguments, containers=containers)
-            return replace(compiled, spec=spec, built=built)
+            return replace(compiled, spec=spec, built=built, known={**compiled.known, "resumed": resumed or ""})
         # Not resolved: it is a part of what results are found again by.
         target = LocalTarget(state_of_steps(values.arguments), resumed, runs / _UNFINISHED)
         built = load_pipeline(compiled.name).build(target, plan_here(self.options.accelerator))
-        return Compiled(compiled.name, built=built)
+        return Compiled(compiled.name, built=built, known={"resumed": resumed or ""})
 
     def _own(self, place: str) -> Compiled:
         """A pipeline of one's own, as it will be run but for what its parameters change."""
@@ -144,7 +147,14 @@ class Local(LocalTarget, Target):
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The run, with a table of its parameters for a dry run."""
-        checked = LocalRequest(compiled.name, compiled.built, values, self.options.accelerator, compiled.spec)
+        checked = LocalRequest(
+            compiled.name,
+            compiled.built,
+            values,
+            self.options.accelerator,
+            compiled.spec,
+            str(compiled.known["resumed"]),
+        )
         reuse = bool(request.cache or self.options.reuse or self.options.resume)
 
         def shown() -> list[str | Table]:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import builtins
 import io
+import json
 import re
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, left_error
+from gpu_pipelines.evaluation.trainings import differing
 
 _PRINT = builtins.print
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
@@ -22,6 +27,10 @@ _BEGINS = re.compile(r"Executing task '(?P<task>[^']+)'")
 _ENDS = re.compile(r"Task '(?P<task>[^']+)' finished with status (?P<status>SUCCESS|FAILURE)")
 _REUSED = re.compile(r"Task (?P<task>\S+) cache hit \(key=(?P<key>[0-9a-f]*)")
 _EXECUTOR = "[KFP Executor "
+#: What pipelines give each turn of a step alone, and no user.
+_NO_DIFFERENCE = "checkpoint_uri"
+#: Characters of a parameter in what a turn is called.
+_LONGEST_VALUE = 40
 #: Between the name of a task and the number of its turn.
 _TURN = " #"
 
@@ -47,6 +56,9 @@ class StepRecord:
         log: its log file, relative to the run; None if it was reused.
         message: the error that it ended with; empty if it left none.
         taken: beginning of the key under which its results were kept, if it was reused.
+        made_by: id of the run that has made these; empty if that is not known.
+        turn: what it was told that other turns of it were not, such as `seed=2`; empty where it has no others.
+        place: folder of what it leaves.
     """
 
     name: str
@@ -55,12 +67,20 @@ class StepRecord:
     log: str | None = None
     message: str = ""
     taken: str = ""
+    made_by: str = ""
+    turn: str = ""
+    place: str = ""
     started: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     @property
     def task(self) -> str:
         """Name of the task, without the number of its turn."""
         return self.name.partition(_TURN)[0]
+
+    @property
+    def label(self) -> str:
+        """Its name for people: of the turns of a loop, each with what it was told alone."""
+        return f"{self.task} ({self.turn})" if self.turn else self.name
 
     def said(self, line: str) -> None:
         """Takes the message from the log of a service that keeps no more of a step than its lines."""
@@ -71,16 +91,23 @@ class StepRecord:
 
 
 class ExecutorLines:
-    """Tells the lines of KFP's executor from those of a step: its messages, and the JSON of the inputs it prints."""
+    """Tells the lines of KFP's executor from those of a step: its messages, and the JSON of the inputs it prints.
+
+    Attributes:
+        given: these inputs; empty as long as they are not known.
+    """
 
     def __init__(self) -> None:
         self._input: list[str] | None = None
+        self.given: dict[str, Any] = {}
 
     def include(self, line: str) -> bool:
         """Whether the next line of a step's output is the executor's."""
         if self._input is not None:
             self._input.append(line)
             if line == "}":
+                with suppress(ValueError):
+                    self.given = json.loads("\n".join(self._input))
                 self._input = None
             return True
         if line.endswith("Got executor_input:"):
@@ -118,6 +145,8 @@ class LocalLog(io.TextIOBase):
         self._observer = observer
         self._words = [""]
         self._open: dict[int, _Open] = {}
+        # What each step was told, by its name.
+        self._told: dict[str, dict[str, Any]] = {}
         self._lock = threading.RLock()
         (directory / "logs").mkdir(parents=True, exist_ok=True)
 
@@ -197,5 +226,18 @@ class LocalLog(io.TextIOBase):
 
     def _from_step(self, step: _Open, line: str) -> None:
         step.file.write(line + "\n")
+        if step.executor.given and step.step.name not in self._told:
+            self._note_inputs(step.step, step.executor.given)
         if not step.executor.include(line) and line.strip():
             self._observer.step_said(step.step.name, line)
+
+    def _note_inputs(self, step: StepRecord, given: Mapping[str, Any]) -> None:
+        """Notes what a step was told and where it writes, and how the turns of its task differ."""
+        told = given.get("inputs", {}).get("parameterValues", {})
+        self._told[step.name] = {name: value for name, value in told.items() if name != _NO_DIFFERENCE}
+        if place := given.get("outputs", {}).get("outputFile"):
+            step.place = str(Path(place).parent)
+        turns = [each for each in self.steps if each.task == step.task and each.name in self._told]
+        for name, alone in differing({each.name: self._told[each.name] for each in turns}).items():
+            turn = next(each for each in turns if each.name == name)
+            turn.turn = ", ".join(f"{key}={shown_value(value)}"[:_LONGEST_VALUE] for key, value in alone.items())

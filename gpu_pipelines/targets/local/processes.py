@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from gpu_pipelines.distributed.signals import adopt_orphans, handled, noted
+from gpu_pipelines.step_environment import RUN_DIRECTORY
 
 # As long as a training has to write its last checkpoint.
 SECONDS_TO_END = 35.0
@@ -43,6 +46,30 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
                     stopping()
                 end_children(lambda: bool(again), before)
             raise
+
+
+def end_left_behind(directory: Path) -> None:
+    """Ends what is left of a run that was killed: its steps do not notice that, and go on.
+
+    Args:
+        directory: the run's.
+    """
+    import psutil
+
+    left = []
+    for process in psutil.process_iter():
+        # Those of other people are not shown.
+        with suppress(psutil.Error, OSError):
+            of_run = process.environ().get(RUN_DIRECTORY)
+            if of_run and Path(of_run).resolve() == directory.resolve():
+                left.append(process)
+    if left:
+        print(f"{directory.name} was killed, and its step goes on: it is asked to end", file=sys.stderr, flush=True)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, left = psutil.wait_procs(left, timeout=SECONDS_TO_END)
+    _kill(left)
 
 
 def end_children(at_once: Callable[[], bool], spared: Collection[Any]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import shown_value
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, TRAINS
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, RUNS_SCRIPT, TRAINS
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
@@ -27,8 +28,14 @@ if TYPE_CHECKING:
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
+#: Between two writes of the report of a run that goes on; its page reads itself again as often.
+_SECONDS_BETWEEN_WRITES = 5.0
 #: What a step does before it ends when it is interrupted.
-_WHEN_STOPPED = {PREPARES: "keeps what is done and ends", TRAINS: "writes a checkpoint and ends"}
+_WHEN_STOPPED = {
+    PREPARES: "keeps what is done and ends",
+    TRAINS: "writes a checkpoint and ends",
+    RUNS_SCRIPT: "may write a checkpoint and ends",
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class LocalRequest:
         values: its parameters.
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
         spec: the pipeline as KFP compiles it; left out, it is compiled where that is asked for.
+        resumed: checkpoints of the run that it continues; empty if it continues none.
     """
 
     name: str
@@ -48,6 +56,7 @@ class LocalRequest:
     values: Values
     accelerator: str
     spec: Mapping[str, Any] = field(default_factory=dict)
+    resumed: str = ""
 
     @cached_property
     def compiled_spec(self) -> Mapping[str, Any]:
@@ -85,11 +94,16 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         observer: is told how it goes.
         reuse: skip steps whose inputs have not changed.
     """
-    from gpu_pipelines.targets.local.left import artifacts_left
-    from gpu_pipelines.targets.local.target import run_locally
+    from gpu_pipelines.targets.local.processes import end_left_behind
+    from gpu_pipelines.targets.local.target import adopt_results, run_locally
     from gpu_pipelines.targets.recorded_runs import CACHE
     from gpu_pipelines.targets.run_record import RunRecord, new_run_directory, write_outcome
 
+    if request.resumed:
+        # Below artifacts/checkpoints of the run.
+        end_left_behind(Path(request.resumed).parents[2])
+    if reuse:
+        adopt_results(runs, runs / CACHE)
     run_id, directory = new_run_directory(runs, request.name)
     record = RunRecord(
         run_id=run_id,
@@ -99,20 +113,23 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         accelerator=request.accelerator,
         dependencies=request.dependencies,
         directory=directory,
+        checkpoints=request.resumed or str(directory.absolute() / "artifacts" / "checkpoints"),
     )
-    watched = _Recorder(record, runs, observer)
+    watched = _Recorder(record, request, runs, observer)
     watched.write()
     try:
-        outcome = run_locally(
-            request.pipeline,
-            request.values.taken,
-            directory,
-            runs / CACHE,
-            watched,
-            reuse=reuse,
-            steps=record.steps,
-            stopping=_say_stopping,
-        )
+        with watched.live():
+            outcome = run_locally(
+                request.pipeline,
+                request.values.taken,
+                directory,
+                runs / CACHE,
+                watched,
+                reuse=reuse,
+                checkpoints=request.resumed,
+                steps=record.steps,
+                stopping=_say_stopping,
+            )
     except BaseException as error:
         record.end("failed")
         watched.write()
@@ -123,8 +140,7 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
     record.status = outcome.status
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
     record.outputs = outcome.values
-    left = list(artifacts_left(directory, request.compiled_spec, record.steps, runs / CACHE))
-    _note_what_is_left(record, left)
+    _note_what_is_left(record, watched.artifacts())
     watched.write(is_end=True)
     write_outcome(runs, record)
     return record
@@ -135,22 +151,56 @@ class _Recorder:
 
     Args:
         record: the run's, to which its steps are added elsewhere.
+        request: what is run.
         runs: directory of runs, whose page lists them all.
         observer: the other one.
     """
 
-    def __init__(self, record: RunRecord, runs: Path, observer: Observer) -> None:
-        self._record, self._runs, self._observer = record, runs, observer
+    def __init__(self, record: RunRecord, request: LocalRequest, runs: Path, observer: Observer) -> None:
+        self._record, self._request, self._runs, self._observer = record, request, runs, observer
         self._started = time.monotonic()
+        self._said: dict[str, str] = {}
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Writes it every few seconds as well, as long as the context lasts: a step may take hours."""
+        ended = threading.Event()
+
+        def write() -> None:
+            while not ended.wait(_SECONDS_BETWEEN_WRITES):
+                self.write()
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def artifacts(self) -> list[Left]:
+        """What the steps that have ended have left, or taken from earlier runs."""
+        from gpu_pipelines.targets.local.left import artifacts_left, note_makers
+        from gpu_pipelines.targets.recorded_runs import CACHE
+
+        cache = self._runs / CACHE
+        note_makers(self._record.steps, cache, self._runs)
+        spec = self._request.compiled_spec
+        return list(artifacts_left(self._record.directory, spec, self._record.steps, cache))
 
     def step_began(self, step: str) -> None:
         self.write()
         self._observer.step_began(step)
 
     def step_said(self, step: str, line: str) -> None:
+        self._said[step] = line
         self._observer.step_said(step, line)
 
     def step_ended(self, step: StepRecord) -> None:
+        from gpu_pipelines.targets.local.left import pages_of
+
+        self._record.pages = pages_of(self.artifacts())
         self.write()
         self._observer.step_ended(step)
 
@@ -164,10 +214,10 @@ class _Recorder:
         from gpu_pipelines.reports.runs_page import write_runs_page
         from gpu_pipelines.targets.recorded_runs import recorded_runs
 
-        self._record.note_time(self._started)
-        with suppress(*(() if is_end else (OSError,))):
+        with self._lock, suppress(*(() if is_end else (OSError,))):
+            self._record.note_time(self._started)
             self._record.save()
-            write_run_report(self._record)
+            write_run_report(self._record, self._said)
             if is_end or not self._record.steps:
                 write_runs_page(self._runs, recorded_runs(self._runs))
 

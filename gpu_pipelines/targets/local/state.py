@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.digests import digest_of_files, digest_of_program
 from gpu_pipelines.component_interface.step import fields_from
-from gpu_pipelines.dag.placement import EVALUATES, LOOKING_STEPS, PREPARES, TRAINS, UPLOADS
+from gpu_pipelines.dag.placement import EVALUATES, LOOKING_STEPS, PREPARES, RUNS_SCRIPT, TRAINS, UPLOADS
+from gpu_pipelines.dag.train_script_evaluate_upload import of_script
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.targets.own.placed import Step
+from gpu_pipelines.training.script.settings import ScriptSettings
 
 
 def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -28,7 +31,26 @@ def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
     seen = f"{champion.place} {champion.digest}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
         seen += digest_of_files(scoring.resolve())
-    return {PREPARES: program, TRAINS: program, EVALUATES: program + seen}
+    found = {PREPARES: program, TRAINS: program, EVALUATES: program + seen}
+    if script := digest_of_script(fields_from(ScriptSettings, of_script(arguments))):
+        found[RUNS_SCRIPT] = program + script
+    return found
+
+
+def digest_of_script(settings: ScriptSettings) -> str:
+    """A digest of what a script is made of: its code, or it and the Python files beside it.
+
+    Empty where that is not on this machine, or a module of which nobody knows what belongs to it.
+
+    Args:
+        settings: what is run.
+    """
+    code, script = Path(settings.code).expanduser(), Path(settings.script.strip()).expanduser()
+    if settings.code:
+        return digest_of_files(code.resolve()) if code.exists() else ""
+    if settings.module or not script.is_file():
+        return ""
+    return "".join(digest_of_files(each) for each in sorted(script.resolve().parent.glob("*.py")))
 
 
 def state_of_own(steps: Sequence[Step], arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -51,6 +73,10 @@ def state_of_own(steps: Sequence[Step], arguments: Mapping[str, Any]) -> dict[st
             settings = fields_from(PrepareSettings, values)
             seen = [source_fingerprint(each, settings.billing_project) for each in settings.sources.values()]
             found[step.name] = program + "".join(seen)
+        elif step.component == RUNS_SCRIPT:
+            known = not unknown & {"script", "code"}
+            if known and (script := digest_of_script(fields_from(ScriptSettings, values))):
+                found[step.name] = program + script
         else:
             found[step.name] = program
     return found

@@ -16,14 +16,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, RUNS_SCRIPT
 from gpu_pipelines.errors import ERROR_FILE, UserError
-from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, RUN_DIRECTORY, UNFINISHED_WORK
+from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, RUN_CHECKPOINTS, RUN_DIRECTORY, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.local.left import finite, written
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local.processes import no_process_left_behind
 from gpu_pipelines.targets.own.plans import require_here
+from gpu_pipelines.targets.run_record import RunRecord
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
@@ -40,6 +41,8 @@ _ARTIFACTS = {
     "best_checkpoint": ("evaluate-checkpoints", "best_checkpoint"),
     "model": ("upload-model", "model"),
 }
+#: Where a run that takes no results of others keeps those of its steps, as long as it goes on.
+_OWN_CACHE = ".cache"
 _REASON = ("check-for-new-data", "reason")
 
 
@@ -85,7 +88,8 @@ class LocalTarget:
 
         def task(**arguments: Any) -> Any:
             placed = component(**arguments)
-            placed.set_caching_options(component.name not in NEVER_REUSED)
+            known = component.name != RUNS_SCRIPT or RUNS_SCRIPT in self._state_by_step
+            placed.set_caching_options(known and component.name not in NEVER_REUSED)
             if plan is not None:
                 placed.set_env_variable(ACCELERATOR, plan.spec)
             if component.name == PREPARES and self._unfinished_work is not None:
@@ -164,6 +168,7 @@ def run_locally(
     observer: Observer,
     *,
     reuse: bool,
+    checkpoints: str = "",
     steps: list[StepRecord] | None = None,
     stopping: Callable[[StepRecord | None], None] = lambda step: None,
 ) -> LocalRun:
@@ -176,6 +181,8 @@ def run_locally(
         cache: where results of steps are kept over runs.
         observer: is told how it goes.
         reuse: take results of earlier runs for steps whose inputs have not changed.
+        checkpoints: below which the trainings of a pipeline of one's own have their checkpoints; empty for a place of
+            this run.
         steps: gets the steps as they begin.
         stopping: is called at once after a Ctrl-C or SIGTERM, with the step that runs, which may take a while to end; a
             second Ctrl-C kills it.
@@ -183,7 +190,7 @@ def run_locally(
     from kfp import local
 
     # A run that does not reuse still leaves its results for one that does: it fills a cache of its own, merged below.
-    own_cache = cache if reuse else directory / ".cache"
+    own_cache = cache if reuse else directory / _OWN_CACHE
     local.init(
         local.SubprocessRunner(use_venv=False),
         pipeline_root=str(directory / "artifacts"),
@@ -196,6 +203,9 @@ def run_locally(
     # Not a variable of the tasks: it would be part of the key under which their results are kept.
     os.environ[ERROR_FILE] = str(error.absolute())
     os.environ[RUN_DIRECTORY] = str(directory.absolute())
+    os.environ[RUN_CHECKPOINTS] = checkpoints or str(
+        directory.absolute() / "artifacts" / "checkpoints" / directory.name
+    )
     try:
         with redirect_stdout(log), _logging_to(log), _printing_to(log), _no_process_left(log, stopping):
             outputs = pipeline(**arguments).outputs
@@ -210,10 +220,22 @@ def run_locally(
             raise
         return LocalRun("failed", log.steps)
     finally:
-        del os.environ[ERROR_FILE], os.environ[RUN_DIRECTORY]
+        del os.environ[ERROR_FILE], os.environ[RUN_DIRECTORY], os.environ[RUN_CHECKPOINTS]
         error.unlink(missing_ok=True)
         if not reuse:
             _merge(own_cache, cache)
+
+
+def adopt_results(runs: Path, cache: Path) -> None:
+    """Keeps for reuse what the steps of runs have left that were killed, and could not do that themselves.
+
+    Args:
+        runs: directory of runs.
+        cache: where results of steps are kept over runs.
+    """
+    for left in runs.glob(f"*/{_OWN_CACHE}"):
+        if left.is_dir() and RunRecord.load(left.parent).status == "died":
+            _merge(left, cache)
 
 
 def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, Any]) -> LocalRun:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.messages import PYTHON
+from gpu_pipelines.targets.own.annotations import LoaderWithTypes
 
 #: Pipelines that a program has given as functions, by the places that they have for targets.
 _GIVEN: dict[str, Any] = {}
@@ -77,7 +78,8 @@ def _imported(path: Path) -> ModuleType:
         raise UserError(f"The file {path} does not exist.", "Give FILE.py or FILE.py:function.")
     # Not its own name, which may be that of a package.
     name = f"_pipeline_file_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    loader = LoaderWithTypes(name, str(path.resolve()))
+    spec = importlib.util.spec_from_file_location(name, path.resolve(), loader=loader)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -89,9 +91,8 @@ def _imported(path: Path) -> ModuleType:
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # importing runs the user's file, which can raise anything
-            raise UserError(
-                f"{path} cannot be imported: {_said(error, path)}.", "Mend it: python FILE.py says more."
-            ) from None
+            remedy = next(reversed(loader.unresolved), "Mend it: python FILE.py says more.")
+            raise UserError(f"{path} cannot be imported: {_said(error, path)}.", remedy) from None
     return module
 
 

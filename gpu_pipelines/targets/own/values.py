@@ -8,10 +8,11 @@ from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from
-from gpu_pipelines.dag.placement import EVALUATES, PREPARES, TRAINS, UPLOADS, Placement
-from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place
+from gpu_pipelines.dag.placement import EVALUATES, PREPARES, RUNS_SCRIPT, TRAINS, UPLOADS, Placement
+from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place, places_of_script
 from gpu_pipelines.targets.own.placed import Step
 from gpu_pipelines.tasks.tasks import task_problems
+from gpu_pipelines.training.script.settings import ScriptSettings
 
 #: The parameters that name places, with what these hold.
 _PLACES = {
@@ -99,3 +100,5 @@ def _places(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[Pla
         for name, kind in _PLACES.get(step.component, {}).items() if step.is_ours else ():
             if values.get(name):
                 yield Place(name, str(values[name]), kind)
+        if step.is_ours and step.component == RUNS_SCRIPT:
+            yield from places_of_script(fields_from(ScriptSettings, values))

@@ -15,6 +15,7 @@ from gpu_pipelines.targets.cloud import CloudTarget
 from gpu_pipelines.targets.compiled import with_image
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, is_own, shown_request
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
+from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
@@ -178,6 +179,7 @@ class Vertex(VertexTarget, CloudTarget):
             return self.of_file(address)
         from gpu_pipelines.targets.vertex.repository import PipelineRepository, find_version
 
+        require_no_flags(f"The uploaded {address}", self.options, UPLOADED_REMEDY)
         version = find_version(address, self.settings)
         stored = PipelineRepository(version.repository).text(version)
         return self.parsed(with_image(stored, self.settings, address), version.address, version.address)
@@ -219,7 +221,8 @@ class Vertex(VertexTarget, CloudTarget):
 
     def of_file(self, place: str) -> Compiled:
         """A pipeline in a file, placed for the region of the settings."""
-        return self.parsed(self.own_in(place)[0].text, place)
+        own, _, written = self.own_in(place)
+        return replace(self.parsed(own.text, place), written=written)
 
     def _compiled(self, request: Request, training_hours: float | None) -> str:
         from gpu_pipelines.tasks.model_sizes import parameters_of_model

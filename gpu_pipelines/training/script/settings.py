@@ -63,6 +63,16 @@ class ScriptSettings:
         """Everything that is wrong with them, a sentence each."""
         return [*self._problems_of_script(), *self._problems_of_processes(), *self._problems_of_environment()]
 
+    def problems_here(self) -> list[str]:
+        """What of the script is not on this machine; what is in a bucket, or a module, is not looked for."""
+        code, script = Path(self.code).expanduser(), self.script.strip()
+        if self.code and "://" not in self.code and not code.exists():
+            return [f"There is no code at {self.code}. Give a folder or a .tar.gz."]
+        if self.module or "://" in script or (self.code and not code.is_dir()):
+            return []
+        file = code / script if self.code else Path(script).expanduser()
+        return [] if file.is_file() else [f"There is no script {file}."]
+
     def _problems_of_script(self) -> list[str]:
         script = self.script.strip()
         if not script:

@@ -1,0 +1,79 @@
+"""How far a training on this machine is, by what it writes beside its checkpoints while it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, METRICS
+from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.reports.durations import format_seconds
+
+#: What of an entry is shown: what it is called, and how it is written.
+_SHOWN = {
+    "loss": ("loss", "{:.4f}"),
+    "val_loss": ("loss on val", "{:.4f}"),
+    "samples_per_second": ("samples/s", "{:,.0f}"),
+}
+#: Clocks of file systems are no finer.
+_SECONDS_OF_FILES = 2.0
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """How far a training is.
+
+    Attributes:
+        step: optimizer steps taken.
+        total: those that there will be; 0 if that is not known.
+        figures: what else is known, in words, by name.
+    """
+
+    step: int
+    total: int
+    figures: Mapping[str, str]
+
+    @property
+    def percent(self) -> float:
+        """The share that is done; 0 if that is not known."""
+        return round(100 * self.step / self.total, 1) if self.total else 0.0
+
+
+def training_progress(checkpoints: Path, since: float) -> TrainingProgress | None:
+    """How far the training is that wrote last; None if none has written.
+
+    Args:
+        checkpoints: below which its checkpoints are.
+        since: when it began, seconds since 1970.
+    """
+    files = [file for file in checkpoints.glob(f"**/{METRICS}") if file.stat().st_mtime > since - _SECONDS_OF_FILES]
+    if not files:
+        return None
+    newest = max(files, key=lambda file: file.stat().st_mtime_ns)
+    entries = read_metrics(newest)
+    if not entries:
+        return None
+    configuration = _configuration(newest.parent)
+    last: dict[str, Any] = {name: value for entry in entries for name, value in entry.items()}
+    step, total = int(last["step"]), int(configuration.get("total_steps", 0))
+    figures = {
+        called: text.format(last[name])
+        for name, (called, text) in _SHOWN.items()
+        if isinstance(last.get(name), int | float)
+    }
+    rate, rows = last.get("samples_per_second"), configuration.get("settings", {}).get("global_batch_size")
+    if rate and rows and total > step:
+        figures["left"] = f"about {format_seconds((total - step) * rows / rate)}"
+    return TrainingProgress(step, total, figures)
+
+
+def _configuration(directory: Path) -> dict[str, Any]:
+    """What is known of a training; nothing of one that does not say it, or is just writing it."""
+    try:
+        found: dict[str, Any] = json.loads((directory / CONFIGURATION).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found

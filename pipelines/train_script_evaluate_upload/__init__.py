@@ -1,0 +1,1 @@
+"""The pipeline `train_script_evaluate_upload`."""

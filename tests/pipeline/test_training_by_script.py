@@ -1,0 +1,133 @@
+"""`train_evaluate_upload` with a training script in place of `train_model`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import command
+from conftest import PIPELINE, gpu_pipelines, newest_run
+
+BY_SCRIPT = "train_script_evaluate_upload"
+EXAMPLE = Path(__file__).parents[2] / "examples/training_scripts/transformers_trainer.py"
+SETTINGS = ("--project", "my-project-123", "--region", "europe-west4", "--pipeline-root", "gs://bucket/root")
+IMAGE = ("--image", "europe-docker.pkg.dev/p/r/steps:1")
+
+
+@pytest.mark.slow
+def test_a_script_of_transformers_trains_and_its_model_is_evaluated_and_uploaded(tmp_path: Path) -> None:
+    script = Path(shutil.copy(EXAMPLE, tmp_path / "train.py"))
+    data = ("task=text_classification", "source=sample:docstrings", "gates=accuracy>=0", "smoke_test=false")
+    given = ("script=train.py", "script_arguments=--steps,4", *data)
+    request = ("run", PIPELINE, *(part for each in given for part in ("-p", each)), "--accelerator", "cpu:1")
+    done = gpu_pipelines(*request, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert "registered docstrings version 1 as challenger and champion" in done.out
+    record = newest_run(tmp_path)
+    steps = ["check-request", "prepare-data", "run-training-script", "evaluate-checkpoints", "upload-model"]
+    assert [step["name"] for step in record["steps"]] == steps
+    assert {path.name for path in record["directory"].glob("artifacts/checkpoints/*/checkpoint-*")} == {
+        "checkpoint-2",
+        "checkpoint-4",
+    }
+    page = (record["directory"] / "report.html").read_text()
+    assert "docstrings version 1 is the champion" in page
+    assert "<h2>Training</h2>" in page
+    again = gpu_pipelines(*request, "--cache", cwd=tmp_path)
+    assert again.status == 0, again.out + again.err
+    assert "run-training-script: reused" in again.out
+    script.write_text(script.read_text() + "\n# changed\n")
+    changed = gpu_pipelines(*request, "--cache", cwd=tmp_path)
+    assert "prepare-data: reused" in changed.out
+    assert "run-training-script: succeeded" in changed.out, "goes on from its last checkpoint no more than it has to"
+
+
+@pytest.mark.usefixtures("no_project_settings")
+@pytest.mark.parametrize("target", ["vertex", "kubeflow"])
+def test_it_is_compiled_with_the_script_on_the_accelerators(target: str, tmp_path: Path) -> None:
+    arguments = ("--target", target, "--accelerator", "l4:4", "--task", "text_classification")
+    done = command("compile", BY_SCRIPT, *arguments, "-o", str(tmp_path / "out.yaml"))
+    assert done.status == 0, done.err
+    spec, *_ = yaml.load_all((tmp_path / "out.yaml").read_text(), Loader=yaml.CSafeLoader)
+    tasks: dict[str, Any] = spec["root"]["dag"]["tasks"]
+    assert tasks.keys() == {
+        "check-request",
+        "prepare-data",
+        "run-training-script",
+        "evaluate-checkpoints",
+        "upload-model",
+    }
+    known = spec["root"]["inputDefinitions"]["parameters"]
+    assert "isOptional" not in known["script"]
+    assert known["source"]["defaultValue"] == "sample:docstrings"
+    assert not {"model", "epochs", "checkpoint_uri", "task"} & known.keys(), "these are of train_model, or say nothing"
+    given = tasks["run-training-script"]["inputs"]["parameters"]
+    assert given["arguments"] == {"componentInputParameter": "script_arguments"}
+    assert "checkpoints/" in json.dumps(given["checkpoint_uri"])
+    text = json.dumps(spec["components"]["comp-run-training-script"]) + json.dumps(spec["deploymentSpec"])
+    assert ("NVIDIA_L4" if target == "vertex" else "nvidia.com/gpu") in text
+
+
+@pytest.mark.usefixtures("no_project_settings")
+def test_a_run_in_the_cloud_takes_a_script_that_its_steps_can_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    there = ("--target", "vertex", "--accelerator", "l4:1", "--dry-run", *SETTINGS, *IMAGE)
+    done = command("run", PIPELINE, "-p", "script=gs://bucket/train.py", *there)
+    assert done.status == 0, done.err
+    assert "run-training-script: 1 × g2-standard" in done.err
+    body = json.loads(done.out)["body"]
+    assert body["runtimeConfig"]["parameterValues"]["script"] == "gs://bucket/train.py"
+    for script in ("train.py", str(tmp_path / "train.py")):
+        refused = command("run", PIPELINE, "-p", f"script={script}", *there, cwd=tmp_path)
+        assert refused.status == 2
+        assert f"script is {script}, of this machine. Copy it into a bucket" in refused.err
+    for in_image in ("script=/app/train.py", "script=-m trainer.task"):
+        assert command("run", PIPELINE, "-p", in_image, *there).status == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("-p", "script=none.py"), "There is no script none.py."),
+        (("-p", "script=train.sh"), "script is 'train.sh': give a .py file, or -m and a module"),
+        (("-p", "script=train.py", "-p", "launcher=mpi"), "launcher is 'mpi'"),
+        (("-p", "script=train.py", "-p", "code=none"), "There is no code at none."),
+        (("-p", "script=train.py", "-p", "model=convnext-tiny"), "There is no parameter 'model'"),
+        (("-p", "script=train.py", "--trial"), "--trial trains with train_model"),
+        (("-p", "script=train.py", "-p", "gates=acuracy>=1"), "acuracy"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(given: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = command("run", PIPELINE, *given, cwd=tmp_path)
+    assert done.status == 2
+    assert said in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("no_project_settings")
+@pytest.mark.parametrize("target", [("vertex",), ("kubeflow", "--kubeflow-host", "http://localhost:1")])
+def test_a_pipeline_of_ones_own_is_held_to_the_same(target: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "own.py").write_text(
+        "from kfp import dsl\n"
+        "from gpu_pipelines.components import prepare_data, run_training_script, train_model\n"
+        "@dsl.pipeline(name='own')\n"
+        "def own(script: str):\n"
+        "    prepared = prepare_data(source='sample:digits')\n"
+        "    run_training_script(dataset=prepared.outputs['dataset'], script=script)\n"
+        "@dsl.pipeline(name='other')\n"
+        "def other(steps: int = 2):\n"
+        "    prepared = prepare_data(source='sample:digits')\n"
+        "    train_model(dataset=prepared.outputs['dataset'], max_steps=steps)\n"
+    )
+    there = ("--target", *target, "--accelerator", "l4:2", "--dry-run", *SETTINGS, *IMAGE)
+    refused = command("run", "own.py:other", "-p", "steps=-1", *there, cwd=tmp_path)
+    assert "train-model: max_steps is -1" in refused.err
+    refused = command("run", "own.py:own", "-p", "script=train.py", *there, cwd=tmp_path)
+    assert "script is train.py, of this machine. Copy it into" in refused.err
+    assert command("run", "own.py:own", "-p", "script=gs://bucket/train.py", *there, cwd=tmp_path).status == 0
