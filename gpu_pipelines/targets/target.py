@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -163,7 +163,10 @@ class Target(ABC):
 
 
 def require_no_flags(
-    what: str, options: Any, remedy: str = "Give the name of the pipeline in its place, or compile it again."
+    what: str,
+    options: Any,
+    remedy: str = "Give the name of the pipeline in its place, or compile it again.",
+    spared: Collection[str] = (),
 ) -> None:
     """Checks that no option is given that would have to be compiled into what is compiled already.
 
@@ -171,11 +174,12 @@ def require_no_flags(
         what: that, in words.
         options: those of a target.
         remedy: what to do instead.
+        spared: names of options that say something of a run as well.
 
     Raises:
         UserError: lists those that are.
     """
-    in_file = [name for name, each in declared(type(options)).items() if each.in_file]
+    in_file = [name for name, each in declared(type(options)).items() if each.in_file and name not in spared]
     if flags := [flag_of(name) for name in given(options) if name in in_file]:
         raise UserError(f"{what} is compiled already; {', '.join(flags)} cannot change it.", remedy)
 

@@ -23,7 +23,7 @@ from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.kubeflow.kubeflow import KubeflowOptions
+    from gpu_pipelines.targets.options import CloudOptions
 
 _NONE = "There are no schedules here; gpu-pipelines schedule create makes one."
 #: Most runs at the same time that the service takes.
@@ -112,7 +112,7 @@ class KubeflowSchedules(Schedules):
     def __init__(
         self,
         settings: ProjectSettings,
-        options: KubeflowOptions,
+        options: CloudOptions,
         of_file: Callable[[str], Compiled],
         as_sent: Callable[[str, object], str],
     ) -> None:

@@ -179,7 +179,7 @@ class Vertex(VertexTarget, CloudTarget):
             return self.of_file(address)
         from gpu_pipelines.targets.vertex.repository import PipelineRepository, find_version
 
-        require_no_flags(f"The uploaded {address}", self.options, UPLOADED_REMEDY)
+        require_no_flags(f"The uploaded {address}", self.options, UPLOADED_REMEDY, ("network_attachment",))
         version = find_version(address, self.settings)
         stored = PipelineRepository(version.repository).text(version)
         return self.parsed(with_image(stored, self.settings, address), version.address, version.address)
