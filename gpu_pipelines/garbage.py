@@ -1,7 +1,7 @@
 """How often a process of this project looks for cyclic garbage.
 
-Importing PyTorch and transformers makes a million objects, and hardly one of them is ever garbage. As Python is set up,
-they are looked at again and again while they are imported, and once more when the process ends: two of five seconds.
+Importing PyTorch and transformers makes objects by the million, and hardly one of them is ever garbage. As Python is
+set up, they are looked at again and again while they are imported, and once more when the process ends.
 """
 
 from __future__ import annotations

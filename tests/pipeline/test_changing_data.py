@@ -17,11 +17,12 @@ from conftest import write_photos
 from kfp import components
 
 from gpu_pipelines.accelerators import plan
+from gpu_pipelines.dag import load_pipeline
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.step_environment import REHEARSE
-from gpu_pipelines.targets.compiled import documents_of
+from gpu_pipelines.step_environment import INPUT_STATE, REHEARSE
+from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget
-from gpu_pipelines.targets.local.target import compiled_for_here, run_locally
+from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, run_locally
 
 PIPELINE, TASK = "train_evaluate_upload", "image_classification"
 
@@ -76,3 +77,14 @@ def rows_read(folder: Path) -> list[Any]:
     """How many rows each preparation has read, in the order of the runs."""
     found = sorted(folder.glob("run-*/artifacts/*/prepare-data/dataset/dataset.json"))
     return [json.loads(path.read_text())["rows_read"] for path in found]
+
+
+def test_what_a_step_reads_besides_its_inputs_is_part_of_its_key() -> None:
+    states = {"prepare-data": "1", "train-model": "2", "evaluate-checkpoints": "3"}
+    text = compiled(load_pipeline(PIPELINE).build(LocalTarget(states), None))
+    executors = documents_of(text)[0]["deploymentSpec"]["executors"]
+    found = {
+        name.removeprefix("exec-"): {each["name"]: each["value"] for each in executor["container"].get("env", [])}
+        for name, executor in executors.items()
+    }
+    assert {name: variables[INPUT_STATE] for name, variables in found.items() if INPUT_STATE in variables} == states

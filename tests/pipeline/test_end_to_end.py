@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from command_line import command
 from conftest import GPU_PIPELINES, PIPELINE, gpu_pipelines, newest_run, run_pipeline, write_photos
 
 STEPS = ["check-request", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
@@ -191,19 +192,19 @@ def test_unreadable_files_are_kept_counted_and_shown(photos_run: Path) -> None:
 
 
 def test_models_can_be_listed_shown_and_promoted_by_hand(after_digits: Path) -> None:
-    listed = json.loads(gpu_pipelines("models", "list", "--json", cwd=after_digits).out)
+    listed = json.loads(command("models", "list", "--json", cwd=after_digits).out)
     assert listed == [{"name": "digits", "versions": 1, "aliases": {"challenger": 1, "champion": 1}}]
-    shown = json.loads(gpu_pipelines("models", "show", "digits", "--json", cwd=after_digits).out)
+    shown = json.loads(command("models", "show", "digits", "--json", cwd=after_digits).out)
     assert shown["versions"][0]["metrics"]["accuracy"] >= 0.97
-    assert "champion" in gpu_pipelines("models", "show", "digits", cwd=after_digits).out
-    assert gpu_pipelines("models", "alias", "digits", "production", "1", cwd=after_digits).status == 0
+    assert "champion" in command("models", "show", "digits", cwd=after_digits).out
+    assert command("models", "alias", "digits", "production", "1", cwd=after_digits).status == 0
     assert aliases(after_digits)["production"] == 1
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sign: signal.Signals) -> None:
     with subprocess.Popen(
-        [str(GPU_PIPELINES), "run", PIPELINE, "-p", "epochs=500"],
+        [str(GPU_PIPELINES), "run", PIPELINE, "-p", "task=regression", "-p", "max_steps=20000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from command_line import command
 from conftest import GPU_PIPELINES, Finished, gpu_pipelines, newest_run
 
 SMALL = Path(__file__).with_name("small.py")
@@ -58,17 +59,17 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ids(cwd: Path) -> list[str]:
     """The ids of the runs, the oldest first."""
-    return [run["run_id"] for run in reversed(json.loads(gpu_pipelines("runs", "list", "--json", cwd=cwd).out))]
+    return [run["run_id"] for run in reversed(json.loads(command("runs", "list", "--json", cwd=cwd).out))]
 
 
 def test_runs_are_listed_with_how_they_went_the_newest_first(three: Path) -> None:
-    listed = gpu_pipelines("runs", "list", cwd=three)
+    listed = command("runs", "list", cwd=three)
     assert listed.status == 0, listed.err
     failed, second, first = (line.split() for line in listed.out.splitlines()[1:])
     assert [failed[1], second[1], first[1]] == ["failed", "succeeded", "succeeded"]
     assert "0.8000" in second
     assert "0.4000" in first
-    documents = json.loads(gpu_pipelines("runs", "list", "--json", cwd=three).out)
+    documents = json.loads(command("runs", "list", "--json", cwd=three).out)
     assert [each["metrics"] for each in documents[1:]] == [
         {"quality": 0.8, "Output": 0.8},
         {"quality": 0.4, "Output": 0.4},
@@ -77,44 +78,42 @@ def test_runs_are_listed_with_how_they_went_the_newest_first(three: Path) -> Non
 
 
 def test_there_may_be_no_runs(tmp_path: Path) -> None:
-    assert gpu_pipelines("runs", "list", cwd=tmp_path).out.startswith("No runs in runs.")
-    shown = gpu_pipelines("runs", "show", "latest", cwd=tmp_path)
+    assert command("runs", "list", cwd=tmp_path).out.startswith("No runs in runs.")
+    shown = command("runs", "show", "latest", cwd=tmp_path)
     assert shown.status == 2
     assert "There are no runs in runs." in shown.err
 
 
 def test_a_run_is_shown_with_its_steps_and_what_went_wrong(three: Path) -> None:
-    shown = gpu_pipelines("runs", "show", "latest", cwd=three).out
+    shown = command("runs", "show", "latest", cwd=three).out
     assert re.search(r"^small-\d+-\d+(-\d)?: failed, ", shown)
     assert re.search(r"^score +failed +\d+\.\d s +runs/.*/logs/score.log$", shown, re.MULTILINE)
-    first = gpu_pipelines("runs", "show", ids(three)[0], cwd=three).out
+    first = command("runs", "show", ids(three)[0], cwd=three).out
     assert re.search(r"^quality +0.4000$", first, re.MULTILINE)
     assert re.search(r"^value +2$", first, re.MULTILINE)
-    assert json.loads(gpu_pipelines("runs", "show", ids(three)[0], "--json", cwd=three).out)["outputs"] == {
-        "Output": 0.4
-    }
+    assert json.loads(command("runs", "show", ids(three)[0], "--json", cwd=three).out)["outputs"] == {"Output": 0.4}
 
 
 def test_a_beginning_names_a_run_if_it_is_only_one(three: Path) -> None:
-    several = gpu_pipelines("runs", "show", "small", cwd=three)
+    several = command("runs", "show", "small", cwd=three)
     assert several.status == 2
     assert "3 runs begin with 'small'" in several.err
-    unknown = gpu_pipelines("runs", "show", "other", cwd=three)
+    unknown = command("runs", "show", "other", cwd=three)
     assert unknown.status == 2
     assert "There is no run 'other'" in unknown.err
-    outside = gpu_pipelines("runs", "show", "../runs", cwd=three)
+    outside = command("runs", "show", "../runs", cwd=three)
     assert outside.status == 2
 
 
 def test_two_runs_are_compared(three: Path) -> None:
     first, second, failed = ids(three)
-    compared = gpu_pipelines("runs", "compare", first, second, cwd=three).out
+    compared = command("runs", "compare", first, second, cwd=three).out
     differing = compared.partition("parameters that differ")[2].partition("metrics")[0]
     assert re.search(r"^value +2 +4$", differing, re.MULTILINE)
     assert "note" not in differing
     assert re.search(r"^quality +0.4000 +0.8000 +\+0.4000$", compared, re.MULTILINE)
     assert re.search(r"^double +\d\.\d s +\d\.\d s$", compared, re.MULTILINE)
-    document = json.loads(gpu_pipelines("runs", "compare", second, failed, "--json", cwd=three).out)
+    document = json.loads(command("runs", "compare", second, failed, "--json", cwd=three).out)
     assert document["parameters"] == {"value": {"a": 4, "b": 60}}
     assert document["metrics"]["quality"] == {"a": 0.8}
     assert document["steps"]["score"]["b"] == "failed"
@@ -130,7 +129,7 @@ def test_the_page_of_all_runs_links_their_reports(three: Path) -> None:
 
 
 def test_where_there_is_no_browser_the_path_of_the_report_is_printed(three: Path) -> None:
-    opened = gpu_pipelines("runs", "open", "latest", cwd=three)
+    opened = command("runs", "open", "latest", cwd=three)
     assert opened.status == 0, opened.err
     assert Path(opened.out.strip()) == three / "runs" / ids(three)[-1] / "report.html"
 
@@ -175,8 +174,8 @@ def test_a_report_reads_itself_again_until_the_run_has_ended(tmp_path: Path) -> 
         assert REFRESH in page
         assert "<script" not in page
         assert ">running<" in (tmp_path / "runs/index.html").read_text()
-        assert gpu_pipelines("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "running"
-        removed = gpu_pipelines("runs", "rm", "latest", "--yes", cwd=tmp_path)
+        assert command("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "running"
+        removed = command("runs", "rm", "latest", "--yes", cwd=tmp_path)
         assert removed.status == 2
         assert f"is still running, as process {process.pid}" in removed.err
         process.send_signal(signal.SIGINT)
@@ -195,11 +194,11 @@ def test_a_run_whose_process_is_gone_has_died(tmp_path: Path) -> None:
         for child in children:
             child.kill()
     assert newest_run(tmp_path)["status"] == "running"
-    assert gpu_pipelines("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "died"
-    report = Path(gpu_pipelines("runs", "open", "latest", cwd=tmp_path).out.strip())
+    assert command("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "died"
+    report = Path(command("runs", "open", "latest", cwd=tmp_path).out.strip())
     assert REFRESH not in report.read_text()
     assert "The run has died" in report.read_text()
-    assert gpu_pipelines("runs", "rm", "latest", "--yes", cwd=tmp_path).status == 0
+    assert command("runs", "rm", "latest", "--yes", cwd=tmp_path).status == 0
     assert not report.parent.exists()
 
 
@@ -215,10 +214,10 @@ def test_a_later_process_of_the_same_number_is_not_taken_for_the_run(tmp_path: P
         "started": "2020-01-01T00:00:00+00:00",
     }
     path.write_text(json.dumps(content))
-    assert gpu_pipelines("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "died"
+    assert command("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "died"
     # What runs on another machine cannot be seen from here.
     path.write_text(json.dumps({**content, "machine": "another"}))
-    assert gpu_pipelines("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "running"
+    assert command("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "running"
 
 
 def test_a_run_is_removed_when_that_is_wanted_with_what_the_cache_would_take_from_it(tmp_path: Path) -> None:
@@ -227,11 +226,11 @@ def test_a_run_is_removed_when_that_is_wanted_with_what_the_cache_would_take_fro
         return [step["status"] for step in newest_run(tmp_path)["steps"]]
 
     assert statuses() == ["succeeded", "succeeded"]
-    unasked = gpu_pipelines("runs", "rm", "latest", cwd=tmp_path)
+    unasked = command("runs", "rm", "latest", cwd=tmp_path)
     assert unasked.status == 2
     assert "--yes" in unasked.err
     assert len(ids(tmp_path)) == 1
-    removed = gpu_pipelines("runs", "rm", "latest", "--yes", cwd=tmp_path)
+    removed = command("runs", "rm", "latest", "--yes", cwd=tmp_path)
     assert removed.status == 0, removed.err
     assert ids(tmp_path) == []
     assert "There are no runs" in (tmp_path / "runs/index.html").read_text()
@@ -240,7 +239,7 @@ def test_a_run_is_removed_when_that_is_wanted_with_what_the_cache_would_take_fro
     assert statuses() == ["reused", "reused"]
     assert newest_run(tmp_path)["metrics"] == {"quality": 0.4, "Output": 0.4}
     first, last = ids(tmp_path)
-    assert gpu_pipelines("runs", "rm", first, "--yes", cwd=tmp_path).status == 2
+    assert command("runs", "rm", first, "--yes", cwd=tmp_path).status == 2
     assert ids(tmp_path) == [first, last]
 
 
@@ -253,11 +252,11 @@ def test_a_run_whose_results_another_has_taken_is_not_removed_alone(digits_run: 
     second.mkdir()
     # As a run has it whose steps were all reused.
     (second / "run.json").write_text(text.replace(f'"run_id": "{first}"', f'"run_id": "{second.name}"'))
-    refused = gpu_pipelines("runs", "rm", first, "--yes", cwd=tmp_path)
+    refused = command("runs", "rm", first, "--yes", cwd=tmp_path)
     assert refused.status == 2
     assert f"{second.name} took results of {first}" in refused.err
     assert source.is_dir()
-    assert gpu_pipelines("runs", "rm", first, second.name, "--yes", cwd=tmp_path).status == 0
+    assert command("runs", "rm", first, second.name, "--yes", cwd=tmp_path).status == 0
     assert not source.exists()
 
 
@@ -274,5 +273,5 @@ def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_th
     assert "tensorboard --logdir" in (record["directory"] / "report.html").read_text()
     assert record["key_metric"] == "test_accuracy"
     assert record["metrics"]["rows_read"] == 1797
-    listed = gpu_pipelines("runs", "list", cwd=digits_run).out.splitlines()[1].split()
+    listed = command("runs", "list", cwd=digits_run).out.splitlines()[1].split()
     assert listed[2:4] == ["digits@1", "test_accuracy"]

@@ -70,7 +70,7 @@ def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path, argumen
 def test_names_that_are_not_utf8_are_no_traceback(tmp_path: Path) -> None:
     source = write_photos(tmp_path / "data", per_class=3)
     (source / "red" / "000.png").rename(os.fsdecode(os.fsencode(source / "red") + b"/caf\xe9.png"))
-    done = run_pipeline(tmp_path, "--dry-run", source="data")
+    done = command("run", PIPELINE, "--dry-run", "-p", "source=data", cwd=tmp_path)
     assert (done.status, done.err) == (0, "")
     source.rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     done = run_pipeline(tmp_path, "--dry-run", source=os.fsdecode(b"caf\xe9"))
@@ -109,7 +109,15 @@ def test_a_dry_run_shows_the_request_and_runs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("case", ["no image", "too few", "all of a class missing"])
+# Every reason is held by tests/data/test_prepare_data.py.
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("no image", marks=pytest.mark.slow),
+        pytest.param("too few", marks=pytest.mark.slow),
+        "all of a class missing",
+    ],
+)
 def test_data_that_cannot_be_used_fails_the_step_with_the_reason(tmp_path: Path, case: str) -> None:
     if case == "no image":
         for name in ("a", "b"):

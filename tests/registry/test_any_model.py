@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import gpu_pipelines, set_variables
+from command_line import command
+from conftest import set_variables
 from kfp import dsl
 from safetensors.numpy import save_file
 
@@ -82,9 +83,9 @@ def test_a_single_file_is_registered_and_shown(tmp_path: Path, capsys: pytest.Ca
     assert "no smoke test: the model has no evaluation.json" in said
     again = upload(registry, write_onnx(tmp_path / "run-2"), passed=False)
     assert (again.metadata["version"], again.metadata["added"]) == (1, False)
-    shown = gpu_pipelines("models", "show", "mine", "--registry", registry, cwd=tmp_path)
+    shown = command("models", "show", "mine", "--registry", registry, cwd=tmp_path)
     assert "not evaluated" in shown.out
-    assert json.loads(gpu_pipelines("models", "list", "--registry", registry, "--json", cwd=tmp_path).out) == [
+    assert json.loads(command("models", "list", "--registry", registry, "--json", cwd=tmp_path).out) == [
         {"name": "mine", "versions": 1, "aliases": {"challenger": 1, "champion": 1}}
     ]
 
@@ -124,7 +125,7 @@ def test_one_that_was_not_evaluated_never_replaces_one_that_was(
     assert late.metadata["aliases"] == ["challenger"]
     assert "version 3 was evaluated and this model was not" in capsys.readouterr().out
     assert open_registry(registry).aliases("mine") == {"challenger": 4, "champion": 3}
-    table = gpu_pipelines("models", "show", "mine", "--registry", registry, cwd=tmp_path).out
+    table = command("models", "show", "mine", "--registry", registry, cwd=tmp_path).out
     assert [line.count("not evaluated") for line in table.splitlines()[-4:]] == [1, 0, 1, 1]
     assert "accuracy" in table, "what some versions have is shown of them"
 

@@ -532,6 +532,9 @@ def test_a_run_is_cancelled(vertex_api: VertexApi, tmp_path: Path) -> None:
     done = command(vertex_api, tmp_path, "cancel", job.name.rpartition("/")[2])
     assert done.status == 0, done.err
     assert done.out.startswith("asked to cancel sum-")
+    # What was not asked of the service would be followed for ever.
+    [job] = jobs(vertex_api)
+    assert job.state.name in {"PIPELINE_STATE_CANCELLING", "PIPELINE_STATE_CANCELLED"}
     done = command(vertex_api, tmp_path, "follow", job.name.rpartition("/")[2], "--interval", "0.1")
     assert done.status == 1
     assert "was cancelled" in done.err
