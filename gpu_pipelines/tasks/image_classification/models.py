@@ -126,9 +126,10 @@ def to_one_channel(model: nn.Module) -> nn.Module:
     weight = found[1].weight
     found[1].weight = nn.Parameter(weight.detach().double().sum(dim=1, keepdim=True).to(weight.dtype))
     found[1].in_channels = 1
+    # Some modules compare the channels of what they are given with a number of their own.
     for each in (model.config, *model.modules()):
         if getattr(each, "num_channels", None) == len(LUMA):
-            each.num_channels = 1
+            setattr(each, "num_channels", 1)  # noqa: B010 (a module's attributes are of no known type)
     return model
 
 
