@@ -21,16 +21,23 @@ RUNTIME_GB = 1.5
 #: Bytes in fp32 that a forward pass of what is no transformer keeps for each of its operations, at most: 0.0105 for
 #: ResNet-50, 0.0123 for ConvNeXt-T and Swin-T; ViT-B/16 keeps 0.0035. `python benchmarks/activations.py` counts them.
 ACTIVATION_BYTES_PER_FLOP = 0.0125
+#: Bytes in 16 bits that a layer of a transformer keeps for each token and each of its width, where attention scores are
+#: not stored: 34 of ViT and BERT (34 by Korthikanti et al. 2022, arXiv:2205.05198, equation 2, too), 49 of a Llama,
+#: whose MLP has a gate and whose norms compute in fp32; the second number is what stays where the layer is recomputed.
+#: Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
+#: tests/training/test_on_a_fake_cluster.py counts them.
+KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 2), (49, 3), 12.3
 #: The part of a GPU's memory that a job can plan with; the rest goes to fragmentation and peaks. An assumption.
 USABLE = 0.9
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Memory of one GPU, GB.
+    """Memory of one GPU when it takes the most, GB.
 
     Attributes:
-        parallelism: `ddp` (every GPU holds everything) or `fsdp` (weights, gradients and optimizer are sharded).
+        parallelism: `ddp` (every GPU holds everything), `fsdp` (weights, gradients and optimizer are sharded over all)
+            or `hsdp` (over those of a node).
         weights: all weights, frozen ones too.
         gradients: gradients of the trained parameters.
         optimizer: the optimizer's moments.
@@ -65,27 +72,39 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     them in fp32 and casts where it computes: as many as the 2 + 2 + 12 of training with an fp32 copy. Sharding divides
     all three by the number of GPUs (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, 3.1 and 5).
 
+    A sharded model is whole where it computes. It takes the most at one of two moments, whose parts are given: when the
+    logits are there, with all activations; or at the end of the backward pass, with all gradients, when a layer is
+    whole in 16 bits, its gradient in fp32, and once more to be reduced, and the next unit, the embedding, is gathered.
+
     Args:
         workload: the job; not a measured one.
         precision: `bf16`, `fp16` or `fp32`.
-        gpus: GPUs of all nodes together.
-        parallelism: `ddp` or `fsdp`.
+        gpus: over which it is sharded: of all nodes together, or of one for `hsdp`.
+        parallelism: `ddp`, `hsdp` or `fsdp`.
     """
     width = 4 if precision == "fp32" else 2
-    shards = gpus if parallelism == "fsdp" else 1
+    shards = 1 if parallelism == "ddp" else gpus
     parameters, trained = workload.parameters or 0.0, workload.trained_parameters
     frozen = parameters if workload.lora_rank is not None else 0.0
-    layers, _ = workload.shape
-    # FSDP holds the layer it computes and prefetches the next, and the whole gradient of one before it is scattered.
-    gathered = (2 * parameters + trained) / layers * width if parallelism == "fsdp" else 0.0
-    return MemoryEstimate(
-        parallelism=parallelism,
-        weights=(frozen + trained) * BYTES_PER_WEIGHT / shards / 1e9,
-        gradients=trained * BYTES_PER_GRADIENT / shards / 1e9,
-        optimizer=trained * OPTIMIZER_BYTES[workload.optimizer] / shards / 1e9,
-        activations=activation_bytes(workload, width) / 1e9,
-        gathered=gathered / 1e9,
-    )
+    parts = {
+        "weights": (frozen + trained) * BYTES_PER_WEIGHT / shards,
+        "gradients": trained * BYTES_PER_GRADIENT / shards,
+        "optimizer": trained * OPTIMIZER_BYTES[workload.optimizer] / shards,
+        "activations": activation_bytes(workload, width),
+        "gathered": 0.0,
+    }
+    if parallelism != "ddp":
+        layers, hidden = workload.shape
+        table = float(hidden * workload.vocabulary if workload.is_transformer else 0)
+        layer = max(parameters - 2 * table, 0.0) / layers
+        reduced = 2 * BYTES_PER_GRADIENT * trained / max(parameters, 1)
+        at_the_end = max(layer * (width + reduced) + table * width, table * (width + reduced))
+        with_logits = table * width or layer * width
+        if parts["activations"] + with_logits > parts["gradients"] + at_the_end:
+            parts |= {"gradients": 0.0, "gathered": with_logits}
+        else:
+            parts |= {"activations": 0.0, "gathered": at_the_end}
+    return MemoryEstimate(parallelism=parallelism, **{name: size / 1e9 for name, size in parts.items()})
 
 
 def host_memory_gb(workload: Workload) -> float:
@@ -102,11 +121,9 @@ def host_memory_gb(workload: Workload) -> float:
 def activation_bytes(workload: Workload, width: int) -> float:
     """Bytes of activations of one GPU.
 
-    A transformer layer keeps 34 · s · b · h bytes in 16 bits when the attention scores are not stored (FlashAttention
-    or selective recomputation), and 2 · s · b · h when the layer is recomputed; the logits take 4 · s · b · v in fp32
-    (Korthikanti et al. 2022, arXiv:2205.05198, equations 2 and 6 and section 4.3). s is the sequence length, b the
-    batch, h the width, v the vocabulary. The layer being recomputed is held whole. For what is no transformer, a trial
-    has counted it, or the rule of thumb of `ACTIVATION_BYTES_PER_FLOP` gives a bound.
+    Of a transformer they grow with the tokens of the batch: with the layers and their width, and with the vocabulary.
+    The layer being recomputed is held whole, when the logits are gone. For what is no transformer, a trial has counted
+    it, or the rule of thumb of `ACTIVATION_BYTES_PER_FLOP` gives a bound.
     """
     batch = workload.batch or 1
     counted = workload.activation_bytes_per_sample
@@ -116,6 +133,6 @@ def activation_bytes(workload: Workload, width: int) -> float:
         return counted * batch * width / 4
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
-    one_layer = 34 * tokens * hidden
-    kept = layers * 2 * tokens * hidden + one_layer if workload.recompute else layers * one_layer
-    return kept * width / 2 + 4 * tokens * workload.vocabulary
+    whole, between = KEPT_BY_LANGUAGE_MODELS if workload.vocabulary else KEPT_BY_ENCODERS
+    unit, logits = tokens * hidden * width / 2, KEPT_OF_LOGITS * tokens * workload.vocabulary
+    return layers * between * unit + max(whole * unit, logits) if workload.recompute else layers * whole * unit + logits

@@ -184,7 +184,7 @@ def _estimated(option: Option, gpu: Gpu, workload: Workload, wishes: Wishes) -> 
     gpus, of_the_machine = option.plan.total_gpus, _too_large_for_the_machine(option.plan, workload)
     mfu = wishes.mfu or assumed_mfu(workload, gpu)
     ways = []
-    for job, memory in _fitting(workload, option.precision, gpus, option.usable_gb):
+    for job, memory in _fitting(workload, option.precision, gpus, option.plan.nodes, option.usable_gb):
         time = estimate_time(job, gpu, option.precision, gpus, option.plan.nodes, option.plan.machine, memory, mfu)
         ways.append(
             replace(
@@ -220,7 +220,7 @@ def _projected(option: Option, gpu: Gpu, workload: Workload, measured: Accelerat
 
 def _too_large(option: Option) -> str:
     gpus = option.plan.total_gpus
-    how = f"on {gpus} GPUs, sharded" if option.memory and option.memory.parallelism == "fsdp" else "on one GPU"
+    how = f"on {gpus} GPUs, sharded" if option.memory and option.memory.parallelism != "ddp" else "on one GPU"
     return f"needs {option.memory_gb:,.1f} GB {how}; {option.usable_gb:.1f} GB of each can be used"
 
 
@@ -258,16 +258,19 @@ def counted_cost(option: Option, wishes: Wishes) -> float | None:
     return option.spot if wishes.strategy == "spot" else option.on_demand
 
 
-def _fitting(workload: Workload, precision: str, gpus: int, usable_gb: float) -> list[tuple[Workload, MemoryEstimate]]:
+def _fitting(
+    workload: Workload, precision: str, gpus: int, nodes: int, usable_gb: float
+) -> list[tuple[Workload, MemoryEstimate]]:
     """The ways in which a job fits: without and with recomputed activations, where both are open.
 
-    The weights are sharded only where they do not fit whole; the batch, where it is open, is the largest power of two
-    that fits.
+    The weights are sharded as little as fits, as the engine does it; the batch, where it is open, is the largest power
+    of two that fits.
 
     Args:
         workload: the job; not a measured one.
         precision: `bf16`, `fp16` or `fp32`.
         gpus: GPUs of all nodes together.
+        nodes: number of nodes.
         usable_gb: memory of each that the job can plan with, GB.
 
     Returns:
@@ -275,8 +278,8 @@ def _fitting(workload: Workload, precision: str, gpus: int, usable_gb: float) ->
     """
     found = []
     for recompute in (False, True) if workload.recompute is None else (workload.recompute,):
-        for parallelism in ("ddp", "fsdp") if gpus > 1 else ("ddp",):
-            ways = _by_batch(replace(workload, recompute=recompute), precision, gpus, parallelism)
+        for parallelism, shards in _sharding(gpus, nodes):
+            ways = _by_batch(replace(workload, recompute=recompute), precision, gpus, parallelism, shards)
             fits = [way for way in ways if way[1].total <= usable_gb]
             if fits:
                 found.append(fits[-1])
@@ -288,11 +291,19 @@ def _smallest(workload: Workload, precision: str, gpus: int) -> tuple[Workload, 
     """The way that takes the least memory, whether it fits or not; see `_fitting`."""
     recompute = workload.recompute is not False
     parallelism = "fsdp" if gpus > 1 else "ddp"
-    return next(_by_batch(replace(workload, recompute=recompute), precision, gpus, parallelism))
+    return next(_by_batch(replace(workload, recompute=recompute), precision, gpus, parallelism, gpus))
+
+
+def _sharding(gpus: int, nodes: int) -> list[tuple[str, int]]:
+    """The ways of sharding a model, the least first, each with the GPUs over which it is sharded."""
+    ways = [("ddp", 1)]
+    if 1 < nodes < gpus:
+        ways.append(("hsdp", gpus // nodes))
+    return [*ways, ("fsdp", gpus)] if gpus > 1 else ways
 
 
 def _by_batch(
-    workload: Workload, precision: str, gpus: int, parallelism: str
+    workload: Workload, precision: str, gpus: int, parallelism: str, shards: int
 ) -> Iterator[tuple[Workload, MemoryEstimate]]:
     """The job with each batch that is worth while, the smallest first."""
     batch = workload.batch or 1
@@ -300,7 +311,7 @@ def _by_batch(
     most = batch if workload.batch else min(enough, workload.total_samples / gpus / LEAST_STEPS)
     while True:
         tried = replace(workload, batch=batch)
-        yield tried, estimate_memory(tried, precision, gpus, parallelism)
+        yield tried, estimate_memory(tried, precision, shards, parallelism)
         batch *= 2
         if batch > most:
             return

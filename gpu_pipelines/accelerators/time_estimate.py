@@ -137,6 +137,8 @@ def estimate_time(
     moved = micro_steps * _passed_bytes(workload, precision) + steps * 2e9 * (memory.gradients + memory.optimizer)
     within = exchanges * exchanged_bytes(workload, precision, per_node, memory.parallelism)
     between = exchanges * exchanged_bytes(workload, precision, nodes, memory.parallelism)
+    if memory.parallelism == "hsdp":  # replicas of a shard all-reduce its gradient
+        between = exchanges * exchanged_bytes(workload, precision, nodes, "ddp") / per_node
     gbps = machine.network_with(gpu.name, per_node) if machine else None
     seconds = {
         "computation": workload.total_samples * flops_per_sample(workload) / (gpus * peak * 1e12 * mfu),
@@ -207,7 +209,7 @@ def exchanged_bytes(workload: Workload, precision: str, members: int, parallelis
         workload: the job.
         precision: `bf16`, `fp16` or `fp32`.
         members: the GPUs of a machine, or the nodes.
-        parallelism: `ddp` or `fsdp`.
+        parallelism: `ddp`; or `fsdp`, and `hsdp` within a node.
     """
     width = 4 if precision == "fp32" else 2
     share = (members - 1) / members

@@ -15,6 +15,8 @@ from gpu_pipelines.tasks.image_features import ImageGeometry
 PREPROCESSOR = "preprocessor_config.json"
 #: The entry by which an exported model says that it learned from grey images; transformers passes over it.
 COLOR_MODE = "color_mode"
+#: The entry that says that a model of three channels was one of one channel, whose shares it holds.
+LEARNED_CHANNELS = "learned_channels"
 #: The entries that say how values are scaled.
 SCALING = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
 #: Those without which the defaults of the class count, which transformers knows.
@@ -48,10 +50,14 @@ class Scaling:
         mean, deviation = (_numbers(preprocessor.get(name) or 0.5) for name in ("image_mean", "image_std"))
         return cls(factor, mean, deviation)
 
-    @property
-    def is_alike(self) -> bool:
-        """Whether all channels are scaled in the same way."""
-        return len(set(self.mean)) == 1 and len(set(self.deviation)) == 1
+
+def scaling_of(preprocessor: Mapping[str, Any], channels: int) -> Scaling:
+    """How values become what a model of so many channels takes.
+
+    An exported model of one channel names those of the three that transformers gives it, which are alike.
+    """
+    found = Scaling.of(preprocessor)
+    return found if channels > 1 else Scaling(found.factor, found.mean[:1], found.deviation[:1])
 
 
 def read_preprocessor(name: str | Path) -> dict[str, Any]:

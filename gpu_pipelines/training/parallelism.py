@@ -112,8 +112,8 @@ def place(
     is_source = dist.get_rank() == 0
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()} if is_source else {}
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()} if is_source else {}
-    shard(_emptied(model, torch.device("meta")), blocks, mesh, precision)
-    _emptied(model, device)
+    shard(emptied(model, torch.device("meta")), blocks, mesh, precision)
+    emptied(model, device)
     set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
     for name, buffer in model.named_buffers():  # some are in no state dict
         if is_source:
@@ -162,10 +162,10 @@ def _outer_units(model: nn.Module) -> list[nn.Module]:
 
 
 def _on(model: nn.Module, device: torch.device) -> nn.Module:
-    return _emptied(model, device) if any(weight.is_meta for weight in model.parameters()) else model.to(device)
+    return emptied(model, device) if any(weight.is_meta for weight in model.parameters()) else model.to(device)
 
 
-def _emptied(model: nn.Module, device: torch.device) -> nn.Module:
+def emptied(model: nn.Module, device: torch.device) -> nn.Module:
     """Gives a model tensors on a device, with nothing in them; what was tied stays tied."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():

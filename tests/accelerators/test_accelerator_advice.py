@@ -57,7 +57,7 @@ def states(workload: Workload, gpus: int, parallelism: str, precision: str = "bf
 
 def test_model_states_are_those_of_the_zero_paper() -> None:
     # ZeRO, figure 1: 7.5 billion parameters take 120 GB on each GPU, and 1.9 GB when sharded over 64.
-    workload = Workload(parameters=7.5e9, tokens=1e9)
+    workload = Workload(parameters=7.5e9, tokens=1e9, sequence_length=16)
     assert states(workload, 64, "ddp") == pytest.approx(120)
     assert states(workload, 64, "fsdp") == pytest.approx(1.9, abs=0.05)
     assert states(workload, 1, "ddp", "fp32") == pytest.approx(120)
@@ -286,7 +286,7 @@ def test_options_fit_and_are_ranked_by_cost() -> None:
         # FSDP only where DDP does not fit, with the smallest batch and the same recomputation.
         job = replace(found.workload, batch=1, recompute=option.recompute)
         ddp = estimate_memory(job, option.precision, option.plan.total_gpus, "ddp")
-        assert (parts.parallelism == "fsdp") == (ddp.total > option.usable_gb)
+        assert (parts.parallelism != "ddp") == (ddp.total > option.usable_gb)
     gpus = {option.plan.gpu.name for option in (*found.options, *found.rejected)}
     assert gpus == set(GPUS) - {"p100", "k80"}
 
@@ -306,7 +306,7 @@ def test_where_nothing_will_do_it_says_what_would_help() -> None:
     arguments = ["advise", "--parameters", "70b", "--tokens", "1b", "--max-nodes", "1", "--no-recompute"]
     out = command("accelerators", *arguments).out
     assert "Nothing will do." in out
-    assert "weights 35.0, gradients 35.0, optimizer 70.0, activations" in out, "the memory, part by part"
+    assert "weights 35.0, optimizer 70.0, activations" in out, "the memory, part by part"
     for remedy in ("--recompute", "--lora-rank 16", "--max-nodes 64"):
         assert any(remedy in line and "it would do on" in line for line in out.splitlines()), remedy
     both = command("accelerators", *arguments, "--batch", "64").out

@@ -89,7 +89,8 @@ def test_images_are_rows_of_test_without_loss(tmp_path: Path, channels: int) -> 
             pixels = np.asarray(image).reshape(8, 8, channels).transpose(2, 0, 1)
         assert any(np.array_equal(pixels, row) for row in rows)
         with torch.no_grad():
-            found = model(torch.from_numpy(pixels / 127.5 - 1).float()[None]).logits.softmax(-1)[0]
+            as_coloured = np.broadcast_to(pixels, (3, 8, 8))  # as transformers gives images to a model
+            found = model(torch.from_numpy(as_coloured / 127.5 - 1).float()[None]).logits.softmax(-1)[0]
         assert list(prediction["scores"].values()) == pytest.approx(found.tolist(), abs=1e-5)
 
 

@@ -23,7 +23,7 @@ from conftest import PIPELINE, newest_run, run_pipeline, write_photos
         (["-p", "sorce=x"], "There is no parameter 'sorce'. Did you mean 'source'?"),
         (["-p", "epochs=many"], "epochs takes a number; got 'many'"),
         (["-p", "max_steps=1.5"], "max_steps takes a whole number (at most 2^53); got '1.5'"),
-        (["-p", "learning_rate=0"], "learning_rate is 0.0; give more than 0"),
+        (["-p", "learning_rate=-1"], "learning_rate is -1.0; give more than 0"),
         (["-p", "epochs"], "-p epochs is not of the form key=value"),
         (["-p", "gates=acuracy>=0.9"], "no metric 'acuracy' to gate on. Did you mean 'accuracy'?"),
         (["-p", "gates=accuracy"], "one of >=, <=, > and < is missing here.\n      accuracy\n              ^"),

@@ -160,10 +160,12 @@ def test_a_model_of_grey_images_predicts_the_same_in_transformers_for_grey_and_f
     assert {image.mode for image in (*grey, *colour)} == {"L", "RGB"}
     for images in (grey, colour):
         np.testing.assert_allclose(as_transformers_predicts(tmp_path, images), wanted, atol=1e-5)
-        np.testing.assert_allclose(as_served(tmp_path, images), wanted, atol=1e-5)
+        np.testing.assert_array_equal(as_served(tmp_path, images).astype(np.float32), wanted)
     registered = ImageClassification.for_exported(tmp_path)
-    found = probabilities(registered, registered.load_exported(tmp_path), columns)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    loaded = registered.load_exported(tmp_path)
+    for (key, weight), same in zip(model.state_dict().items(), loaded.state_dict().values(), strict=True):
+        assert torch.equal(weight, same), key
+    np.testing.assert_array_equal(probabilities(registered, loaded, columns), wanted)
     np.testing.assert_array_equal(probabilities(recipe, model, columns), wanted, "the export left its mark")
 
 
@@ -186,7 +188,7 @@ def test_a_registered_model_of_grey_images_is_trained_on_from_the_same_place(tmp
     first.export(model, tmp_path / "one")
     second = recipe_for("L")
     again = second.build_model(str(tmp_path / "one"))
-    np.testing.assert_allclose(probabilities(second, again, columns), probabilities(first, model, columns), atol=1e-5)
+    np.testing.assert_array_equal(probabilities(second, again, columns), probabilities(first, model, columns))
     optimizer = torch.optim.SGD(again.parameters(), lr=0.1)
     second.loss(again.train(), second.batch(columns, CPU)).backward()
     optimizer.step()
@@ -224,9 +226,26 @@ def test_a_model_of_grey_images_as_earlier_versions_wrote_it_is_served_and_compa
     )
 
 
+def test_a_pretrained_model_of_grey_images_keeps_its_scaling(tmp_path: Path) -> None:
+    place = pretrained_model(tmp_path / "model", channels=1, image_mean=[0.3], image_std=[0.2])
+    recipe, columns = recipe_for("L"), rows("L")
+    model = recipe.build_model(str(place)).eval()
+    given = torch.from_numpy((columns["image"] / 255 - 0.3) / 0.2).float()
+    torch.testing.assert_close(recipe.batch(columns, CPU)["pixel_values"], given, atol=1e-5, rtol=1e-5)
+    wanted = probabilities(recipe, model, columns)
+    recipe.export(model, tmp_path / "out")
+    registered = ImageClassification.for_exported(tmp_path / "out")
+    loaded = registered.load_exported(tmp_path / "out")
+    np.testing.assert_allclose(probabilities(registered, loaded, columns), wanted, atol=1e-6)
+    other, same = recipe_for("L").taking_over(tmp_path / "out", loaded)
+    np.testing.assert_allclose(probabilities(other, same, columns), wanted, atol=1e-6)
+    np.testing.assert_allclose(as_served(tmp_path / "out", pictures(columns)), wanted, atol=1e-6)
+    np.testing.assert_allclose(as_transformers_predicts(tmp_path / "out", pictures(columns)), wanted, atol=1e-5)
+
+
 def test_a_pretrained_model_of_grey_images_refuses_colours(tmp_path: Path) -> None:
     place = pretrained_model(tmp_path / "model", channels=1)
-    with pytest.raises(UserError, match="takes grey images") as refused:
+    with pytest.raises(UserError, match="takes images of 1 channels; those of the dataset have 3") as refused:
         recipe_for("RGB").build_model(str(place))
     assert "color_mode=L" in refused.value.remedy
 

@@ -99,23 +99,46 @@ def shape_of_images(directory: Path, config: Any, usual: tuple[int, ...]) -> tup
 
 
 def of_three_channels(model: nn.Module) -> dict[str, torch.Tensor] | None:
-    """The weights of a model of grey images as one that takes colours and looks at their luma alone.
+    """The weights of a model of one channel as one that takes colours and looks at their luma alone.
 
     The first convolution is linear in the channels. So three channels, with its weights times the shares of red, green
-    and blue in grey, give what the grey image gives; and three equal channels give the same as one.
+    and blue in grey, give what the grey image gives; and three equal channels give the same as one. What is rounded off
+    two of them is in the third, so that `to_one_channel` finds the same bits again.
 
     Returns:
         None where it is not one convolution that takes the images.
     """
-    convolutions = [
+    found = _takes_images(model, 1)
+    if found is None:
+        return None
+    name, convolution = found
+    weights = convolution.weight.detach()
+    red, green = (weights * share for share in LUMA[:2])
+    blue = (weights.double() - red.double() - green.double()).to(weights.dtype)
+    return {**model.state_dict(), f"{name}.weight": torch.cat([red, green, blue], dim=1)}
+
+
+def to_one_channel(model: nn.Module) -> nn.Module:
+    """The model that `of_three_channels` was given, in place."""
+    found = _takes_images(model, len(LUMA))
+    if found is None:
+        return model
+    weight = found[1].weight
+    found[1].weight = nn.Parameter(weight.detach().double().sum(dim=1, keepdim=True).to(weight.dtype))
+    found[1].in_channels = 1
+    # Some modules compare the channels of what they are given with a number of their own.
+    for each in (model.config, *model.modules()):
+        if getattr(each, "num_channels", None) == len(LUMA):
+            setattr(each, "num_channels", 1)  # noqa: B010 (a module's attributes are of no known type)
+    return model
+
+
+def _takes_images(model: nn.Module, channels: int) -> tuple[str, nn.Conv2d] | None:
+    """The one convolution that takes images of so many channels, and its name; None if there is not one."""
+    found = [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Conv2d) and module.groups == 1 and module.in_channels in (1, len(LUMA))
+        if isinstance(module, nn.Conv2d) and module.groups == 1 and module.in_channels == channels
     ]
-    channels = getattr(model.config, "num_channels", None)
-    if len(convolutions) != 1 or convolutions[0][1].in_channels != channels:
-        return None
-    name, convolution = convolutions[0]
-    weights = convolution.weight.detach().sum(dim=1, keepdim=True)
-    shares = torch.tensor(LUMA, dtype=weights.dtype, device=weights.device).view(1, len(LUMA), 1, 1)
-    return {**model.state_dict(), f"{name}.weight": weights * shares}
+    fits = len(found) == 1 and getattr(model.config, "num_channels", None) == channels
+    return found[0] if fits else None

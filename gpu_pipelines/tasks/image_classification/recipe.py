@@ -18,10 +18,12 @@ from gpu_pipelines.tasks.image_classification.models import (
     image_classifier,
     of_three_channels,
     shape_of_images,
+    to_one_channel,
 )
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
 from gpu_pipelines.tasks.image_preprocessor import (
     COLOR_MODE,
+    LEARNED_CHANNELS,
     PREPROCESSOR,
     SCALING,
     Scaling,
@@ -29,6 +31,7 @@ from gpu_pipelines.tasks.image_preprocessor import (
     geometry_in,
     mode_of,
     read_preprocessor,
+    scaling_of,
 )
 from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import Batch, Recipe
@@ -67,7 +70,7 @@ class ImageClassification(Recipe):
 
     def _take_images(self, image_shape: tuple[int, ...], preprocessing: dict[str, Any]) -> None:
         self.image_shape, self.preprocessing = image_shape, preprocessing
-        self._scaling = Scaling.of(preprocessing)
+        self._scaling = scaling_of(preprocessing, image_shape[0])
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> ImageClassification:
@@ -82,7 +85,7 @@ class ImageClassification(Recipe):
         mode, geometry = mode_of(said), geometry_in(said, mode_of(said))
         if geometry is None:
             raise UserError(f"{directory}/{PREPROCESSOR} does not make squares of one size of images.")
-        channels = config.get("num_channels") or geometry.channels
+        channels = said.get(LEARNED_CHANNELS) or config.get("num_channels") or geometry.channels
         return cls(pretrained.labels_of(config), said, (channels, geometry.size, geometry.size), mode == "L")
 
     def build_model(self, name: str) -> nn.Module:
@@ -115,14 +118,18 @@ class ImageClassification(Recipe):
             _is_head,
             **pretrained.label_config(self.labels),
         )
-        self._take_over(name, getattr(model, "config", None))
+        said = read_preprocessor(name)
+        # Of rows in colour it takes the luma, as for anyone else who opens it.
+        model = to_one_channel(model) if self.is_grey and said.get(LEARNED_CHANNELS) == 1 else model
+        self._take_over(name, getattr(model, "config", None), said)
         return model
 
     def load_exported(self, directory: Path) -> nn.Module:
         """Loads an exported model; every weight must be in the file and in the model."""
         from transformers import AutoModelForImageClassification
 
-        return pretrained.load_exported(AutoModelForImageClassification, directory)
+        model = pretrained.load_exported(AutoModelForImageClassification, directory)
+        return to_one_channel(model) if exported_preprocessor(directory).get(LEARNED_CHANNELS) == 1 else model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as tensors on `device`: `pixel_values`, scaled as the model takes them, and `labels`."""
@@ -162,16 +169,18 @@ class ImageClassification(Recipe):
         """
         config: Any = model.config
         said, channels = self.preprocessing, getattr(config, "num_channels", None)
-        weights = of_three_channels(model) if self.is_grey and self._scaling.is_alike else None
+        weights = of_three_channels(model) if self.is_grey else None
         if weights is not None:
             config.num_channels = channels = len(LUMA)
         pretrained.save(model, directory, self.max_shard_size, weights)
         if weights is not None:
-            config.num_channels = self.image_shape[0]
+            config.num_channels = 1
         if self.is_grey and channels == len(LUMA):
             scaling = {"image_mean": self._scaling.mean, "image_std": self._scaling.deviation}
             of_each = {name: [*values, *values, *values][: len(LUMA)] for name, values in scaling.items()}
             said = {**said, **of_each, "do_convert_rgb": True, COLOR_MODE: "L"}
+        if weights is not None:
+            said[LEARNED_CHANNELS] = 1
         (directory / PREPROCESSOR).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[ImageClassification, nn.Module]:
@@ -179,7 +188,7 @@ class ImageClassification(Recipe):
         shape = shape_of_images(directory, model.config, self.image_shape)
         return ImageClassification(self.labels, said, shape), model
 
-    def _take_over(self, name: str, config: Any) -> None:
+    def _take_over(self, name: str, config: Any, said: dict[str, Any]) -> None:
         """Takes images from now on as a pretrained model was given them.
 
         Raises:
@@ -192,12 +201,15 @@ class ImageClassification(Recipe):
                 f"{self.image_shape[1]} × {self.image_shape[2]}.",
                 f"Prepare them with -p image_processor={name}, or -p image_size={size}.",
             )
-        if channels == 1 and self.image_shape[0] != 1:
+        # Grey goes into a model of colours three times; nothing else can be made of images that are there.
+        if isinstance(channels, int) and channels not in (self.image_shape[0], len(LUMA)):
+            value = {1: "L"}.get(channels)
             raise UserError(
-                f"The model {name!r} takes grey images; those of the dataset have colours.", "Give -p color_mode=L."
+                f"The model {name!r} takes images of {channels} channels; those of the dataset have "
+                f"{self.image_shape[0]}.",
+                f"Give -p color_mode={value}." if value else "Take another model.",
             )
         shape = (channels or self.image_shape[0], *self.image_shape[1:])
-        said = read_preprocessor(name)
         self._take_images(shape, {**self.preprocessing, **_scaling_in(said)})
         geometry = geometry_in(said, "RGB")
         if geometry and geometry.size != shape[1] and os.environ.get("RANK", "0") == "0":

@@ -1,0 +1,188 @@
+"""What a rank of 32 does with models of real size: fake tensors on a fake process group of PyTorch's, on this machine.
+
+No memory is taken and nothing is computed, but every operation is dispatched: shapes, collectives and bytes are real.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpu_pipelines.accelerators.memory_estimate import estimate_memory
+from gpu_pipelines.accelerators.workload import Workload
+from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, recompute_activations, shard
+
+NODES, PER_NODE = 4, 8
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=NODES * PER_NODE)
+    yield
+    dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A published model, and how `advise` is told of it."""
+
+    build: Callable[[], tuple[nn.Module, list[nn.Module]]]
+    inputs: Callable[[], dict[str, torch.Tensor]]
+    workload: Workload
+
+
+def llama(layers: int, hidden: int, heads: int, tokens: int, recompute: bool) -> Shape:
+    """Llama 3. Source: Dubey et al. 2024, https://arxiv.org/abs/2407.21783, table 3."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        config = LlamaConfig(
+            hidden_size=hidden,
+            intermediate_size=hidden * 7 // 2,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=8,
+            vocab_size=128_256,
+        )
+        model = LlamaForCausalLM(config)
+        return model, list(model.model.layers)
+
+    def inputs() -> dict[str, torch.Tensor]:
+        ids = torch.zeros(1, tokens, dtype=torch.long)
+        return {"input_ids": ids, "labels": ids}
+
+    # Queries and outputs, keys and values of 8 heads, three matrices of the MLP; table and head.
+    per_layer = hidden * hidden * 2 + 2 * hidden * 8 * hidden // heads + 3 * hidden * (hidden * 7 // 2)
+    parameters = layers * per_layer + 2 * 128_256 * hidden
+    job = {"layers": layers, "hidden_size": hidden, "vocabulary": 128_256, "sequence_length": tokens}
+    return Shape(build, inputs, Workload(parameters=parameters, tokens=1e9, batch=1, recompute=recompute, **job))
+
+
+def vit_large() -> Shape:
+    """ViT-L/16. Source: Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929, table 1."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        config = ViTConfig(hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16)
+        model = ViTForImageClassification(config)
+        return model, [module for module in model.modules() if type(module).__name__ == "ViTLayer"]
+
+    def inputs() -> dict[str, torch.Tensor]:
+        return {"pixel_values": torch.zeros(64, 3, 224, 224), "labels": torch.zeros(64, dtype=torch.long)}
+
+    job = {"layers": 24, "hidden_size": 1024, "vocabulary": 0, "sequence_length": 197}
+    return Shape(build, inputs, Workload(parameters=303e6, samples=1e6, batch=64, recompute=False, **job))
+
+
+class Collectives(TorchDispatchMode):
+    """Counts what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "c10d" in func.namespace:
+            self.counts[func.name().split("::")[1].split(".")[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def step(shape: Shape, parallelism: str) -> tuple[Counter[str], dict[str, int], int]:
+    """A second step: what it sent, the most bytes by kind, and the number of units."""
+    with torch.device("meta"):
+        model, blocks = shape.build()
+    mesh = mesh_of(parallelism, "cpu", NODES, PER_NODE)
+    assert mesh is not None
+    # Fake tensors have no values: whatever waits for one raises.
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        if shape.workload.recompute:
+            blocks = recompute_activations(model, blocks)
+        shard(model, blocks, mesh, "bf16")
+        emptied(model, CPU)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
+        memory, batch = FSDPMemTracker(model, optimizer), shape.inputs()
+        memory.track_inputs(tuple(batch.values()))
+        with memory:
+            for number in range(2):
+                memory._peak_mem, memory._peak_mem_snap = {}, {}
+                with Collectives() as sent:
+                    with torch.autocast("cpu", torch.bfloat16):
+                        loss = model(**batch).loss
+                    loss.backward()
+                del loss
+                peak = memory.get_tracker_snapshot("peak")[CPU]
+                # Fused, the fake kernel copies the whole state; one by one, it makes what the real one does not.
+                optimizer.step()
+                optimizer.zero_grad()
+                if number == 0:
+                    memory.reset_mod_stats()
+    units = sum(type(module).__name__.startswith("FSDP") for module in model.modules())
+    return sent.counts, {str(kind).split(".")[-1]: held for kind, held in peak.items()}, units
+
+
+@pytest.mark.parametrize("parallelism", ["fsdp", "hsdp"])
+def test_a_step_sends_each_unit_as_often_as_it_must(parallelism: str) -> None:
+    counts, _, units = step(llama(4, 4096, 32, 512, recompute=False), parallelism)
+    assert units == 4 + 3, "layers, table, head, and what is left"
+    # Forwards all units are gathered; backwards those that were let go, which the last one is not.
+    assert counts.pop("_allgather_base_") == units + units - 1
+    assert counts.pop("_reduce_scatter_base_") == units
+    assert counts.pop("allreduce_", 0) == (units if parallelism == "hsdp" else 0)
+    assert not counts, "nothing else is sent"
+
+
+def of_mixtral() -> Shape:
+    """Mixtral 8x7B, four layers of 32. Source: Jiang et al. 2024, https://arxiv.org/abs/2401.04088, table 1."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        model = MixtralForCausalLM(MixtralConfig(num_hidden_layers=4))
+        return model, list(model.model.layers)
+
+    def inputs() -> dict[str, torch.Tensor]:
+        ids = torch.zeros(1, 512, dtype=torch.long)
+        return {"input_ids": ids, "labels": ids}
+
+    return Shape(build, inputs, Workload(parameters=1e9, tokens=1e9))
+
+
+def test_experts_are_sharded_with_their_layer() -> None:
+    counts, _, units = step(of_mixtral(), "fsdp")
+    assert counts["_reduce_scatter_base_"] == units == 4 + 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "parallelism"),
+    [
+        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=False), "hsdp", id="8b-hsdp", marks=pytest.mark.slow),
+        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=True), "fsdp", id="8b", marks=pytest.mark.slow),
+        # All 80 layers take two minutes, and the tracker of PyTorch keeps a tensor of each that is gone.
+        pytest.param(lambda: llama(4, 8192, 64, 4096, recompute=True), "fsdp", id="four-layers-of-70b"),
+        pytest.param(vit_large, "fsdp", id="vit-l", marks=pytest.mark.slow),
+    ],
+)
+def test_the_memory_is_what_advise_says_within_a_tenth(shape: Callable[[], Shape], parallelism: str) -> None:
+    made = shape()
+    _, peak, _ = step(made, parallelism)
+    shards = PER_NODE if parallelism == "hsdp" else NODES * PER_NODE
+    estimate = estimate_memory(made.workload, "bf16", shards, parallelism)
+    assert estimate.total - estimate.runtime == pytest.approx(peak["Total"] / 1e9, rel=0.1), (estimate.told(), peak)
+
+
+def test_a_node_of_replicas_shares_the_gradients_of_its_own_shards() -> None:
+    mesh = mesh_of("hsdp", "cpu", NODES, PER_NODE)
+    assert mesh is not None
+    assert mesh.mesh.shape == (NODES, PER_NODE)
+    assert mesh[SHARD].mesh.tolist() == list(range(PER_NODE))
