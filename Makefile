@@ -14,7 +14,7 @@ SERVING_IMAGE ?= $(subst /steps:,/serving:,$(IMAGE))
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 
-.PHONY: run test test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data compile docs clean
+.PHONY: run test test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data bench-gpu compile docs clean
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
@@ -68,6 +68,10 @@ bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training/checkpoint_cost.py
 	$(BIN)/python benchmarks/training/exact_resume.py --peer
 	$(BIN)/python benchmarks/training/gpu_mfu.py
+
+# On a machine with NVIDIA GPUs: whether the engine trains right on them, then how fast; under 8 minutes on one.
+bench-gpu: $(VENV)/.bench
+	$(BIN)/python benchmarks/training/gpu.py
 
 # Wants the machine for itself; docs/benchmarks.md says how to run less of it.
 bench-data: $(VENV)/.bench

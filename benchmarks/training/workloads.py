@@ -68,7 +68,7 @@ class Workload:
             global_batch_size=self.batch,
             warmup_steps=10,
             checkpoint_every_steps=checkpoint_every,
-        )
+        ).resolved(self.task)
 
 
 _TINY_VIT = {
