@@ -28,6 +28,7 @@ from gpu_pipelines.training.checkpointing import CheckpointWriter
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.interruption import Interruption
+from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
 from gpu_pipelines.training.optimizer import make_optimizers
@@ -56,6 +57,7 @@ class Trainer:
         store: where checkpoints and metrics go; an unfinished training found there is continued.
         devices: what each node trains on.
         device: this process's device.
+        progress: tells the other processes how far this one is; left out, nobody.
     """
 
     def __init__(
@@ -66,13 +68,16 @@ class Trainer:
         store: CheckpointStore,
         devices: Devices,
         device: torch.device,
+        progress: Progress | None = None,
     ) -> None:
         self._recipe, self._dataset, self._settings = recipe, dataset, settings
         self._store, self._devices, self._device = store, devices, device
+        self._progress = progress
         self._is_rank_0 = dist.get_rank() == 0
         self._lock = lock_of(store) if self._is_rank_0 else None
         self._device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         self._interruption = Interruption(dist.new_group(backend="gloo"))
+        self._meeting = dist.new_group(backend="gloo") if device.type == "cuda" else None
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._precision = choose_precision(settings.precision, device.type, capability)
         torch.manual_seed(settings.seed)
@@ -152,13 +157,19 @@ class Trainer:
         between = self._settings.steps_between_checkpoints(self._total)
         cadence = Cadence(self._total, step, saves=not self._settings.checkpoint_every_steps)
         self._parallel.train()
-        told = step
+        told = began = step
+        if self._device.type == "cuda":
+            bound(FIRST_STEP)
         if self._was_interrupted and step % between == 0:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
         while step < self._total and not self._has_stalled(step, between):
             rate = self._step(step)
             self._writer.require_no_failure()
             step += 1
+            if self._progress is not None:
+                self._progress.note(step)
+            if step == began + 1 and self._device.type == "cuda":
+                bound(NEXT_STEPS)
             interrupted = self._interruption.agreed() and step < self._total
             due = step % between == 0 or step == self._total
             if due or interrupted or cadence.line_is_due(step):
@@ -329,6 +340,8 @@ class Trainer:
             "rehearsal": self._devices.rehearsal,
         }
         self._writer.save(state, info)
+        if self._meeting is not None:  # rank 0 may have waited for an upload: longer than GPUs wait for each other
+            dist.barrier(self._meeting)
 
     def _resume(self, cost: ModelCost) -> int:
         found, whole = restore(self._state, self._store, self._identity, self._settings, self._lock)

@@ -23,6 +23,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 if TYPE_CHECKING:
     import torch
 
+    from gpu_pipelines.training.lateness import Progress
     from gpu_pipelines.training.local_devices import Devices
 
 #: How long a process waits for the others. The slowest thing one does alone is to fetch or verify a checkpoint.
@@ -67,6 +68,7 @@ def _train(job: dict[str, Any]) -> bool:
     import torch
     import torch.distributed as dist
 
+    from gpu_pipelines.training.lateness import Progress
     from gpu_pipelines.training.local_devices import Devices
 
     devices = Devices(**job["devices"])
@@ -77,15 +79,17 @@ def _train(job: dict[str, Any]) -> bool:
     backend = "cpu:gloo,cuda:nccl" if devices.kind == "cuda" else "gloo"
     store, rank, processes = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
     own = dist.PrefixStore("training", store)
-    dist.init_process_group(backend, store=own, rank=rank, world_size=processes, timeout=PATIENCE)
+    # With the device NCCL connects at once, and a GPU that cannot be reached is said before anything is built.
+    on_gpu = device if devices.kind == "cuda" else None
+    dist.init_process_group(backend, store=own, rank=rank, world_size=processes, timeout=PATIENCE, device_id=on_gpu)
     try:
-        return _train_in_group(job, devices, device)
+        return _train_in_group(job, devices, device, Progress(store, rank))
     except UserError:
         raise
     except Exception as error:
         if full := _out_of_memory(error, device, TrainingSettings.from_json(job["settings"])):
             raise full from None
-        leave_for_the_launcher(_explained(error, store))
+        leave_for_the_launcher(_explained(error, store, processes))
         raise
 
 
@@ -107,12 +111,16 @@ def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSet
     )
 
 
-def _explained(error: Exception, store: Any) -> ProcessFailedError:
+def _explained(error: Exception, store: Any, processes: int) -> ProcessFailedError:
     """Tells the cause from what follows from it: of several processes that fail, the first to say so is the cause.
 
     It says so before it ends, and so before the others miss it.
     """
+    from gpu_pipelines.training.lateness import latest
+
     text = f"{type(error).__name__}: {error}"
+    if "imed out" in text or "imeout" in text:
+        text = f"{text}\n  {latest(store, processes)}".rstrip()
     try:
         first = store.add("failures", 1) == 1
     except RuntimeError:  # the machine of the store is gone
@@ -120,7 +128,7 @@ def _explained(error: Exception, store: Any) -> ProcessFailedError:
     return ProcessFailedError(text) if first else ConnectionLostError(text)
 
 
-def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device) -> bool:
+def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device, progress: Progress) -> bool:
     import torch.distributed as dist
 
     from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
@@ -133,7 +141,7 @@ def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device)
     settings = TrainingSettings.from_json(job["settings"])
     recipe = load_recipe(settings.recipe, dataset.manifest.task).for_dataset(dataset)
     store = CheckpointStore(job["checkpoint_uri"], Path(job["staging"]))
-    trainer = Trainer(recipe, dataset, settings, store, devices, device)
+    trainer = Trainer(recipe, dataset, settings, store, devices, device, progress)
     note_work("training", "give a smaller micro_batch_size, or take a machine with more memory")
     collect_as_usual()
     finished = trainer.train()

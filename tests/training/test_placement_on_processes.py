@@ -49,19 +49,22 @@ class Blocks(nn.Module):
         return self.head(self.norm(hidden))
 
 
-def _in_group(rank: int, program: Callable[..., Any], processes: int, store: str, results: str, more: tuple) -> None:
+def _in_group(
+    rank: int, program: Callable[..., Any], processes: int, store: str, results: str, more: tuple, meet: bool
+) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(PER_NODE)}
     dist.init_process_group("gloo", store=dist.FileStore(store, processes), rank=rank, world_size=processes)
     torch.save(program(*more), Path(results) / f"{rank}.pt")
-    dist.barrier()
+    if meet:
+        dist.barrier()
     dist.destroy_process_group()
 
 
-def on_processes(program: Callable[..., Any], *more: Any, processes: int = PROCESSES) -> list[Any]:
+def on_processes(program: Callable[..., Any], *more: Any, processes: int = PROCESSES, meet: bool = True) -> list[Any]:
     """What a program gives on each process."""
     with tempfile.TemporaryDirectory() as scratch:
-        arguments = (program, processes, f"{scratch}/store", scratch, more)
+        arguments = (program, processes, f"{scratch}/store", scratch, more, meet)
         mp.start_processes(_in_group, arguments, nprocs=processes, start_method="fork")
         return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=True) for rank in range(processes)]
 
