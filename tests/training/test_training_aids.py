@@ -11,12 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from started_training import tensors, weights_digest
 from torch import nn
 from trainings import entries, numbers_dataset, photos_dataset, train_here
 
+from gpu_pipelines.artifacts.checkpoint import MARKER
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.tasks.building import load_recipe
 from gpu_pipelines.tasks.frozen import freeze
 from gpu_pipelines.tasks.recipe import OTHER_LABEL, OTHER_SHARE
@@ -24,6 +30,7 @@ from gpu_pipelines.training.layer_rates import layer_scales
 from gpu_pipelines.training.optimizer import SCALE, make_optimizers
 from gpu_pipelines.training.row_changes import RowChanges, adopt
 from gpu_pipelines.training.settings import OFF, TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 SETTINGS = TrainingSettings(
     model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16, learning_rate=0.004, epochs=1,
@@ -247,6 +254,38 @@ def test_an_average_follows_the_weights_and_is_not_one_of_frozen_ones(photos: Pa
             np.testing.assert_allclose(after[f"ema.{name}"], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_an_average_is_evaluated_beside_its_checkpoint_and_exported_where_it_is_better(tmp_path: Path) -> None:
+    numbers = numbers_dataset(tmp_path)
+    settings = replace(SETTINGS, model="linear", max_steps=4, checkpoint_every_steps=2, ema_decay=0.5)
+    trained = tmp_path / "trained"
+    train_here(settings, numbers, str(trained))
+    last = trained / "step-00000004"
+    held = tensors(last)
+    for name in list(held):  # the weights alone become worse
+        if name.startswith("model."):
+            held[name] = held[name] + 100.0
+    save_file(held, last / "shard-00001-model-00001-of-00001.safetensors", metadata={"format": "pt"})
+    marker = json.loads((last / "checkpoint.json").read_text())
+    (last / "checkpoint.json").write_text(json.dumps({**marker, "files": sha256_of_tree(last, leave_out=(MARKER,))}))
+    asked = EvaluationSettings(registry=str(tmp_path / "registry"), model_name="mine", average_last=2)
+    found = evaluate_checkpoints(asked, numbers, trained, tmp_path / "best", processes=1)
+    assert [(scored["name"], scored.get("ema", False)) for scored in found.checkpoints] == [
+        ("step-00000002", False),
+        ("step-00000002 (ema)", True),
+        ("step-00000004", False),
+        ("step-00000004 (ema)", True),
+        ("average-of-last-2", False),
+    ]
+    assert found.checkpoints[-1]["averages"] == ["step-00000002", "step-00000004"]
+    assert found.best == "step-00000004 (ema)"
+    exported = load_file(tmp_path / "best" / "model.safetensors")
+    averages = {name.removeprefix("ema."): values for name, values in held.items() if name.startswith("ema.")}
+    assert exported.keys() == averages.keys()
+    assert all(torch.equal(exported[name], averages[name]) for name in exported)
+    write_report(found, numbers, tmp_path / "report.html")
+    assert "(ema)" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_training_with_all_aids_learns_and_continues_to_the_bit(photos: Path, tmp_path: Path, optimizer: str) -> None:
     settings = replace(SETTINGS, optimizer=optimizer, **ALL)
@@ -259,3 +298,22 @@ def test_a_training_with_all_aids_learns_and_continues_to_the_bit(photos: Path, 
     assert losses[-1] < losses[0]
     with pytest.raises(UserError, match="with other parameters"):
         train_here(replace(settings, mixup_alpha=0.3), photos, str(tmp_path))
+
+
+@pytest.mark.slow
+def test_processes_train_on_the_same_images_and_shards_continue_to_the_bit(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {}
+    for processes, parallelism in ((1, "ddp"), (2, "ddp"), (2, "fsdp")):
+        monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", f"cpu:{processes}")
+        settings, folder = replace(SETTINGS, **ALL, parallelism=parallelism), tmp_path / f"{parallelism}-{processes}"
+        train_model(settings, photos, str(folder))
+        losses[folder.name] = [*entries(folder, "loss"), *entries(folder, "val_loss")]
+    assert losses["ddp-2"] == pytest.approx(losses["ddp-1"], rel=1e-4)
+    assert losses["fsdp-2"] == pytest.approx(losses["ddp-1"], rel=1e-4)
+    sharded = tmp_path / "fsdp-2"
+    whole = weights_digest(sharded / LAST)
+    (sharded / LAST / "checkpoint.json").unlink()
+    train_model(settings, photos, str(sharded))
+    assert weights_digest(sharded / LAST) == whole
