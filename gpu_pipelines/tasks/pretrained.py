@@ -82,11 +82,12 @@ def from_pretrained(
     unmatched = _unmatched(info)
     if lost := [key for key in unmatched if not may_be_new(model, key)]:
         raise UserError(f"The weights of {name!r} do not fit its architecture: {some_of(lost, most=5)}.")
-    if unmatched and os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", "0") != "0":
+        return model
+    if unmatched:
         print(f"not taken over from {name}, or begun anew: {some_of(unmatched, most=5)}", flush=True)
     elif other := _other_classes(str(place) if place.is_dir() else name, changes):
-        if os.environ.get("RANK", "0") == "0":
-            print(f"the head of {name} was trained for other classes: {some_of(other, most=5)}", flush=True)
+        print(f"the head of {name} was trained for other classes: {some_of(other, most=5)}", flush=True)
     return model
 
 
