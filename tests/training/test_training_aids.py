@@ -135,9 +135,10 @@ def test_a_mixed_batch_has_the_loss_of_soft_targets_and_smoothing_is_for_trainin
     adopt(recipe, dataset, TrainingSettings(mixup_alpha=1.0, label_smoothing=0.2))
     torch.manual_seed(0)
     model, classes = recipe.build_model("vit-micro").train(), len(dataset.manifest.labels)
-    columns = dataset.split("train").take(np.arange(8))
+    columns = dataset.split("train").take(np.random.default_rng(0).permutation(len(dataset.split("train")))[:8])
     mixed = RowChanges(TrainingSettings(global_batch_size=8, mixup_alpha=1.0), 0, 1).of(columns, 0)
     batch = recipe.batch(mixed, torch.device("cpu"))
+    assert (batch["labels"] != batch[OTHER_LABEL]).any()
     hot = nn.functional.one_hot(torch.stack([batch["labels"], batch[OTHER_LABEL]]), classes).float()
     share = batch[OTHER_SHARE][:, None]
     soft = (1 - share) * hot[0] + share * hot[1]
@@ -284,6 +285,18 @@ def test_an_average_is_evaluated_beside_its_checkpoint_and_exported_where_it_is_
     assert all(torch.equal(exported[name], averages[name]) for name in exported)
     write_report(found, numbers, tmp_path / "report.html")
     assert "(ema)" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["augmentation", "mixup_alpha", "cutmix_alpha", "label_smoothing"])
+def test_an_aid_changes_what_is_trained_on_and_not_what_is_watched(photos: Path, tmp_path: Path, name: str) -> None:
+    """With a rate of almost 0 the weights stay, so that the losses differ by rows and targets alone."""
+    settings = replace(SETTINGS, learning_rate=1e-12, max_steps=1, checkpoint_every_steps=1)
+    found = []
+    for number, each in enumerate((settings, replace(settings, **{name: ALL[name]}))):
+        train_here(each, photos, str(tmp_path / str(number)))
+        found.append((entries(tmp_path / str(number), "loss"), entries(tmp_path / str(number), "val_loss")))
+    assert abs(found[0][0][0] - found[1][0][0]) > 1e-4
+    assert found[0][1] == pytest.approx(found[1][1], abs=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
