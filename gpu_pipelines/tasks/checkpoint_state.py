@@ -28,6 +28,8 @@ from gpu_pipelines.errors import UserError, some_of
 State = dict[str, Any]
 #: The parts of a checkpoint that are whole models: the weights, and their moving average where one is kept.
 WEIGHTS, AVERAGE = "model", "ema"
+#: What a layer that recomputes its activations puts into the names that `named_parameters` gives its weights.
+_WRAPPER = "_checkpoint_wrapped_module."
 #: As torch.distributed.checkpoint names the only file of a single process.
 WHOLE = "shard-00001-model-00001-of-00001.safetensors"
 
@@ -45,8 +47,14 @@ def training_state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 
 def trained_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Weights and buffers by name, without those weights that are frozen (their source has them)."""
-    frozen = {name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+    named = model.named_parameters(remove_duplicate=False)
+    frozen = {without_wrappers(name) for name, parameter in named if not parameter.requires_grad}
     return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+def without_wrappers(name: str) -> str:
+    """The name of a weight in a checkpoint, whether or not its layer was made to recompute its activations."""
+    return name.replace(_WRAPPER, "")
 
 
 def frozen_weights_sha256(model: nn.Module) -> str:

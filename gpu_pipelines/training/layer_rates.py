@@ -6,9 +6,6 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError
 
-#: What a layer that recomputes its activations puts into the names of its weights.
-_WRAPPER = "_checkpoint_wrapped_module."
-
 
 def layer_scales(model: nn.Module, blocks: list[nn.Module], decay: float) -> dict[str, float]:
     """By what the learning rate of each weight is multiplied: decay to the power of its distance from the head.
@@ -41,8 +38,3 @@ def layer_scales(model: nn.Module, blocks: list[nn.Module], decay: float) -> dic
         at = reached if number is not None or reached < len(blocks) else head
         scales[name] = decay ** (head - at)
     return scales
-
-
-def without_wrappers(name: str) -> str:
-    """The name that a weight had before its layer was made to recompute its activations."""
-    return name.replace(_WRAPPER, "")

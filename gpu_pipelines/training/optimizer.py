@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adafactor, AdamW, Muon, Optimizer
 
-from gpu_pipelines.training.layer_rates import without_wrappers
+from gpu_pipelines.tasks.checkpoint_state import without_wrappers
 from gpu_pipelines.training.settings import TrainingSettings
 
 #: Tables that are added to activations rather than multiplied with them: like biases, they are not decayed. The names

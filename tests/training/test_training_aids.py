@@ -168,6 +168,20 @@ def test_an_aid_that_means_nothing_is_refused(task: str, aids: dict[str, Any], s
     assert says in problem
 
 
+@pytest.mark.parametrize("changes", [{"freeze": "embeddings.*, layers.[0-1].*"}, {"lora_rank": 2}])
+def test_what_is_frozen_is_in_no_checkpoint_where_activations_are_recomputed_either(
+    photos: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    settings = replace(SETTINGS, max_steps=2, checkpoint_every_steps=1, **changes)
+    train_here(settings, photos, str(tmp_path))
+    held = tensors(tmp_path / "step-00000001").keys()
+    (tmp_path / "step-00000002" / "checkpoint.json").unlink()
+    train_here(replace(settings, activation_checkpointing=True), photos, str(tmp_path))
+    assert tensors(tmp_path / "step-00000002").keys() == held
+    base = {"model.vit.layers.0.mlp.fc1.weight", "model.vit.layers.0.attention.q_proj.base_layer.weight"}
+    assert not base & held
+
+
 def test_pairs_are_not_torn_apart_by_processes() -> None:
     settings = TrainingSettings(global_batch_size=12, mixup_alpha=0.2)
     assert not settings.problems_on(2)
