@@ -31,6 +31,13 @@ def train_model(
     compile_model: bool = False,
     lora_rank: int = 0,
     lora_alpha: float = 16.0,
+    augmentation: str = "",
+    mixup_alpha: float = 0.0,
+    cutmix_alpha: float = 0.0,
+    label_smoothing: float = 0.0,
+    ema_decay: float = 0.0,
+    freeze: str = "",
+    layer_decay: float = 0.0,
     checkpoint_every_steps: int = 0,
     keep_last: int = 0,
     keep_every_steps: int = 0,
@@ -73,13 +80,28 @@ def train_model(
         compile_model: Compile the model with torch.compile.
         lora_rank: Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.
         lora_alpha: Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
+        augmentation: How images are changed anew each time that they are trained on: flip (left and right), crop-flip
+            (a part of the image as well), randaugment (two random changes of colour or shape as well); empty for not at
+            all.
+        mixup_alpha: Images are mixed in pairs, and their classes with them, by a share of the beta distribution with
+            this parameter, such as 0.2; 0 mixes none.
+        cutmix_alpha: The same by a rectangle that comes from the other image of a pair, such as 1. Of a training with
+            both, each pair gets one of them.
+        label_smoothing: Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1.
+            The loss on val is without it.
+        ema_decay: Keeps an exponential moving average of the weights as well, which is evaluated beside them: the share
+            that stays of it at each step, such as 0.9999, and less in the first steps. 0 keeps none.
+        freeze: Weights that are not trained: patterns of their names, with commas between them, such as
+            embeddings.*,encoder.layer.[0-5].*; empty for none.
+        layer_decay: The learning rate of each layer is this share of that of the layer above it, such as 0.75,
+            beginning with the head's, which is learning_rate. 0 for the same rate everywhere.
         checkpoint_every_steps: Optimizer steps between two checkpoints; 0 for about eight in all.
         keep_last: Number of newest checkpoints to keep, besides the one with the lowest loss on val; 0 keeps all.
         keep_every_steps: Checkpoints at multiples of this step are kept as well; 0 for none.
         early_stopping_patience: Checkpoints in a row without a lower loss on val after which training stops; 0 never.
         resume_from_step: Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside.
             0 goes on from the newest.
-        seed: Of the initial weights, the order of the rows, and dropout.
+        seed: Of the initial weights, the order of the rows, dropout, and how images are changed.
         checkpoint_uri: Directory of the checkpoints, local or gs://, the same over restarts of one run: training
             continues from the newest checkpoint there. Empty for the artifact's own place.
         advanced: Parameters by name that win over those above, as check_request hands them on.
@@ -112,6 +134,13 @@ def train_model(
             compile_model=compile_model,
             lora_rank=lora_rank,
             lora_alpha=lora_alpha,
+            augmentation=augmentation,
+            mixup_alpha=mixup_alpha,
+            cutmix_alpha=cutmix_alpha,
+            label_smoothing=label_smoothing,
+            ema_decay=ema_decay,
+            freeze=freeze,
+            layer_decay=layer_decay,
             checkpoint_every_steps=checkpoint_every_steps,
             keep_last=keep_last,
             keep_every_steps=keep_every_steps,

@@ -28,8 +28,8 @@ class Evaluation:
         configuration: how the best checkpoint was trained, `settings` and `devices`; both empty if that is not known.
         select_by: metric on `val` that chose the best checkpoint.
         checkpoints: for each, `name`, `step`, `epoch` (None if not known), its metrics on `val`, and `averages`, the
-            checkpoints that it is the mean of, where it is one, and `training`, where there are several. Here and
-            below, a metric that is not a finite number is None.
+            checkpoints that it is the mean of, where it is one, `training`, where there are several, and `ema`, where
+            it is the moving average of the weights. Here and below, a metric that is not a finite number is None.
         best: name of the checkpoint chosen.
         test: the best one on `test`: `rows`, `metrics` (each value, low, high; the latter None where no interval is
             known), of a classifier `per_class`, `confusion` and `calibration` (bins with range, rows, mean confidence

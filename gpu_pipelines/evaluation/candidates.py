@@ -27,6 +27,7 @@ class Candidate:
         rehearsal: trained on CPU processes in place of the GPUs that were chosen.
         averages: names of the checkpoints whose mean it is; none where it is one itself.
         training: name of the training that it is of; empty where there is one only.
+        ema: whether it is the moving average of the weights that the checkpoint holds as well.
     """
 
     path: Path
@@ -35,10 +36,12 @@ class Candidate:
     rehearsal: bool = False
     averages: tuple[str, ...] = ()
     training: str = ""
+    ema: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.training}/{self.path.name}" if self.training else self.path.name
+        name = f"{self.path.name} (ema)" if self.ema else self.path.name
+        return f"{self.training}/{name}" if self.training else name
 
 
 class Scorer(Protocol):

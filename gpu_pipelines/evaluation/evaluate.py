@@ -165,6 +165,7 @@ def _scored(candidate: Candidate, metrics: Mapping[str, float]) -> dict[str, Any
     """What `evaluation.json` says of a checkpoint."""
     scored = {"name": candidate.name, "step": candidate.step, "epoch": candidate.epoch, "val": json_metrics(metrics)}
     scored |= {"training": candidate.training} if candidate.training else {}
+    scored |= {"ema": True} if candidate.ema else {}
     return {**scored, "averages": list(candidate.averages)} if candidate.averages else scored
 
 

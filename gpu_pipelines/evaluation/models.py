@@ -20,7 +20,7 @@ from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.evaluation.candidates import NoComparisonError
 from gpu_pipelines.evaluation.hugging_face import is_model, open_model
 from gpu_pipelines.tasks.building import build_model, load_recipe
-from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256, load_weights
+from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, frozen_weights_sha256, load_weights
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, rules_of
@@ -34,11 +34,13 @@ class ModelSource:
         kind: a `checkpoint` of the training, the `champion` of a registry, or a `hugging_face` directory.
         path: its directory.
         title: what messages call it.
+        part: of a checkpoint: the weights, or their moving average.
     """
 
     kind: Literal["checkpoint", "champion", "hugging_face"]
     path: Path
     title: str
+    part: str = WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Models:
             return Loaded(recipe, model, labels)
         if self._trained is None:
             self._trained = self._build()
-        load_weights(self._trained.model, source.path)
+        load_weights(self._trained.model, source.path, source.part)
         return self._trained
 
     def _build(self) -> Loaded:

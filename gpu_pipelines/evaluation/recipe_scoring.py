@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.scoring import Scoring
 from gpu_pipelines.evaluation.sharding import ShardedRunner, evaluation_devices
 from gpu_pipelines.registry import RegisteredVersion
-from gpu_pipelines.tasks.checkpoint_state import load_weights, save_state, trained_weights
+from gpu_pipelines.tasks.checkpoint_state import AVERAGE, WEIGHTS, load_weights, save_state, trained_weights
 from gpu_pipelines.tasks.tasks import task_named
 
 MOST_ROWS_PER_BATCH = 256
@@ -74,10 +74,15 @@ class RecipeScorer:
         )
         self._processes = processes
         self._opened: ShardedRunner | None = None
-        found = _trained_candidates(checkpoints) if self._trained else _foreign_candidates(directory)
+        found = _trained_candidates(checkpoints, self._has_ema) if self._trained else _foreign_candidates(directory)
         self.candidates = [replace(candidate, training=training) for candidate in found]
         if average_last:
             self._add_average(average_last)
+
+    @property
+    def _has_ema(self) -> bool:
+        """Whether the checkpoints hold a moving average of the weights."""
+        return bool(self._configuration["settings"].get("ema_decay"))
 
     @property
     def _sharded(self) -> ShardedRunner:
@@ -141,7 +146,8 @@ class RecipeScorer:
         self._scratch.cleanup()
 
     def _source(self, candidate: Candidate) -> ModelSource:
-        return ModelSource("checkpoint" if self._trained else "hugging_face", candidate.path, candidate.name)
+        kind: Literal["checkpoint", "hugging_face"] = "checkpoint" if self._trained else "hugging_face"
+        return ModelSource(kind, candidate.path, candidate.name, AVERAGE if candidate.ema else WEIGHTS)
 
     def _score_on_test(self, source: ModelSource) -> Scores:
         found: list[Scores] = []
@@ -166,7 +172,7 @@ class RecipeScorer:
         return max(1, min(MOST_ROWS_PER_BATCH, settings.get("micro_batch_size") or of_a_process))
 
     def _add_average(self, count: int) -> None:
-        chosen = self.candidates[-count:]
+        chosen = [candidate for candidate in self.candidates if not candidate.ema][-count:]
         if not self._trained or len(chosen) < 2:
             what = "models that this project did not train" if not self._trained else f"{len(chosen)} checkpoint"
             where = f" of {chosen[-1].training}" if chosen[-1].training else ""
@@ -193,8 +199,13 @@ def _configuration(directory: Path) -> dict[str, Any]:
     return {"settings": settings, "devices": configuration.get("devices", {})}
 
 
-def _trained_candidates(checkpoints: list[Checkpoint]) -> list[Candidate]:
-    return [Candidate(c.path, step=c.info.step, epoch=c.info.epoch, rehearsal=c.info.rehearsal) for c in checkpoints]
+def _trained_candidates(checkpoints: list[Checkpoint], has_ema: bool) -> list[Candidate]:
+    """The weights of each checkpoint, and behind them their moving average where there is one."""
+    return [
+        Candidate(c.path, step=c.info.step, epoch=c.info.epoch, rehearsal=c.info.rehearsal, ema=ema)
+        for c in checkpoints
+        for ema in (False, True)[: 1 + has_ema]
+    ]
 
 
 def _foreign_candidates(directory: Path) -> list[Candidate]:

@@ -111,17 +111,22 @@ def _chart_of_trainings(evaluation: Evaluation) -> list[Markup]:
     )
     lines = []
     for training in best_first[:TRAININGS_IN_CHART]:
-        trained = [scored for scored in _of_training(evaluation, training["name"]) if not scored.get("averages")]
+        trained = [scored for scored in _of_training(evaluation, training["name"]) if not _is_mean(scored)]
         values = [_or_nan(scored["val"][evaluation.select_by]) for scored in trained]
         lines.append(Line(training["name"], [scored["step"] for scored in trained], values, dots=True))
     return [line_chart(f"{evaluation.select_by} on val", "step", lines)] if lines else []
 
 
+def _is_mean(scored: dict[str, Any]) -> bool:
+    """Whether it is a mean of weights, which has no place of its own in time, or not one alone."""
+    return bool(scored.get("averages") or scored.get("ema"))
+
+
 def _charts(evaluation: Evaluation) -> list[Markup]:
     if evaluation.trainings:
         return _chart_of_trainings(evaluation)
-    # The mean of several checkpoints has no place of its own in time.
-    trained = [scored for scored in evaluation.checkpoints if not scored.get("averages")]
+    trained = [scored for scored in evaluation.checkpoints if not _is_mean(scored)]
+    averages = [scored for scored in evaluation.checkpoints if scored.get("ema")]
     steps = [scored["step"] for scored in trained]
     best = next(scored["step"] for scored in evaluation.checkpoints if scored["name"] == evaluation.best)
     # The names of a user's own checkpoints say what their numbers count.
@@ -130,9 +135,12 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
         return []
 
     def chart(title: str, *names: str) -> Markup:
-        # None, which is no figure, leaves a gap.
-        values = {name: [_or_nan(scored["val"][name]) for scored in trained] for name in names}
-        lines = [Line(name, steps, values[name], dots=True) for name in names]
+        lines = []
+        for of, what in ((trained, ""), (averages, " (ema)")):
+            # None, which is no figure, leaves a gap.
+            values = {name: [_or_nan(scored["val"][name]) for scored in of] for name in names}
+            at = [scored["step"] for scored in of]
+            lines += [Line(f"{name}{what}", at, values[name], dots=True) for name in names if of]
         return line_chart(title, counted, lines, mark=best)
 
     metrics = evaluation.test["metrics"]

@@ -37,14 +37,15 @@ def load_recipe(path: str, task: str) -> type[Recipe]:
 
 
 def build_model(recipe: Recipe, settings: Mapping[str, Any]) -> nn.Module:
-    """Builds the model of a training: the recipe's, with adapters if `lora_rank` is not 0.
+    """Builds the model of a training: the recipe's, with adapters if `lora_rank` is not 0, or weights frozen.
 
     Args:
         recipe: made for the dataset.
-        settings: `model`, `lora_rank` and `lora_alpha` of the training; the latter two may be missing.
+        settings: `model`, `lora_rank`, `lora_alpha` and `freeze` of the training; all but the first may be missing.
 
     Raises:
-        UserError: there is no such model, it does not fit the data, or it cannot have adapters.
+        UserError: there is no such model, it does not fit the data, it cannot have adapters, or a pattern of what is
+            frozen matches nothing.
     """
     name = settings["model"]
     model = recipe.build_model(str(fetched_folder(name)) if is_remote(name) else name)
@@ -52,4 +53,8 @@ def build_model(recipe: Recipe, settings: Mapping[str, Any]) -> nn.Module:
         from gpu_pipelines.tasks.adapters import add_adapters
 
         return add_adapters(model, settings["lora_rank"], settings["lora_alpha"])
+    if settings.get("freeze"):
+        from gpu_pipelines.tasks.frozen import freeze
+
+        freeze(model, settings["freeze"])
     return model

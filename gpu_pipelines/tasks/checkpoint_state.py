@@ -26,6 +26,10 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from gpu_pipelines.errors import UserError, some_of
 
 State = dict[str, Any]
+#: The parts of a checkpoint that are whole models: the weights, and their moving average where one is kept.
+WEIGHTS, AVERAGE = "model", "ema"
+#: What a layer that recomputes its activations puts into the names that `named_parameters` gives its weights.
+_WRAPPER = "_checkpoint_wrapped_module."
 #: As torch.distributed.checkpoint names the only file of a single process.
 WHOLE = "shard-00001-model-00001-of-00001.safetensors"
 
@@ -38,13 +42,19 @@ def training_state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
         optimizers: its optimizers; must have taken a step, or get states that are meant to be read over.
     """
     # Learning rates and the like are a function of the step and of training.json; only tensors need keeping.
-    return {"model": trained_weights(model), "optimizer": get_optimizer_state_dict(model, optimizers)["state"]}
+    return {WEIGHTS: trained_weights(model), "optimizer": get_optimizer_state_dict(model, optimizers)["state"]}
 
 
 def trained_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Weights and buffers by name, without those weights that are frozen (their source has them)."""
-    frozen = {name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+    named = model.named_parameters(remove_duplicate=False)
+    frozen = {without_wrappers(name) for name, parameter in named if not parameter.requires_grad}
     return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+def without_wrappers(name: str) -> str:
+    """The name of a weight in a checkpoint, whether or not its layer was made to recompute its activations."""
+    return name.replace(_WRAPPER, "")
 
 
 def frozen_weights_sha256(model: nn.Module) -> str:
@@ -147,9 +157,15 @@ def load_state(state: State, path: Path) -> None:
         raise UserError(f"The checkpoint {path} is damaged: {error}.") from None
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Reads a checkpoint's weights into a model; a missing or unexpected key is an error."""
-    load_state({"model": trained_weights(model)}, path)
+def load_weights(model: nn.Module, path: Path, part: str = WEIGHTS) -> None:
+    """Reads a checkpoint's weights into a model; a missing or unexpected key is an error.
+
+    Args:
+        model: of the training.
+        path: folder of the checkpoint.
+        part: `WEIGHTS`, or `AVERAGE` for their moving average.
+    """
+    load_state({part: trained_weights(model)}, path)
 
 
 def _require_same_tensors(state: State, reader: HuggingFaceStorageReader, path: Path) -> None:

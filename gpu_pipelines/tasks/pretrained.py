@@ -82,9 +82,24 @@ def from_pretrained(
     unmatched = _unmatched(info)
     if lost := [key for key in unmatched if not may_be_new(model, key)]:
         raise UserError(f"The weights of {name!r} do not fit its architecture: {some_of(lost, most=5)}.")
-    if unmatched and os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", "0") != "0":
+        return model
+    if unmatched:
         print(f"not taken over from {name}, or begun anew: {some_of(unmatched, most=5)}", flush=True)
+    elif other := _other_classes(str(place) if place.is_dir() else name, changes):
+        print(f"the head of {name} was trained for other classes: {some_of(other, most=5)}", flush=True)
     return model
+
+
+def _other_classes(name: str, changes: Mapping[str, Any]) -> list[str]:
+    """The classes of a model whose head has the size of the data's but stands for others; empty where it does not."""
+    from transformers import AutoConfig
+
+    if "id2label" not in changes:
+        return []
+    theirs = AutoConfig.from_pretrained(name).id2label
+    unnamed = all(label == f"LABEL_{number}" for number, label in theirs.items())
+    return [] if unnamed or theirs == changes["id2label"] else list(theirs.values())
 
 
 def _without_weights(auto_class: Any, name: str, **changes: Any) -> nn.Module:

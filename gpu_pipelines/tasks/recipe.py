@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
 
 Batch = dict[str, torch.Tensor]
+#: Columns of rows whose image was mixed with another one: the label of that one, int, and its share of the image,
+#: float32. A recipe with `mixes` gets them in training, where the user asked for it.
+OTHER_LABEL, OTHER_SHARE = "label_of_other", "share_of_other"
 
 
 class Recipe(ABC):
@@ -24,7 +27,17 @@ class Recipe(ABC):
     The training engine owns everything else: processes, devices, precision, optimizer, checkpoints. One instance is
     made in each process; it must not depend on the rank, and it must not draw random numbers but in `build_model`,
     before which the engine seeds torch's generator alike on all processes.
+
+    Attributes:
+        smooths: whether `loss` goes by `smoothing_of`; else `label_smoothing` is refused.
+        mixes: whether `batch` and `loss` go by the columns `OTHER_LABEL` and `OTHER_SHARE`, where a row has them; else
+            `mixup_alpha` and `cutmix_alpha` are refused.
+        label_smoothing: the parameter of the training, which the engine sets.
     """
+
+    smooths: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
+    label_smoothing: float = 0.0
 
     @classmethod
     @abstractmethod
@@ -63,6 +76,10 @@ class Recipe(ABC):
             model: called once; it may be a wrapper around the one that `build_model` made.
             batch: made by `batch`.
         """
+
+    def smoothing_of(self, model: nn.Module) -> float:
+        """The share of a target that is spread over all classes: `label_smoothing`, and 0 where a model is watched."""
+        return self.label_smoothing if model.training else 0.0
 
     def loss_tokens(self, columns: Mapping[str, Any]) -> int | None:
         """How many the `loss` of these rows is a mean over, such as tokens that are not masked; None: the rows.

@@ -42,6 +42,7 @@ class TextRecipe(Recipe):
         max_shard_size: bytes of the largest file that `export` writes, as `save_pretrained` takes them.
     """
 
+    smooths = True
     models: ClassVar[tuple[str, ...]]
     auto_class: ClassVar[str]
     max_shard_size: str = pretrained.MAX_SHARD_SIZE
@@ -122,10 +123,20 @@ def encoder_logits(model: nn.Module, batch: Batch) -> torch.Tensor:
     return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.float()
 
 
-def mean_of_scored(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy over the tokens that are scored, in nats; 0 if there are none."""
+def mean_of_scored(logits: torch.Tensor, targets: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
+    """Mean cross entropy over the tokens that are scored, in nats; 0 if there are none.
+
+    Args:
+        logits: of shape (rows, tokens, classes).
+        targets: of shape (rows, tokens).
+        smoothing: share of each target that is spread over all classes.
+    """
     total = nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED, reduction="sum"
+        logits.flatten(0, 1),
+        targets.flatten(),
+        ignore_index=NOT_SCORED,
+        reduction="sum",
+        label_smoothing=smoothing,
     )
     return total / (targets != NOT_SCORED).sum().clamp(min=1)
 

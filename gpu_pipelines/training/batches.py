@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from gpu_pipelines.artifacts.dataset import Split
 from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.training.row_changes import RowChanges
 from gpu_pipelines.training.settings import TrainingSettings
 
 Columns = dict[str, Any]
@@ -70,6 +71,7 @@ class TrainingBatches:
         self._recipe, self._rows, self._device = recipe, rows, device
         rank, world = dist.get_rank(), dist.get_world_size()
         self._order = SampleOrder(len(rows), settings.global_batch_size, settings.seed, rank, world)
+        self._changes = RowChanges(settings, rank, world)
         self._global = settings.global_batch_size
         self._micro = settings.micro_batch_size or settings.global_batch_size // world
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows") if device.type == "cuda" else None
@@ -111,15 +113,14 @@ class TrainingBatches:
 
     def _read(self, step: int) -> Columns:
         if self._reader is None:
-            return self._rows.take(self._order.rows_of_step(step))
+            return self._take(step)
         ahead = self._ahead
-        if ahead is not None and ahead[0] == step:
-            columns = ahead[1].result()
-        else:
-            columns = self._rows.take(self._order.rows_of_step(step))
-        following = self._order.rows_of_step(step + 1)
-        self._ahead = (step + 1, self._reader.submit(self._rows.take, following))
+        columns = ahead[1].result() if ahead is not None and ahead[0] == step else self._take(step)
+        self._ahead = (step + 1, self._reader.submit(self._take, step + 1))
         return columns
+
+    def _take(self, step: int) -> Columns:
+        return self._changes.of(self._rows.take(self._order.rows_of_step(step)), step)
 
 
 def validation_batches(

@@ -113,11 +113,12 @@ class CheckpointWriter:
         """Takes note of the checkpoint that the training continues from, and those before it."""
         self._whole.update({info.step: not info.interruption for info in earlier})
 
-    def require_room(self, weights: State) -> None:
+    def require_room(self, weights: State, averages: int = 0) -> None:
         """Checks that the disk has room for a checkpoint, before hours are spent on one that cannot be written.
 
         Args:
             weights: those that are trained; the optimizer keeps two more numbers for each.
+            averages: number of averages of each weight that are kept as well.
 
         Raises:
             UserError: it has not.
@@ -125,7 +126,8 @@ class CheckpointWriter:
         if not self._writes:
             return
         on_this_node = 1 if self._group is None else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        needed, free = bytes_of(weights) * (1 + _MOMENTS) * on_this_node, shutil.disk_usage(self._store.directory).free
+        needed = bytes_of(weights) * (1 + _MOMENTS + averages) * on_this_node
+        free = shutil.disk_usage(self._store.directory).free
         if free < needed:
             raise UserError(
                 f"A checkpoint takes {_gigabytes(needed)}, and {self._store.directory} has {_gigabytes(free)} free.",

@@ -17,8 +17,10 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.checkpoint_state import State, load_state
 from gpu_pipelines.training.settings import TrainingSettings
 
-#: What makes weights of other shapes, or another order of the rows.
-OF_THE_WHOLE_TRAINING = ("model", "recipe", "lora_rank", "lora_alpha", "global_batch_size", "seed")
+#: What makes weights of other shapes, other tensors of a checkpoint, or another order of the rows.
+OF_THE_WHOLE_TRAINING = (
+    *("model", "recipe", "lora_rank", "lora_alpha", "freeze", "ema_decay", "global_batch_size", "seed"),
+)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.building import build_model
-from gpu_pipelines.tasks.checkpoint_state import State, frozen_weights_sha256, trained_weights, training_state
+from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, frozen_weights_sha256, trained_weights, training_state
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.cadence import Cadence
@@ -29,9 +29,10 @@ from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
+from gpu_pipelines.training.layer_rates import layer_scales
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
-from gpu_pipelines.training.optimizer import make_optimizers
+from gpu_pipelines.training.optimizer import SCALE, make_optimizers
 from gpu_pipelines.training.parallelism import (
     built_once,
     choose_parallelism,
@@ -41,8 +42,10 @@ from gpu_pipelines.training.parallelism import (
     without_all_reduce,
 )
 from gpu_pipelines.training.precision import choose_precision, computing_in
+from gpu_pipelines.training.row_changes import adopt
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.store_lock import lock_of
+from gpu_pipelines.training.weight_average import WeightAverage
 
 TENSORBOARD_DIRECTORY = "AIP_TENSORBOARD_LOG_DIR"
 
@@ -81,13 +84,17 @@ class Trainer:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._precision = choose_precision(settings.precision, device.type, capability)
         torch.manual_seed(settings.seed)
+        adopt(recipe, dataset, settings)
         self._model = built_once(lambda: build_model(recipe, asdict(settings)))
         frozen = [frozen_weights_sha256(self._model) if self._is_rank_0 else ""]
         dist.broadcast_object_list(frozen, src=0)
         self._identity = Identity(dataset.manifest.fingerprint, settings.configuration_hash(), frozen[0])
+        decay = settings.layer_decay
+        scales = layer_scales(self._model, recipe.blocks(self._model), decay) if decay else None
         self._parallel = self._place()
+        self._average = WeightAverage(self._model, settings.ema_decay) if settings.ema_decay else None
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        self._optimizers = make_optimizers(self._model, settings)
+        self._optimizers = make_optimizers(self._model, settings, scales)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
         rows = dataset.split("train")
         self._rows = len(rows)
@@ -137,7 +144,7 @@ class Trainer:
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
         step = self._resume(cost)
-        self._writer.require_room({"model": trained_weights(self._model)})
+        self._writer.require_room({"model": trained_weights(self._model)}, averages=int(self._average is not None))
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._is_rank_0)
         self._losses = Losses(self._device)
@@ -197,7 +204,7 @@ class Trainer:
         )
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group.get(SCALE, 1.0)
         micro_batches, all_loss_tokens = self._batches.of_step(step)
         for number, (batch, loss_tokens) in enumerate(micro_batches, start=1):
             with without_all_reduce(self._parallel, last=number == len(micro_batches)):
@@ -207,6 +214,8 @@ class Trainer:
                 self._scaler.scale(total * (world / max(1, all_loss_tokens))).backward()
             self._losses.add(total, loss_tokens)
         self._update(step)
+        if self._average is not None:
+            self._average.update(step)
         self._speed.step(self._batches.seconds_taken())
         return rate
 
@@ -296,6 +305,8 @@ class Trainer:
         """Makes running statistics, as of BatchNorm, the same everywhere: those that are saved, and evaluated."""
         for buffer in self._model.buffers():
             dist.broadcast(buffer, src=0)
+        if self._average is not None:
+            self._average.take_statistics_of_rank_0()
 
     def _has_stalled(self, step: int, between: int) -> bool:
         """Whether the loss on val has not come down for as many checkpoints as early stopping waits for."""
@@ -312,6 +323,8 @@ class Trainer:
         """The tensors of a checkpoint; they stay the same ones, so that they are listed once."""
         if self._listed is None:
             self._listed = training_state(self._model, self._optimizers)
+            if self._average is not None:
+                self._listed[AVERAGE] = self._average.tensors
             if self._scaler.is_enabled():
                 self._listed["scaler"] = {"scale": torch.zeros(()), "growth_tracker": torch.zeros(())}
         return self._listed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import SGD, Adafactor, AdamW, Muon, Optimizer
 
+from gpu_pipelines.tasks.checkpoint_state import without_wrappers
 from gpu_pipelines.training.settings import TrainingSettings
 
 #: Tables that are added to activations rather than multiplied with them: like biases, they are not decayed. The names
@@ -20,17 +21,22 @@ _ADDED = re.compile(
 
 Groups = list[dict[str, Any]]
 Weights = list[tuple[str, nn.Parameter]]
+Scales = Mapping[str, float]
+#: The entry of a group of weights that says by what the learning rate is multiplied for it; without one, by 1.
+SCALE = "lr_scale"
 
 
-def make_optimizers(model: nn.Module, settings: TrainingSettings) -> list[Optimizer]:
+def make_optimizers(model: nn.Module, settings: TrainingSettings, scales: Scales | None = None) -> list[Optimizer]:
     """The optimizers of a training: one, or two where one is for some weights only.
 
     Args:
         model: its weights are where they are trained.
         settings: `optimizer`, its learning rate, weight decay and momentum.
+        scales: by what the learning rate of each weight is multiplied, by its name; None for 1 everywhere. Groups of
+            weights have it as `SCALE`.
     """
     weights = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    return [each for each in _MAKE[settings.optimizer](model, weights, settings) if each.param_groups]
+    return [each for each in _MAKE[settings.optimizer](model, weights, settings, scales or {}) if each.param_groups]
 
 
 def is_decayed(name: str, weight: torch.Tensor) -> bool:
@@ -43,33 +49,46 @@ def is_decayed(name: str, weight: torch.Tensor) -> bool:
     return weight.ndim >= 2 and not _ADDED.search(name)
 
 
-def _groups(weights: Weights, decay: float) -> Groups:
-    groups = [
-        {"params": [weight for name, weight in weights if is_decayed(name, weight)], "weight_decay": decay},
-        {"params": [weight for name, weight in weights if not is_decayed(name, weight)], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+def _groups(weights: Weights, decay: float, scales: Scales) -> Groups:
+    decayed = [(name, weight) for name, weight in weights if is_decayed(name, weight)]
+    others = [(name, weight) for name, weight in weights if not is_decayed(name, weight)]
+    return [*_by_scale(decayed, decay, scales), *_by_scale(others, 0.0, scales)]
 
 
-def _adamw(model: nn.Module, weights: Weights, settings: TrainingSettings) -> list[Optimizer]:
+def _by_scale(weights: Weights, decay: float, scales: Scales) -> Groups:
+    """A group of the weights of each scale; without scales, one of all of them."""
+    found: dict[float | None, dict[str, Any]] = {}
+    for name, weight in weights:
+        scale = scales[without_wrappers(name)] if scales else None
+        said = {} if scale is None else {SCALE: scale}
+        found.setdefault(scale, {"params": [], "weight_decay": decay, **said})["params"].append(weight)
+    return list(found.values())
+
+
+def _adamw(model: nn.Module, weights: Weights, settings: TrainingSettings, scales: Scales) -> list[Optimizer]:
     """Loshchilov and Hutter, https://arxiv.org/abs/1711.05101; fused into one kernel."""
-    groups = _groups(weights, settings.weight_decay)
+    groups = _groups(weights, settings.weight_decay, scales)
     return [AdamW(groups, lr=settings.learning_rate, fused=True)] if groups else []
 
 
-def _sgd(model: nn.Module, weights: Weights, settings: TrainingSettings) -> list[Optimizer]:
+def _sgd(model: nn.Module, weights: Weights, settings: TrainingSettings, scales: Scales) -> list[Optimizer]:
     """With momentum: Sutskever et al., https://proceedings.mlr.press/v28/sutskever13.html."""
     return [
-        SGD(_groups(weights, settings.weight_decay), lr=settings.learning_rate, momentum=settings.momentum, fused=True)
+        SGD(
+            _groups(weights, settings.weight_decay, scales),
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            fused=True,
+        )
     ]
 
 
-def _adafactor(model: nn.Module, weights: Weights, settings: TrainingSettings) -> list[Optimizer]:
+def _adafactor(model: nn.Module, weights: Weights, settings: TrainingSettings, scales: Scales) -> list[Optimizer]:
     """Shazeer and Stern, https://arxiv.org/abs/1804.04235: of a matrix it keeps a row and a column."""
-    return [Adafactor(_groups(weights, settings.weight_decay), lr=settings.learning_rate)]
+    return [Adafactor(_groups(weights, settings.weight_decay, scales), lr=settings.learning_rate)]
 
 
-def _muon(model: nn.Module, weights: Weights, settings: TrainingSettings) -> list[Optimizer]:
+def _muon(model: nn.Module, weights: Weights, settings: TrainingSettings, scales: Scales) -> list[Optimizer]:
     """Jordan et al., https://kellerjordan.github.io/posts/muon/: for the matrices of hidden layers; AdamW for the rest.
 
     Its updates are scaled to the size of AdamW's, so that one learning rate serves for both.
@@ -81,7 +100,7 @@ def _muon(model: nn.Module, weights: Weights, settings: TrainingSettings) -> lis
     others = [(name, weight) for name, weight in weights if id(weight) not in chosen]
     muon = (
         Muon(
-            [weight for _, weight in hidden],
+            _by_scale(hidden, settings.weight_decay, scales),
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,
             momentum=settings.momentum,
@@ -90,7 +109,7 @@ def _muon(model: nn.Module, weights: Weights, settings: TrainingSettings) -> lis
         if hidden
         else None
     )
-    return [*([muon] if muon else []), *_adamw(model, others, settings)]
+    return [*([muon] if muon else []), *_adamw(model, others, settings, scales)]
 
 
 def _outer_layers(model: nn.Module) -> list[nn.Module]:
@@ -101,7 +120,7 @@ def _outer_layers(model: nn.Module) -> list[nn.Module]:
     return [*embeddings, *linear[-1:], *([head] if head else [])]
 
 
-_MAKE: dict[str, Callable[[nn.Module, Weights, TrainingSettings], list[Optimizer]]] = {
+_MAKE: dict[str, Callable[[nn.Module, Weights, TrainingSettings, Scales], list[Optimizer]]] = {
     "adamw": _adamw,
     "sgd": _sgd,
     "adafactor": _adafactor,

@@ -18,6 +18,8 @@ from gpu_pipelines.tasks.model_places import is_path, is_pretrained, may_be_pret
 from gpu_pipelines.tasks.tasks import task_named
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
+#: Beyond it each share is about a half.
+MOST_ALPHA = 100
 #: What says how a training is carried out, not what comes of it: it may change when a training is continued.
 NOT_SHAPING = (
     "micro_batch_size",
@@ -32,6 +34,23 @@ NOT_SHAPING = (
 )
 #: The values that leave these to the task, and to whether the model is pretrained.
 TASKS_OWN = {"learning_rate": 0, "epochs": 0, "weight_decay": -1}
+#: Aids to training, off by default. Only for some of them a task has to be of a kind: such a task has them among its
+#: `parameters`. Where an aid is off, checkpoints are those of a version that did not have it.
+OFF = {
+    "augmentation": "",
+    "mixup_alpha": 0.0,
+    "cutmix_alpha": 0.0,
+    "label_smoothing": 0.0,
+    "ema_decay": 0.0,
+    "freeze": "",
+    "layer_decay": 0.0,
+}
+_SOME_TASKS = {
+    "augmentation": "which changes images, and it has none",
+    "mixup_alpha": "which mixes images and their classes",
+    "cutmix_alpha": "which mixes images and their classes",
+    "label_smoothing": "which is for tasks that predict classes, tags or tokens",
+}
 WHOLE_NUMBERS_FROM_0 = (
     "max_steps",
     "warmup_steps",
@@ -127,6 +146,42 @@ class TrainingSettings:
         common=True,
     )
     lora_alpha: float = parameter(16.0, "Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.")
+    augmentation: str = parameter(
+        "",
+        "How images are changed anew each time that they are trained on: flip (left and right), crop-flip (a part "
+        "of the image as well), randaugment (two random changes of colour or shape as well); empty for not at all.",
+        choices=("", "flip", "crop-flip", "randaugment"),
+    )
+    mixup_alpha: float = parameter(
+        0.0,
+        "Images are mixed in pairs, and their classes with them, by a share of the beta distribution with this "
+        "parameter, such as 0.2; 0 mixes none.",
+    )
+    cutmix_alpha: float = parameter(
+        0.0,
+        "The same by a rectangle that comes from the other image of a pair, such as 1. Of a training with both, each "
+        "pair gets one of them.",
+    )
+    label_smoothing: float = parameter(
+        0.0,
+        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. The loss on "
+        "val is without it.",
+    )
+    ema_decay: float = parameter(
+        0.0,
+        "Keeps an exponential moving average of the weights as well, which is evaluated beside them: the share that "
+        "stays of it at each step, such as 0.9999, and less in the first steps. 0 keeps none.",
+    )
+    freeze: str = parameter(
+        "",
+        "Weights that are not trained: patterns of their names, with commas between them, such as "
+        "embeddings.*,encoder.layer.[0-5].*; empty for none.",
+    )
+    layer_decay: float = parameter(
+        0.0,
+        "The learning rate of each layer is this share of that of the layer above it, such as 0.75, beginning with the "
+        "head's, which is learning_rate. 0 for the same rate everywhere.",
+    )
     checkpoint_every_steps: int = parameter(0, "Optimizer steps between two checkpoints; 0 for about eight in all.")
     keep_last: int = parameter(
         0,
@@ -142,11 +197,11 @@ class TrainingSettings:
         "Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside. 0 goes on from "
         "the newest.",
     )
-    seed: int = parameter(0, "Of the initial weights, the order of the rows, and dropout.")
+    seed: int = parameter(0, "Of the initial weights, the order of the rows, dropout, and how images are changed.")
 
     def problems(self, task: str = "image_classification") -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
-        found = [*self._model_problems(task), *self._choice_problems()]
+        found = [*self._model_problems(task), *self._choice_problems(), *self._aid_problems(task)]
         if not 0 <= self.momentum < 1:
             found.append(f"momentum is {self.momentum}; give at least 0 and less than 1, such as 0.9.")
         if not 0 <= self.epochs <= 100_000 and not self.max_steps:
@@ -182,12 +237,40 @@ class TrainingSettings:
         """What is wrong with the values on that many processes of all nodes together; 0 if that is not known."""
         batch = self.global_batch_size
         if batch < 1 or not processes or batch % processes == 0:
-            return []
+            return self._problems_of_pairs(processes)
         lower, upper = batch // processes * processes, -(-batch // processes) * processes
         return [
             f"global_batch_size is {batch}, which {processes} processes cannot share equally. "
             f"Give {f'{lower} or ' if lower else ''}{upper}."
         ]
+
+    def _problems_of_pairs(self, processes: int) -> list[str]:
+        """Images are mixed in pairs, which must not depend on the number of processes."""
+        batch = self.global_batch_size
+        if not (self.mixup_alpha or self.cutmix_alpha) or processes < 2 or batch % (2 * processes) == 0:
+            return []
+        return [
+            f"global_batch_size is {batch}, so each of {processes} processes gets an odd number of images, and they "
+            f"are mixed in pairs. Give a multiple of {2 * processes}, or leave mixup_alpha and cutmix_alpha at 0."
+        ]
+
+    def _aid_problems(self, task: str) -> list[str]:
+        found = [
+            f"{name} is {getattr(self, name)!r}, {why}; the task is {task}. Leave it at {off!r}."
+            for name, why in _SOME_TASKS.items()
+            if getattr(self, name) != (off := OFF[name]) and name not in task_named(task).parameters
+        ]
+        for name in ("mixup_alpha", "cutmix_alpha"):
+            if not 0 <= getattr(self, name) <= MOST_ALPHA:
+                found.append(f"{name} is {getattr(self, name)}; give 0 to {MOST_ALPHA}.")
+        for name, such in (("label_smoothing", 0.1), ("ema_decay", 0.9999)):
+            if not 0 <= getattr(self, name) < 1:
+                found.append(f"{name} is {getattr(self, name)}; give at least 0 and less than 1, such as {such}.")
+        if not 0 <= self.layer_decay <= 1:
+            found.append(f"layer_decay is {self.layer_decay}; give 0 to 1, such as 0.75.")
+        if self.freeze and self.lora_rank:
+            found.append("freeze and lora_rank are both given; adapters freeze the model anyway. Leave freeze empty.")
+        return found
 
     def _model_problems(self, task: str) -> list[str]:
         if self.recipe:
@@ -271,7 +354,8 @@ class TrainingSettings:
         """
         if left := [name for name, value in TASKS_OWN.items() if getattr(self, name) == value]:
             raise ValueError(f"{' and '.join(left)} of the training are not resolved")
-        return hashlib.sha256(json.dumps(self.shaping(), sort_keys=True).encode()).hexdigest()
+        on = {name: value for name, value in self.shaping().items() if name not in OFF or value != OFF[name]}
+        return hashlib.sha256(json.dumps(on, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingSettings:

@@ -121,7 +121,7 @@ def train_model(
         if devices.kind == "cpu":
             _keep_memory()
         else:
-            _set_up_gpus(Path(scratch))
+            _set_up_gpus()
         with output_may_break(), _interruption_says_what_is_kept(checkpoint_uri, staging, cluster):
             launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster)
         if not cluster.is_rank_0:
@@ -166,7 +166,7 @@ def _keep_memory() -> None:
         os.environ.setdefault(f"MALLOC_{name}_", str(size))
 
 
-def _set_up_gpus(directory: Path) -> None:
+def _set_up_gpus() -> None:
     """What PyTorch is told of GPUs before it starts, where the user has not told it something else.
 
     Segments that grow leave less of the memory in pieces that nothing fits in. What NCCL did last is kept, and written
@@ -175,7 +175,7 @@ def _set_up_gpus(directory: Path) -> None:
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "20000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(directory / "nccl-rank-"))
+    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{tempfile.gettempdir()}/nccl-rank-")
 
 
 def _devices() -> Devices:

@@ -91,7 +91,7 @@ def test_what_is_declared_anew_comes_into_the_stub_and_goes_again(monkeypatch: p
     before = text_of("train_model")
     text = "Share of the probability that the right class gives to the others, as in arxiv.org/abs/1512.00567v3."
     fresh = [
-        ("label_smoothing", float, parameter(0.1, text)),
+        ("label_noise", float, parameter(0.1, text)),
         ("frozen", list, parameter(["head"], "Layers that stay as they are.")),
     ]
     more = make_dataclass("TrainingSettings", fresh, bases=(TrainingSettings,), frozen=True)
@@ -99,14 +99,14 @@ def test_what_is_declared_anew_comes_into_the_stub_and_goes_again(monkeypatch: p
         patched.setattr(stubs, "settings_of", lambda component: more)
         after = stub("train_model", before)
     assert differences(before, after) == [
-        "+     label_smoothing: float = 0.1,",
+        "+     label_noise: float = 0.1,",
         '+     frozen: list = ["head"],  # noqa: B006 (KFP takes the default from here)',
         "-     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)",
         "+     advanced: dict = {},  # noqa: B006",
-        "+         label_smoothing: Share of the probability that the right class gives to the others, as in",
+        "+         label_noise: Share of the probability that the right class gives to the others, as in",
         "+             arxiv.org/abs/1512.00567v3.",
         "+         frozen: Layers that stay as they are.",
-        "+             label_smoothing=label_smoothing,",
+        "+             label_noise=label_noise,",
         "+             frozen=frozen,",
     ]
     assert stub("train_model", after) == before

@@ -134,6 +134,28 @@ def test_a_model_from_scratch_is_given_the_bits_that_it_was_always_given() -> No
     assert torch.equal(recipe.batch(columns, CPU)["pixel_values"], always)
 
 
+def test_a_model_of_other_classes_gets_a_new_head_where_it_needs_one_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    geometry, before = ImageGeometry(SIZE, "RGB"), recipe_for("RGB")
+    trained = before.build_model("vit-micro")
+    before.export(trained, tmp_path)
+
+    def begun(labels: list[str]) -> Any:
+        return ImageClassification(labels, geometry.preprocessing(), geometry.shape).build_model(str(tmp_path))
+
+    kept = begun(LABELS)
+    assert torch.equal(kept.classifier.weight, trained.classifier.weight)
+    assert not capsys.readouterr().out
+    new = begun(["x", "y"])
+    assert new.classifier.weight.shape[0] == 2
+    backbone = "vit.layers.3.mlp.fc1.weight"
+    assert torch.equal(new.get_parameter(backbone), trained.get_parameter(backbone))
+    assert "begun anew: classifier.bias, classifier.weight" in capsys.readouterr().out
+    assert begun(["x", "y", "z"]).config.id2label == {0: "x", 1: "y", 2: "z"}
+    assert "was trained for other classes: ant, bee, cat" in capsys.readouterr().out
+
+
 def test_a_recipe_forgets_the_preprocessor_of_the_model_that_it_built_before(tmp_path: Path) -> None:
     recipe, columns = recipe_for("RGB"), rows("RGB")
     before = recipe.batch(columns, CPU)["pixel_values"]

@@ -18,7 +18,9 @@ from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
+from gpu_pipelines.tasks.text_recipe import NOT_SCORED
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
 
 CPU = torch.device("cpu")
 LANGUAGE_MODELS = ("gpt2-micro", "llama-micro", "mixtral-micro")
@@ -89,6 +91,37 @@ def test_loss_is_the_mean_over_the_scored_tokens_and_zero_without_any(tokenizer:
     assert nothing.item() == 0
     nothing.backward()
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "text_classification", "token_classification"])
+def test_smoothed_labels_are_for_training_alone_and_not_for_padding(tokenizer: TextTokenizer, task: str) -> None:
+    recipe, columns = _recipe_and_rows(task, tokenizer)
+    name = {"causal_lm": "gpt2-micro"}.get(task, "bert-micro")
+    model = built(recipe, name)
+    for dropout in (module for module in model.modules() if isinstance(module, torch.nn.Dropout)):
+        dropout.p = 0.0
+    batch = recipe.batch(columns, CPU)
+    inputs = {key: value for key, value in batch.items() if key not in ("labels", "targets")}
+    targets = batch["targets" if task == "causal_lm" else "labels"].flatten()
+    logits = model.train()(**inputs).logits.flatten(0, -2)[targets != NOT_SCORED]
+    targets = targets[targets != NOT_SCORED]
+    plain = -logits.log_softmax(dim=-1)
+    one, every = plain.gather(1, targets[:, None]).mean(), plain.mean()
+    recipe.label_smoothing = 0.2
+    torch.testing.assert_close(recipe.loss(model, batch), 0.8 * one + 0.2 * every)
+    torch.testing.assert_close(recipe.loss(model.eval(), batch), one)
+
+
+def _recipe_and_rows(task: str, tokenizer: TextTokenizer) -> tuple[Any, dict[str, np.ndarray]]:
+    columns = texts(tokenizer)
+    if task == "causal_lm":
+        return CausalLanguageModel(tokenizer, LENGTH), columns
+    if task == "text_classification":
+        return TextClassification(["no", "yes"], tokenizer, LENGTH), columns
+    tags = np.random.default_rng(0).integers(0, 4, columns["input_ids"].shape)
+    tags[np.arange(LENGTH) >= columns["length"][:, None]] = 0
+    tagged = {"tokens": columns["input_ids"], "tokens_length": columns["length"], "tags": tags}
+    return TokenClassification(["O", "B-x", "I-x"], tokenizer, LENGTH), tagged
 
 
 def test_padding_changes_nothing_for_a_classifier(tokenizer: TextTokenizer) -> None:

@@ -17,6 +17,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
 LAST = "step-00000006"
+AVERAGE = {"ema_decay": 0.9}
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,10 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pytest.param("swin-micro", "images", {}, "cpu:1", marks=pytest.mark.slow),
         pytest.param("swin-micro", "images", {}, "cpu:2", marks=pytest.mark.slow),
         pytest.param("resnet-micro", "images", {}, "cpu:2", marks=pytest.mark.slow),
+        pytest.param("resnet-micro", "images", AVERAGE, "cpu:2", marks=pytest.mark.slow),
+        pytest.param(
+            "resnet-micro", "images", {"ema_decay": 0.9, "parallelism": "fsdp"}, "cpu:2", marks=pytest.mark.slow
+        ),
         pytest.param("convnext-micro", "images", {"parallelism": "fsdp"}, "cpu:2", marks=pytest.mark.slow),
         pytest.param("gpt2-micro", "lm", {"micro_batch_size": 3}, "cpu:2", marks=pytest.mark.slow),
         pytest.param("llama-micro", "lm", {"lora_rank": 4}, "cpu:2", marks=pytest.mark.slow),

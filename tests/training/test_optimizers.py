@@ -72,7 +72,7 @@ def test_muon_has_the_matrices_of_hidden_layers_and_adamw_the_rest() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, tie_word_embeddings=False))
-    muon, adamw = make_optimizers(model, TrainingSettings(optimizer="muon"))
+    muon, adamw = make_optimizers(model, TrainingSettings(optimizer="muon", weight_decay=0.1))
     names = {id(weight): name for name, weight in model.named_parameters()}
     hidden = {names[id(weight)] for group in muon.param_groups for weight in group["params"]}
     assert hidden == {

@@ -60,6 +60,7 @@ def train_here(settings: TrainingSettings, dataset: Path, uri: str) -> bool:
     from gpu_pipelines.training.local_devices import Devices
 
     data = Dataset(dataset)
+    settings = settings.resolved(data.manifest.task, data.manifest.rows("train"))
     recipe = load_recipe(settings.recipe, data.manifest.task).for_dataset(data)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

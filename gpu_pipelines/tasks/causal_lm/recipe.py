@@ -106,7 +106,7 @@ class CausalLanguageModel(TextRecipe):
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of the scored tokens, in nats, and the router's loss where the configuration has one."""
         outputs = _outputs(model, batch)
-        loss = mean_of_scored(outputs.logits.float(), batch["targets"])
+        loss = mean_of_scored(outputs.logits.float(), batch["targets"], self.smoothing_of(model))
         router = getattr(outputs, "aux_loss", None)
         if router is None:
             return loss

@@ -21,7 +21,7 @@ class CausalLanguageModelTask(Task):
     column_parameters = ("text_column",)
     parameters = (
         *("text_column", "tokenizer", "vocabulary_size", "sequence_length", "packing"),
-        "near_duplicates",
+        *("near_duplicates", "label_smoothing"),
     )
     samples = {"documentation": "gpu_pipelines.tasks.causal_lm.sample:write_documentation"}
     defaults = {"source": "sample:documentation", "model": "gpt2-micro"}

@@ -34,7 +34,7 @@ from gpu_pipelines.tasks.image_preprocessor import (
     scaling_of,
 )
 from gpu_pipelines.tasks.model_places import is_configuration_alone
-from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.tasks.recipe import OTHER_LABEL, OTHER_SHARE, Batch, Recipe
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
@@ -53,6 +53,7 @@ class ImageClassification(Recipe):
         max_shard_size: bytes of the largest file that `export` writes, as `save_pretrained` takes them.
     """
 
+    smooths = mixes = True
     max_shard_size: str = pretrained.MAX_SHARD_SIZE
 
     def __init__(
@@ -135,7 +136,11 @@ class ImageClassification(Recipe):
         """Rows of a dataset as tensors on `device`: `pixel_values`, scaled as the model takes them, and `labels`."""
         images = torch.from_numpy(columns["image"]).to(device, non_blocking=True)
         labels = torch.from_numpy(columns["label"]).to(device, non_blocking=True)
-        return {"pixel_values": self._scaled(images.float()), "labels": labels.long()}
+        batch = {"pixel_values": self._scaled(images.float()), "labels": labels.long()}
+        if OTHER_LABEL in columns:
+            batch[OTHER_LABEL] = torch.from_numpy(columns[OTHER_LABEL]).to(device, non_blocking=True).long()
+            batch[OTHER_SHARE] = torch.from_numpy(columns[OTHER_SHARE]).to(device, non_blocking=True)
+        return batch
 
     def _scaled(self, images: torch.Tensor) -> torch.Tensor:
         """Values of 0 to 255 as the model takes them, in as many channels."""
@@ -150,8 +155,15 @@ class ImageClassification(Recipe):
         return images.mul_(self._scaling.factor).sub_(mean).div_(deviation)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Mean cross entropy of a batch, in nats."""
-        return nn.functional.cross_entropy(model(pixel_values=batch["pixel_values"]).logits.float(), batch["labels"])
+        """Mean cross entropy of a batch, in nats; of mixed images against both of their classes, by their shares."""
+        logits, smoothing = model(pixel_values=batch["pixel_values"]).logits.float(), self.smoothing_of(model)
+        if OTHER_LABEL not in batch:
+            return nn.functional.cross_entropy(logits, batch["labels"], label_smoothing=smoothing)
+        one, other = (
+            nn.functional.cross_entropy(logits, batch[name], reduction="none", label_smoothing=smoothing)
+            for name in ("labels", OTHER_LABEL)
+        )
+        return torch.lerp(one, other, batch[OTHER_SHARE]).mean()
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Class probabilities, float32 of shape (rows, classes). Images of another size are resized."""

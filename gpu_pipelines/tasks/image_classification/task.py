@@ -20,6 +20,7 @@ class ImageClassificationTask(Classification):
     parameters = (
         *("image_column", "label_column", "image_size", "image_processor", "color_mode", "image_root"),
         *("missing_labels", "label_conflicts", "stratify", "slice_by"),
+        *("augmentation", "mixup_alpha", "cutmix_alpha", "label_smoothing"),
     )
     samples = {"digits": "gpu_pipelines.tasks.image_classification.sample:write_digits"}
     defaults = {"source": "sample:digits", "model": "convnext-micro"}

@@ -82,7 +82,8 @@ class TextClassification(TextRecipe):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of a batch, in nats."""
-        return nn.functional.cross_entropy(encoder_logits(model, batch), batch["labels"])
+        smoothing = self.smoothing_of(model)
+        return nn.functional.cross_entropy(encoder_logits(model, batch), batch["labels"], label_smoothing=smoothing)
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Class probabilities, float32 of shape (rows, classes)."""

@@ -92,7 +92,7 @@ class TokenClassification(TextRecipe):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of the words, in nats."""
-        return mean_of_scored(encoder_logits(model, batch), batch["labels"])
+        return mean_of_scored(encoder_logits(model, batch), batch["labels"], self.smoothing_of(model))
 
     def loss_tokens(self, columns: Mapping[str, Any]) -> int:
         """Number of words."""

@@ -18,7 +18,7 @@ class TokenClassificationTask(Task):
     column_parameters = ("text_column", "label_column")
     parameters = (
         *("label_column", "text_column", "tokenizer", "vocabulary_size", "sequence_length"),
-        *("near_duplicates", "slice_by"),
+        *("near_duplicates", "slice_by", "label_smoothing"),
     )
     samples = {"manual": "gpu_pipelines.tasks.token_classification.sample:write_manual"}
     defaults = {"source": "sample:manual", "model": "bert-micro"}

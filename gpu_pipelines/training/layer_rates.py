@@ -1,0 +1,40 @@
+"""Learning rates that fall from the head of a model to its embeddings, layer by layer."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gpu_pipelines.errors import UserError
+
+
+def layer_scales(model: nn.Module, blocks: list[nn.Module], decay: float) -> dict[str, float]:
+    """By what the learning rate of each weight is multiplied: decay to the power of its distance from the head.
+
+    What stands before the first layer, such as embeddings, is one below it; what stands behind the last one, such as
+    the head, is one above it and has the whole learning rate; what stands between two belongs to the first of them.
+    Source: Bao et al., BEiT, https://arxiv.org/abs/2106.08254, after Clark et al., https://arxiv.org/abs/2003.10555.
+
+    Args:
+        model: as it was built, before it is placed.
+        blocks: its layers, in the order in which they are called.
+        decay: the share of the rate of the layer above; more than 0.
+
+    Returns:
+        The factor of each weight, by its name.
+
+    Raises:
+        UserError: the model has no layers.
+    """
+    if not blocks:
+        raise UserError(
+            f"layer_decay is {decay:g}, and {type(model).__name__} has no repeated layers.",
+            "Leave it at 0, or define `blocks` in the recipe.",
+        )
+    number_of = {id(weight): number for number, block in enumerate(blocks, 1) for weight in block.parameters()}
+    head, reached, scales = len(blocks) + 1, 0, {}
+    for name, weight in model.named_parameters():
+        number = number_of.get(id(weight))
+        reached = reached if number is None else number
+        at = reached if number is not None or reached < len(blocks) else head
+        scales[name] = decay ** (head - at)
+    return scales
