@@ -186,6 +186,24 @@ def read_remote(uri: str, most: int | None = None) -> bytes:
     return content
 
 
+def read_range(uri: str, start: int, end: int) -> bytes:
+    """Bytes `start` to `end` of a file, in one request; less where it ends before, none where it has no such bytes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: it cannot be read.
+    """
+    files, path = connected(uri)
+    with as_user_errors(uri, "read"):
+        try:
+            content: bytes = files.cat_file(path, start=start, end=end)
+        except Exception as error:
+            if _status_of(error) != 416:
+                raise
+            return b""
+    return content
+
+
 def open_remote(uri: str) -> BinaryIO:
     """Opens a file for reading in pieces; what goes wrong then is a `UserError` as well.
 

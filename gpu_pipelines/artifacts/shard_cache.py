@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from gpu_pipelines.artifacts.remote_files import open_remote
+from gpu_pipelines.artifacts.remote_files import read_range
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError
 
 _LOCK = ".lock"
 _SHARD, _PART = ".arrow", ".part"
-_PIECE = 4 << 20
+_PIECE = 16 << 20
 #: How long a thread waits for a change that another process may have made.
 _READER_LOOKS, _FETCHER_LOOKS = 0.01, 0.1
 
@@ -278,17 +278,17 @@ class ShardCache:
         )
 
     def _copied(self, uri: str, descriptor: int, size: int) -> str:
-        """Copies a file of a bucket, and returns the hex SHA-256 of what came."""
+        """Copies a file of a bucket, and returns the hex SHA-256 of what came; empty if it is too short."""
         digest, place = hashlib.sha256(), 0
         try:
-            with open_remote(uri) as content:
-                while piece := content.read(_PIECE):
-                    digest.update(piece)
-                    if place + len(piece) > size:
-                        return ""
-                    os.pwrite(descriptor, piece, place)
-                    place += len(piece)
-                    self._bytes += len(piece)
+            while place < size:
+                piece = read_range(uri, place, min(size, place + _PIECE))
+                if not piece:
+                    return ""
+                digest.update(piece)
+                os.pwrite(descriptor, piece, place)
+                place += len(piece)
+                self._bytes += len(piece)
         except FileNotFoundError:
             raise NotFoundError(
                 f"The shard {uri} is gone.", "Prepare the dataset again, or give the one that has it."
