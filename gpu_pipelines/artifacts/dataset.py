@@ -541,6 +541,12 @@ class Shard:
     def __init__(self, path: Path, rows: int, features: Mapping[str, Feature]) -> None:
         try:
             self.table = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        except FileNotFoundError:
+            raise UserError(
+                f"There is no shard {path}.",
+                "Prepare the dataset again. Of one larger than half of the free disk, an evaluation has val and test "
+                "alone; if it needs train, take a larger disk.",
+            ) from None
         except (OSError, pa.ArrowInvalid) as error:
             raise UserError(f"The shard {path} cannot be read: {error}.", "Prepare the dataset again.") from None
         types = {field.name: field.type for field in self.table.schema}

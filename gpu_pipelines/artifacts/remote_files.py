@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -372,6 +373,11 @@ def md5_of_file(file: Path) -> str:
     return base64.b64encode(digest.digest()).decode()
 
 
+def is_large_for_the_disk(size: int) -> bool:
+    """Whether so many bytes are more than half of what is free where temporary files go."""
+    return size > shutil.disk_usage(tempfile.gettempdir()).free / 2
+
+
 def own_folder(kind: str) -> Path:
     """A folder for temporary files of this user that all processes find; TMPDIR says on which disk.
 
@@ -403,7 +409,8 @@ def fetched_folder(uri: str, without: Callable[[str], bool] | None = None) -> Pa
     if not names:
         raise UserError(f"{uri} has no files.", "Check its name; a folder in a bucket is what its files begin with.")
     place = own_folder("fetched")
-    directory = place / (folder.state() + ("" if without is None else "-part"))
+    part = "" if without is None else f"-{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]}"
+    directory = place / (folder.state() + part)
     with (place / f"{directory.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.is_dir():

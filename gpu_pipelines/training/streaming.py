@@ -15,13 +15,19 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote, own_folder
+from gpu_pipelines.artifacts.remote_files import (
+    RemoteFolder,
+    fetched_folder,
+    is_large_for_the_disk,
+    is_remote,
+    own_folder,
+)
 from gpu_pipelines.artifacts.streamed_dataset import ShardPlace, StreamedDataset, stored_shards
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.streamed_order import Windows
 
-#: Data that takes more of the free disk than this is streamed, and this is what a cache takes of it by itself.
+#: What a cache takes of the free disk by itself.
 _SHARE_OF_DISK = 0.5
 #: Shards that all processes of a machine fetch at once.
 _FETCHERS = 8
@@ -86,7 +92,8 @@ def given_data(settings: TrainingSettings, place: str, checkpoint_uri: str, proc
     if settings.streaming != "auto":
         streaming = settings.streaming
     else:
-        streaming = _continued(checkpoint_uri) or _chosen(sum(sizes.values()))
+        large = is_large_for_the_disk(sum(sizes.values()))
+        streaming = _continued(checkpoint_uri) or ("on" if large else "off")
     if streaming == "off":
         yield GivenData(fetched_folder(place), None, streaming)
         return
@@ -129,11 +136,6 @@ def _continued(checkpoint_uri: str) -> str:
         except UserError:
             return ""
     return told if told in ("on", "off") else "off"
-
-
-def _chosen(size: int) -> str:
-    free = shutil.disk_usage(tempfile.gettempdir()).free
-    return "on" if size > _SHARE_OF_DISK * free else "off"
 
 
 def _require_all(manifest: Manifest, sizes: Mapping[str, int], place: str) -> None:

@@ -17,16 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import storage_emulator
+from kfp.dsl import Dataset as DatasetArtifact
 from started_training import run_training, weights_digest
 from trainings import entries, numbers_dataset, train_here
 
 from gpu_pipelines.artifacts import dataset as datasets
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.component_interface.step import files_to_evaluate
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.streaming import given_data
 
 SETTINGS = TrainingSettings(
     model="mlp-small", max_steps=240, checkpoint_every_steps=80, global_batch_size=16, streaming="on"
@@ -195,6 +199,22 @@ def test_auto_streams_what_is_larger_than_half_of_the_free_disk(
     assert weights_digest(tmp_path / "streamed" / LAST) == weights_digest(mapped / LAST)
     assert train_here(settings, stored, str(tmp_path / "copied"))
     assert not entries(tmp_path / "copied", "cache_gb")
+
+
+def test_what_is_evaluated_of_a_large_dataset_is_copied_without_train(
+    stored: str, numbers: Path, own_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = DatasetArtifact(name="dataset", uri=stored, metadata={})
+    assert len(Dataset(files_to_evaluate(given)).split("train")) > 3000
+    with given_data(replace(SETTINGS, cache_gb=1.0), stored, str(tmp_path)) as streamed:
+        assert not list(streamed.directory.rglob("*.arrow"))
+    usage, tight = shutil.disk_usage, int(1.9 * bytes_of(numbers))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=tight))
+    copied = Dataset(files_to_evaluate(given))
+    for split in ("val", "test"):
+        assert len(copied.split(split).take(np.arange(5))["target"]) == 5
+    with pytest.raises(UserError, match=r"There is no shard .*train/part-00000.arrow"):
+        copied.split("train")
 
 
 def test_a_cache_too_small_for_what_is_read_at_once_says_what_is_needed(
