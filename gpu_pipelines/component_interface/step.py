@@ -150,10 +150,8 @@ def files_to_evaluate(dataset: Any) -> Path:
     if not is_large_for_the_disk(sum(sizes.values())):
         return fetched_folder(place)
     kept = sum(size for name, size in sizes.items() if name not in train)
-    print(
-        f"{place} is larger than half of the free disk: {kept / 1e9:,.2f} GB of it, all but train, are copied",
-        flush=True,
-    )
+    told = f"all but train is copied, {kept / 1e9:,.2f} GB"
+    print(f"{place} is larger than half of the free disk: {told}", flush=True)
     return fetched_folder(place, without=train.__contains__)
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from conftest import storage_emulator
 from kfp.dsl import Dataset as DatasetArtifact
 from started_training import run_training, weights_digest
@@ -29,7 +31,9 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.component_interface.step import files_to_evaluate
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError
+from gpu_pipelines.training.batches import TrainingBatches
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.streamed_order import StreamedOrder
 from gpu_pipelines.training.streaming import given_data
 
 SETTINGS = TrainingSettings(
@@ -199,6 +203,39 @@ def test_auto_streams_what_is_larger_than_half_of_the_free_disk(
     assert weights_digest(tmp_path / "streamed" / LAST) == weights_digest(mapped / LAST)
     assert train_here(settings, stored, str(tmp_path / "copied"))
     assert not entries(tmp_path / "copied", "cache_gb")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_step_has_the_rows_of_the_order_whatever_step_was_read_before(
+    stored: str, numbers: Path, tmp_path: Path, device: str
+) -> None:
+    settings = replace(SETTINGS, cache_gb=bytes_of(numbers) / 1e10)
+    rows = Dataset(numbers).split("train")
+    order = StreamedOrder(rows.shard_rows, settings.global_batch_size, settings.seed)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with given_data(settings, stored, str(tmp_path)) as data:
+            split = data.dataset().split("train")
+            batches = TrainingBatches(Rows(), split, settings, torch.device(device))  # type: ignore[arg-type]
+            # For a GPU the next step is read ahead, in a thread of its own.
+            for step in (0, 17, 18, 19, 190, 191, 5):
+                if step == 17:
+                    batches.begin(step, 240)
+                ((batch, _),), _ = batches.of_step(step)
+                assert np.array_equal(batch["target"].numpy(), rows.take(order.rows_of_step(step))["target"])
+            batches.close()
+    finally:
+        dist.destroy_process_group()
+
+
+class Rows:
+    """A recipe whose batches are the rows as they are, on the CPU whatever the device."""
+
+    def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(array) for name, array in columns.items()}
+
+    def loss_tokens(self, columns: dict[str, np.ndarray]) -> int | None:
+        return None
 
 
 def test_what_is_evaluated_of_a_large_dataset_is_copied_without_train(
