@@ -14,7 +14,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -102,6 +102,8 @@ class ShardCache:
             error, was_asked = self._failures.get(path, (None, False))
             if error is not None and was_asked:
                 raise error
+            if self._closed:
+                raise RuntimeError("The cache is closed.")
             self._arrived.wait(_READER_LOOKS)
             self._arrived.clear()
         self._asked = list(then)
@@ -115,7 +117,7 @@ class ShardCache:
 
     def used(self) -> int:
         """Bytes of all files in the cache."""
-        return sum(self._files().values())
+        return sum(files_in(self._directory).values())
 
     def close(self) -> None:
         """Ends fetching."""
@@ -127,19 +129,11 @@ class ShardCache:
     def _file(self, path: str) -> str:
         return self.shards[path].sha256 + _SHARD
 
-    def _due_at(self, name: str) -> float:
-        """When a file is needed: first what is asked for, then what is expected, each in its order; the rest never."""
-        asked = [self._file(path) for path in list(self._asked)]
-        return asked.index(name) - len(asked) if name in asked else self._due.get(name, inf)
-
-    def _files(self) -> dict[str, int]:
-        found = {}
-        with os.scandir(self._directory) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    found[entry.name] = entry.stat().st_size
-        found.pop(_LOCK, None)
-        return found
+    def _dues(self) -> Callable[[str], float]:
+        """When files are needed: first what is asked for, then what is expected, each in its order; the rest never."""
+        asked, expected = [self._file(path) for path in self._asked], self._due
+        first = {name: place - len(asked) for place, name in enumerate(asked)}
+        return lambda name: first.get(name, expected.get(name, inf))
 
     def _held(self, path: str) -> HeldShard | None:
         place = self._directory / self._file(path)
@@ -158,11 +152,11 @@ class ShardCache:
     def _fetch_what_comes(self) -> None:
         while not self._closed:
             with self._choosing:  # the others wait here until one has found something
-                while (begun := self._begin_next()) is None:
-                    self._changed.wait(_FETCHER_LOOKS)
-                    self._changed.clear()
+                while self._closed or (begun := self._begin_next()) is None:
                     if self._closed:
                         return
+                    self._changed.wait(_FETCHER_LOOKS)
+                    self._changed.clear()
             path, descriptor = begun
             with self._failure_noted(path):
                 try:
@@ -172,7 +166,7 @@ class ShardCache:
 
     def _begin_next(self) -> tuple[str, int] | None:
         """The shard to fetch now, and a locked file with its space; None where there is none, or no room for it."""
-        there, asked = self._files(), list(self._asked)
+        there, asked = files_in(self._directory), list(self._asked)
         for path in [*asked, *self._expected]:
             if self._is_there(there, path) or self._is_given_up(path, path in asked):
                 continue
@@ -214,9 +208,9 @@ class ShardCache:
             UserError: the disk is full.
         """
         size, part = self.shards[path].size, self.shards[path].sha256 + _PART
-        due = self._due_at(self._file(path))
+        due = self._dues()
         with self._alone():
-            there = self._files()
+            there = files_in(self._directory)
             if self._is_there(there, path):
                 return None
             descriptor = os.open(self._directory / part, os.O_RDWR | os.O_CREAT, 0o600)
@@ -225,7 +219,7 @@ class ShardCache:
                 return None
             try:
                 there.pop(part, None)
-                self._make_room(there, sum(there.values()) + size - self.bound, due)
+                self._make_room(there, sum(there.values()) + size - self.bound, due, due(self._file(path)))
                 os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
                 os.posix_fallocate(descriptor, 0, size)
             except (OSError, _NoRoomError) as error:
@@ -236,12 +230,12 @@ class ShardCache:
                 raise
             return descriptor
 
-    def _make_room(self, there: Mapping[str, int], missing: int, due: float) -> None:
-        """Deletes files that are needed later than `due` and that nobody reads or writes, those needed last first."""
+    def _make_room(self, there: Mapping[str, int], missing: int, due: Callable[[str], float], before: float) -> None:
+        """Deletes files that are needed later than `before` and that nobody has open, those needed last first."""
         victims: list[tuple[str, int]] = []
         try:
-            for name in sorted(there, key=self._due_at, reverse=True):
-                if missing <= 0 or self._due_at(name) <= due:
+            for name in sorted(there, key=due, reverse=True):
+                if missing <= 0 or due(name) <= before:
                     break
                 try:
                     descriptor = os.open(self._directory / name, os.O_RDONLY)
@@ -313,6 +307,17 @@ class ShardCache:
         with (self._directory / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def files_in(directory: Path) -> dict[str, int]:
+    """Bytes of each file of a cache, by its name."""
+    found = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found[entry.name] = entry.stat().st_size
+    found.pop(_LOCK, None)
+    return found
 
 
 class _NoRoomError(Exception):

@@ -107,10 +107,9 @@ class StreamedSplit(Split):
             finally:
                 self._let_go(self._stay)
 
-    def close(self) -> None:
-        """Lets go of all shards, and ends fetching for all splits of the dataset."""
+    def let_go(self) -> None:
+        """Lets go of all shards."""
         self._let_go(frozenset())
-        self.cache.close()
 
     def _behind(self, shard: int) -> range:
         return range(shard + 1, min(shard + 1 + _AHEAD, len(self._paths)))

@@ -135,10 +135,12 @@ class TrainingBatches:
 
     def close(self) -> None:
         """Ends the threads that read and fetch."""
+        if isinstance(self._rows, StreamedSplit):
+            self._rows.cache.close()  # who waits for a shard waits no longer
         if self._reader is not None:
             self._reader.shutdown(cancel_futures=True)
         if isinstance(self._rows, StreamedSplit):
-            self._rows.close()
+            self._rows.let_go()
 
     def _read(self, step: int) -> Columns:
         if self._reader is None:
@@ -148,6 +150,8 @@ class TrainingBatches:
             columns = ahead[1].result()
         else:
             columns = self._rows.take(self._rows_of_step(step))
+        if step + 1 == self._total:
+            return columns
         following = self._rows_of_step(step + 1)
         self._ahead = (step + 1, self._reader.submit(self._rows.take, following))
         return columns

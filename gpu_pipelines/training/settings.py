@@ -45,9 +45,10 @@ WHOLE_NUMBERS_FROM_0 = (
     "keep_every_steps",
     "early_stopping_patience",
     "resume_from_step",
-    "shuffle_shards",
     "seed",
 )
+#: Each shard of a window takes two open files, of which a process has 1,024.
+MOST_SHUFFLED = 256
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,8 @@ class TrainingSettings:
     def problems_of_reading(self) -> list[str]:
         """What is wrong with the values that say how rows are read, and with all that are one of a few."""
         found = self._choice_problems()
+        if not 0 <= self.shuffle_shards <= MOST_SHUFFLED:
+            found.append(f"shuffle_shards is {self.shuffle_shards}; give 0 to {MOST_SHUFFLED}.")
         if not 0 <= self.cache_gb < math.inf:
             found.append(f"cache_gb is {self.cache_gb}; give more than 0, or 0 for half of the free disk.")
         return found

@@ -22,6 +22,7 @@ from gpu_pipelines.artifacts.remote_files import (
     is_remote,
     own_folder,
 )
+from gpu_pipelines.artifacts.shard_cache import files_in
 from gpu_pipelines.artifacts.streamed_dataset import ShardPlace, StreamedDataset, stored_shards
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.training.settings import TrainingSettings
@@ -153,8 +154,7 @@ def _bound(settings: TrainingSettings, cache: Path) -> int:
     Raises:
         UserError: there is not as much on the disk.
     """
-    there = sum(path.stat().st_size for path in cache.iterdir())
-    free = shutil.disk_usage(cache).free + there
+    free = shutil.disk_usage(cache).free + sum(files_in(cache).values())
     if not settings.cache_gb:
         return int(_SHARE_OF_DISK * free)
     bound = int(settings.cache_gb * 1e9)
