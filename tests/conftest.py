@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import socketserver
 import subprocess
 import sys
 import traceback
@@ -117,14 +118,16 @@ def storage_emulator(bucket: str) -> Iterator[str]:
 
     port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
-    server.start()
-    try:
-        with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        # It answers one after another; of more than five that wait the kernel lets the rest try again seconds later.
+        patch.setattr(socketserver.TCPServer, "request_queue_size", 128)
+        server.start()
+        try:
             patch.setattr(emulator, "Router", CheckingRouter)
             patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
             yield f"gs://{bucket}"
-    finally:
-        server.stop()
+        finally:
+            server.stop()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -43,6 +43,9 @@ def train_model(
     keep_every_steps: int = 0,
     early_stopping_patience: int = 0,
     resume_from_step: int = 0,
+    streaming: str = "auto",
+    cache_gb: float = 0.0,
+    shuffle_shards: int = 0,
     seed: int = 0,
     checkpoint_uri: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
@@ -101,6 +104,12 @@ def train_model(
         early_stopping_patience: Checkpoints in a row without a lower loss on val after which training stops; 0 never.
         resume_from_step: Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside.
             0 goes on from the newest.
+        streaming: on: the shards of a dataset in object storage are fetched when their rows are to come, into a cache;
+            off: the dataset is copied whole to each machine before the training. auto is on where it is larger than
+            half of the free disk. Streamed rows have an order of their own, in any place.
+        cache_gb: GB (10^9 bytes) that streamed shards take on each machine's disk, at most; 0 for half of what is free.
+        shuffle_shards: Shards whose rows are shuffled together where rows are streamed; 0 for a 32nd of all, at most
+            64.
         seed: Of the initial weights, the order of the rows, dropout, and how images are changed.
         checkpoint_uri: Directory of the checkpoints, local or gs://, the same over restarts of one run: training
             continues from the newest checkpoint there. Empty for the artifact's own place.
@@ -146,6 +155,9 @@ def train_model(
             keep_every_steps=keep_every_steps,
             early_stopping_patience=early_stopping_patience,
             resume_from_step=resume_from_step,
+            streaming=streaming,
+            cache_gb=cache_gb,
+            shuffle_shards=shuffle_shards,
             seed=seed,
         ),
         dataset=dataset,

@@ -522,6 +522,47 @@ def _filled_up(features: Mapping[str, Feature], columns: Mapping[str, Any]) -> d
     return found
 
 
+class Shard:
+    """One shard, mapped into memory.
+
+    Args:
+        path: its file.
+        rows: how many it is to have.
+        features: columns by name.
+
+    Attributes:
+        table: all its columns.
+        arrays: its features, zero-copy arrays (rows, *shape).
+
+    Raises:
+        UserError: it cannot be read, or is another one.
+    """
+
+    def __init__(self, path: Path, rows: int, features: Mapping[str, Feature]) -> None:
+        try:
+            self.table = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        except FileNotFoundError:
+            raise UserError(
+                f"There is no shard {path}.",
+                "Prepare the dataset again. Of one larger than half of the free disk, an evaluation has val and test "
+                "alone; if it needs train, take a larger disk.",
+            ) from None
+        except (OSError, pa.ArrowInvalid) as error:
+            raise UserError(f"The shard {path} cannot be read: {error}.", "Prepare the dataset again.") from None
+        types = {field.name: field.type for field in self.table.schema}
+        if self.table.num_rows != rows or any(types.get(n) != f.arrow_type for n, f in features.items()):
+            raise UserError(f"The shard {path} is not the one that dataset.json names.", "Prepare the dataset again.")
+        self.arrays: dict[str, Any] = {name: self._array(name, feature) for name, feature in features.items()}
+
+    def _array(self, name: str, feature: Feature) -> Any:
+        column = self.table.column(name)
+        if feature.is_list:
+            return _Lists(column)
+        if feature.shape:
+            column = column.flatten()
+        return column.to_numpy(zero_copy_only=True).reshape(self.table.num_rows, *feature.shape)
+
+
 class Split:
     """The rows of one split, mapped into memory.
 
@@ -529,39 +570,46 @@ class Split:
         directory: the dataset.
         manifest: its manifest.
         name: `train`, `val` or `test`.
+
+    Attributes:
+        shard_rows: number of rows of each shard.
     """
 
     def __init__(self, directory: Path, manifest: Manifest, name: str) -> None:
         self.name = name
         self._features = manifest.features
-        self._batches = [self._open(directory / file.path, file.rows) for file in manifest.splits[name]]
-        self._arrays = [{name: self._array(batch, name) for name in self._features} for batch in self._batches]
-        self._starts = np.cumsum([0] + [batch.num_rows for batch in self._batches])
+        self.shard_rows = [file.rows for file in manifest.splits[name]]
+        self._starts = np.cumsum([0, *self.shard_rows])
+        self._shards = self._opened(directory, manifest.splits[name])
 
-    def _open(self, path: Path, rows: int) -> pa.RecordBatch:
-        try:
-            batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise UserError(f"The shard {path} cannot be read: {error}.", "Prepare the dataset again.") from None
-        types = {field.name: field.type for field in batch.schema}
-        if batch.num_rows != rows or any(types.get(n) != f.arrow_type for n, f in self._features.items()):
-            raise UserError(f"The shard {path} is not the one that dataset.json names.", "Prepare the dataset again.")
-        return batch
+    def _opened(self, directory: Path, files: Sequence[DataFile]) -> list[Shard]:
+        return [Shard(directory / file.path, file.rows, self._features) for file in files]
+
+    def _shard(self, index: int) -> Shard:
+        return self._shards[index]
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def columns(self, start: int, stop: int) -> Iterable[dict[str, np.ndarray]]:
         """Rows `start` to `stop` in order: for each shard touched, a dict of zero-copy arrays (rows, *shape)."""
-        for batch, arrays, first in zip(self._batches, self._arrays, self._starts, strict=False):
-            low, high = max(start - first, 0), min(stop - first, batch.num_rows)
-            if low < high:
-                yield _filled_up(self._features, {name: array[low:high] for name, array in arrays.items()})
+        for index in self._touched(start, stop):
+            first, end = self._starts[index : index + 2]
+            low, high = max(start - first, 0), min(stop, end) - first
+            arrays = self._shard(index).arrays
+            yield _filled_up(self._features, {name: array[low:high] for name, array in arrays.items()})
+
+    def _touched(self, start: int, stop: int) -> range:
+        """The shards that have rows `start` to `stop`."""
+        if start >= min(stop, len(self)):
+            return range(0)
+        first, last = np.searchsorted(self._starts, [start, min(stop, len(self)) - 1], side="right") - 1
+        return range(int(first), int(last) + 1)
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Copies the given rows, in the given order: a dict of arrays (len(rows), *shape)."""
-        if len(self._arrays) == 1:
-            return _filled_up(self._features, {name: array[rows] for name, array in self._arrays[0].items()})
+        if len(self.shard_rows) == 1:
+            return _filled_up(self._features, {name: array[rows] for name, array in self._shard(0).arrays.items()})
         shard = np.searchsorted(self._starts, rows, side="right") - 1
         taken: dict[str, Any] = {
             n: [None] * len(rows) if f.is_list else np.empty((len(rows), *f.shape), dtype=f.dtype)
@@ -570,8 +618,9 @@ class Split:
         for index in np.unique(shard):
             here = np.flatnonzero(shard == index)
             local = rows[here] - self._starts[index]
+            arrays = self._shard(int(index)).arrays
             for name, array in taken.items():
-                found = self._arrays[index][name][local]
+                found = arrays[name][local]
                 if isinstance(array, list):
                     for place, value in zip(here, found, strict=True):
                         array[place] = value
@@ -583,22 +632,14 @@ class Split:
         """Where the given rows came from."""
         shard = np.searchsorted(self._starts, np.asarray(rows), side="right") - 1
         return [
-            self._batches[index].column("source")[int(row - self._starts[index])].as_py()
-            for row, index in zip(rows, shard, strict=True)
+            self._shard(index).table.column("source")[int(row - self._starts[index])].as_py()
+            for row, index in zip(rows, shard.tolist(), strict=True)
         ]
 
     def slice_values(self) -> list[str]:
         """The value of the column `slice_by` of each row, in a dataset that was prepared with one."""
-        return [value for batch in self._batches for value in batch.column(SLICE).to_pylist()]
-
-    def _array(self, batch: pa.RecordBatch, name: str) -> Any:
-        feature = self._features[name]
-        column = batch.column(name)
-        if feature.is_list:
-            return _Lists(column)
-        if feature.shape:
-            column = column.flatten()
-        return column.to_numpy(zero_copy_only=True).reshape(batch.num_rows, *feature.shape)
+        shards = range(len(self.shard_rows))
+        return [value for index in shards for value in self._shard(index).table.column(SLICE).to_pylist()]
 
 
 class Dataset:

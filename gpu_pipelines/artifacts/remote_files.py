@@ -10,8 +10,9 @@ import json
 import logging
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -186,6 +187,24 @@ def read_remote(uri: str, most: int | None = None) -> bytes:
     return content
 
 
+def read_range(uri: str, start: int, end: int) -> bytes:
+    """Bytes `start` to `end` of a file, in one request; less where it ends before, none where it has no such bytes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: it cannot be read.
+    """
+    files, path = connected(uri)
+    with as_user_errors(uri, "read"):
+        try:
+            content: bytes = files.cat_file(path, start=start, end=end)
+        except Exception as error:
+            if _status_of(error) != 416:
+                raise
+            return b""
+    return content
+
+
 def open_remote(uri: str) -> BinaryIO:
     """Opens a file for reading in pieces; what goes wrong then is a `UserError` as well.
 
@@ -260,6 +279,13 @@ class RemoteFolder:
         told = ("size", "generation", "md5Hash", "etag", "ETag", "mtime")
         entries = [(path, [str(info.get(name)) for name in told]) for path, info in sorted(found.items())]
         return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all files by relative path."""
+        with as_user_errors(self.uri, "listed"):
+            self._files.invalidate_cache()
+            found = self._files.find(self._path, detail=True)
+        return {path[len(self._path) + 1 :]: int(info["size"]) for path, info in found.items()}
 
     def md5(self) -> dict[str, str]:
         """MD5 of all files by relative path, base64; empty where the storage keeps none."""
@@ -347,24 +373,44 @@ def md5_of_file(file: Path) -> str:
     return base64.b64encode(digest.digest()).decode()
 
 
-def fetched_folder(uri: str) -> Path:
+def is_large_for_the_disk(size: int) -> bool:
+    """Whether so many bytes are more than half of what is free where temporary files go."""
+    return size > shutil.disk_usage(tempfile.gettempdir()).free / 2
+
+
+def own_folder(kind: str) -> Path:
+    """A folder for temporary files of this user that all processes find; TMPDIR says on which disk.
+
+    Args:
+        kind: what it is for.
+
+    Raises:
+        UserError: another user has made it.
+    """
+    place = Path(tempfile.gettempdir()) / f"gpu-pipelines-{kind}-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    if place.stat().st_uid != os.getuid():
+        raise UserError(f"{place} belongs to another user.", "Remove it, or set TMPDIR.")
+    return place
+
+
+def fetched_folder(uri: str, without: Callable[[str], bool] | None = None) -> Path:
     """A local copy of a folder, downloaded once by all processes of this machine that ask for it.
 
     Args:
         uri: such as `gs://bucket/folder`.
+        without: says of a path in the folder whether it is left out; left out, none is.
 
     Raises:
         UserError: it is empty or cannot be read.
     """
     folder = RemoteFolder(uri)
-    names = folder.names()
+    names = [name for name in folder.names() if without is None or not without(name)]
     if not names:
         raise UserError(f"{uri} has no files.", "Check its name; a folder in a bucket is what its files begin with.")
-    place = Path(tempfile.gettempdir()) / f"gpu-pipelines-fetched-{os.getuid()}"
-    place.mkdir(mode=0o700, exist_ok=True)
-    if place.stat().st_uid != os.getuid():
-        raise UserError(f"{place} belongs to another user.", "Remove it, or set TMPDIR.")
-    directory = place / folder.state()
+    place = own_folder("fetched")
+    part = "" if without is None else f"-{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]}"
+    directory = place / (folder.state() + part)
     with (place / f"{directory.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.is_dir():

@@ -11,7 +11,7 @@ from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.component_interface.step import (
-    local_files,
+    files_to_evaluate,
     log_metrics,
     output_files,
     own_process,
@@ -59,7 +59,7 @@ def run(
         from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 
         settings = with_advanced(settings, advanced)
-        rows = local_files(dataset)
+        rows = files_to_evaluate(dataset)
         places = _places([checkpoints, more_checkpoints, *(collected or [])])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             directories = {}

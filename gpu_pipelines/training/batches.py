@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 
 from gpu_pipelines.artifacts.dataset import Split
+from gpu_pipelines.artifacts.streamed_dataset import StreamedSplit
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.training.row_changes import RowChanges
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.streamed_order import StreamedOrder
 
 Columns = dict[str, Any]
 #: Micro-batches, each with its number of loss tokens, and that of the global batch.
@@ -63,20 +65,47 @@ class TrainingBatches:
     Args:
         recipe: makes batches of rows.
         rows: the training split.
-        settings: global batch size, micro-batch size, seed.
+        settings: global batch size, micro-batch size, seed, order.
         device: where batches go; for a GPU the rows of the next step are read while it computes.
     """
 
     def __init__(self, recipe: Recipe, rows: Split, settings: TrainingSettings, device: torch.device) -> None:
         self._recipe, self._rows, self._device = recipe, rows, device
         rank, world = dist.get_rank(), dist.get_world_size()
-        self._order = SampleOrder(len(rows), settings.global_batch_size, settings.seed, rank, world)
         self._changes = RowChanges(settings, rank, world)
+        batch, seed = settings.global_batch_size, settings.seed
+        self._order: SampleOrder | StreamedOrder = SampleOrder(len(rows), batch, seed, rank, world)
+        if settings.streaming == "on":
+            self._order = StreamedOrder(rows.shard_rows, batch, seed, settings.shuffle_shards, rank, world)
+        self._total = 0
+        self._window: tuple[int, int] | None = None
         self._global = settings.global_batch_size
         self._micro = settings.micro_batch_size or settings.global_batch_size // world
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows") if device.type == "cuda" else None
         self._ahead: tuple[int, Future[Columns]] | None = None
-        self._seconds = 0.0
+        self._seconds, self._told = 0.0, time.monotonic()
+
+    def begin(self, step: int, total: int) -> None:
+        """Says that the steps from `step` to `total` follow: shards that they need are fetched ahead."""
+        self._total = total
+        self._expect(step)
+
+    def streaming_figures(self) -> dict[str, float]:
+        """How fetching went on all machines since the last call, which all processes make; empty without streaming."""
+        if not isinstance(self._rows, StreamedSplit):
+            return {}
+        now = time.monotonic()
+        seconds, self._told = max(now - self._told, 1e-9), now
+        fetched, stalled = self._rows.cache.taken()
+        sums = torch.tensor([fetched], dtype=torch.float64)
+        most = torch.tensor([stalled, self._rows.cache.used()], dtype=torch.float64)
+        dist.all_reduce(sums)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        return {
+            "fetched_mb_per_second": round(sums.item() / seconds / 1e6, 3),
+            "stalled_seconds": round(most[0].item(), 3),
+            "cache_gb": round(most[1].item() / 1e9, 6),
+        }
 
     def of_step(self, step: int) -> MicroBatches:
         """The micro-batches of a step, each with its number of loss tokens, and that of the global batch."""
@@ -107,20 +136,39 @@ class TrainingBatches:
         return micro_batches, int(together.item())
 
     def close(self) -> None:
-        """Ends the reading thread."""
+        """Ends the threads that read and fetch."""
+        if isinstance(self._rows, StreamedSplit):
+            self._rows.cache.close()  # who waits for a shard waits no longer
         if self._reader is not None:
             self._reader.shutdown(cancel_futures=True)
+        if isinstance(self._rows, StreamedSplit):
+            self._rows.let_go()
 
     def _read(self, step: int) -> Columns:
         if self._reader is None:
             return self._take(step)
         ahead = self._ahead
         columns = ahead[1].result() if ahead is not None and ahead[0] == step else self._take(step)
-        self._ahead = (step + 1, self._reader.submit(self._take, step + 1))
+        if step + 1 != self._total:
+            self._expect(step + 1)
+            self._ahead = (step + 1, self._reader.submit(self._rows_changed, step + 1))
         return columns
 
     def _take(self, step: int) -> Columns:
+        self._expect(step)
+        return self._rows_changed(step)
+
+    def _rows_changed(self, step: int) -> Columns:
         return self._changes.of(self._rows.take(self._order.rows_of_step(step)), step)
+
+    def _expect(self, step: int) -> None:
+        """Tells the split which shards come, whenever another window begins."""
+        if not (self._total and isinstance(self._rows, StreamedSplit) and isinstance(self._order, StreamedOrder)):
+            return
+        window = self._order.window_of_step(step)
+        if window != self._window:
+            self._window = window
+            self._rows.expect(self._order.shards_from(step, self._total), self._order.shards_of_window(*window))
 
 
 def validation_batches(

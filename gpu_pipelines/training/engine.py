@@ -144,6 +144,7 @@ class Trainer:
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
         step = self._resume(cost)
+        self._batches.begin(step, self._total)
         self._writer.require_room({"model": trained_weights(self._model)}, averages=int(self._average is not None))
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._is_rank_0)
@@ -182,7 +183,8 @@ class Trainer:
             if due or interrupted or cadence.line_is_due(step):
                 loss = self._losses.mean()
                 self._require_finite(loss, step)
-                self._log.training(step, self._epoch(step), loss, rate, self._speed.take())
+                speed = self._speed.take() | self._batches.streaming_figures()
+                self._log.training(step, self._epoch(step), loss, rate, speed)
                 self._interruption.pace(self._losses.seconds / (step - told))
                 cadence.line_written(step, step - told, self._losses.seconds)
                 told = step

@@ -136,7 +136,8 @@ class MetricsLog:
             utilization = f"  MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
             print(
                 f"step {step}/{self._total}  epoch {epoch:.1f}  loss {loss:.4f}  lr {rate:.2e}  "
-                f"{speed['samples_per_second']:,.0f} samples/s  {speed['memory_gb']:.1f} GB{utilization}",
+                f"{speed['samples_per_second']:,.0f} samples/s  {speed['memory_gb']:.1f} GB{utilization}"
+                f"{_told_streaming(speed)}",
                 flush=True,
             )
 
@@ -159,6 +160,15 @@ class MetricsLog:
         for name, value in entry.items():
             if name != "step" and value is not None:
                 self._events.add_scalar(_TAGS.get(name, name), value, entry["step"])
+
+
+def _told_streaming(speed: dict[str, float]) -> str:
+    if "fetched_mb_per_second" not in speed:
+        return ""
+    return (
+        f"  fetched {speed['fetched_mb_per_second']:,.1f} MB/s  stalled {speed['stalled_seconds']:.1f} s  "
+        f"cache {speed['cache_gb']:.2f} GB"
+    )
 
 
 _TAGS = {"loss": "loss/train", "val_loss": "loss/val"}

@@ -31,7 +31,10 @@ NOT_SHAPING = (
     "keep_every_steps",
     "early_stopping_patience",
     "resume_from_step",
+    "cache_gb",
 )
+#: What says in which order streamed rows come; it says nothing where they are not streamed.
+_OF_STREAMING = ("streaming", "shuffle_shards")
 #: The values that leave these to the task, and to whether the model is pretrained.
 TASKS_OWN = {"learning_rate": 0, "epochs": 0, "weight_decay": -1}
 #: Aids to training, off by default. Only for some of them a task has to be of a kind: such a task has them among its
@@ -63,6 +66,8 @@ WHOLE_NUMBERS_FROM_0 = (
     "resume_from_step",
     "seed",
 )
+#: Each shard of a window takes two open files, of which a process has 1,024.
+MOST_SHUFFLED = 256
 
 
 @dataclass(frozen=True)
@@ -197,11 +202,30 @@ class TrainingSettings:
         "Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside. 0 goes on from "
         "the newest.",
     )
+    streaming: str = parameter(
+        "auto",
+        "on: the shards of a dataset in object storage are fetched when their rows are to come, into a cache; off: the "
+        "dataset is copied whole to each machine before the training. auto is on where it is larger than half of the "
+        "free disk. Streamed rows have an order of their own, in any place.",
+        choices=("auto", "on", "off"),
+    )
+    cache_gb: float = parameter(
+        0.0,
+        "GB (10^9 bytes) that streamed shards take on each machine's disk, at most; 0 for half of what is free.",
+    )
+    shuffle_shards: int = parameter(
+        0, "Shards whose rows are shuffled together where rows are streamed; 0 for a 32nd of all, at most 64."
+    )
     seed: int = parameter(0, "Of the initial weights, the order of the rows, dropout, and how images are changed.")
 
     def problems(self, task: str = "image_classification") -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
-        found = [*self._model_problems(task), *self._choice_problems(), *self._aid_problems(task)]
+        found = [
+            *self._model_problems(task),
+            *self._choice_problems(),
+            *self._aid_problems(task),
+            *self.problems_of_reading(),
+        ]
         if not 0 <= self.momentum < 1:
             found.append(f"momentum is {self.momentum}; give at least 0 and less than 1, such as 0.9.")
         if not 0 <= self.epochs <= 100_000 and not self.max_steps:
@@ -288,6 +312,15 @@ class TrainingSettings:
             ]
         return []
 
+    def problems_of_reading(self) -> list[str]:
+        """What is wrong with the values that say how rows are read, and with all that are one of a few."""
+        found = self._choice_problems()
+        if not 0 <= self.shuffle_shards <= MOST_SHUFFLED:
+            found.append(f"shuffle_shards is {self.shuffle_shards}; give 0 to {MOST_SHUFFLED}.")
+        if not 0 <= self.cache_gb < math.inf:
+            found.append(f"cache_gb is {self.cache_gb}; give more than 0, or 0 for half of the free disk.")
+        return found
+
     def _choice_problems(self) -> list[str]:
         return [
             f"{name} is {getattr(self, name)!r}. {nearest(getattr(self, name), declared.choices)}"
@@ -337,14 +370,20 @@ class TrainingSettings:
         return self.checkpoint_every_steps or max(1, math.ceil(total_steps / CHECKPOINTS_WHERE_NOT_SAID))
 
     def shaping(self) -> dict[str, Any]:
-        """The settings that shape the weights."""
-        return {key: value for key, value in asdict(self).items() if key not in NOT_SHAPING}
+        """The settings that shape the weights; not whether rows are streamed where that is still to be chosen."""
+        without = {*NOT_SHAPING, *(_OF_STREAMING if self.streaming == "auto" else ())}
+        return {key: value for key, value in asdict(self).items() if key not in without}
 
     def possible_hashes(self, task: str) -> frozenset[str]:
         """Each `configuration_hash` that these settings can have once the rows are known."""
         settings = self.resolved(task)
         batches = [settings.global_batch_size >> times for times in range(settings.global_batch_size.bit_length())]
-        return frozenset(replace(settings, global_batch_size=batch).configuration_hash() for batch in batches)
+        orders = ["on", "off"] if self.streaming == "auto" else [self.streaming]
+        return frozenset(
+            replace(settings, global_batch_size=batch, streaming=order).configuration_hash()
+            for batch in batches
+            for order in orders
+        )
 
     def configuration_hash(self) -> str:
         """Hex SHA-256 of the settings that shape the weights.
@@ -355,6 +394,9 @@ class TrainingSettings:
         if left := [name for name, value in TASKS_OWN.items() if getattr(self, name) == value]:
             raise ValueError(f"{' and '.join(left)} of the training are not resolved")
         on = {name: value for name, value in self.shaping().items() if name not in OFF or value != OFF[name]}
+        # A training that does not stream is what it was before there was a choice.
+        without = () if self.streaming == "on" else _OF_STREAMING
+        on = {name: value for name, value in on.items() if name not in without}
         return hashlib.sha256(json.dumps(on, sort_keys=True).encode()).hexdigest()
 
     @classmethod

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.component_interface.step import (
-    local_files,
     log_metrics,
     of_this_training,
     own_process,
@@ -47,7 +46,7 @@ def run(
         settings = with_advanced(settings, advanced, "checkpoint_uri")
         uri = of_this_training(advanced.get("checkpoint_uri", checkpoint_uri), settings, dataset)
         place = place_of(checkpoints, uri)
-        summary = train_model(settings, local_files(dataset), place)
+        summary = train_model(settings, place_of(dataset), place)
         if summary is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)

@@ -7,13 +7,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
-from gpu_pipelines.artifacts.dataset import Dataset, Manifest
+from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.members import Cluster
@@ -22,6 +22,7 @@ from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.streaming import GivenData, given_data
 
 WORKER = ("-m", "gpu_pipelines.training.worker")
 
@@ -56,6 +57,7 @@ class TrainingSummary:
         """The numbers to show beside the run. Throughput and the like are medians over the entries."""
         last = self.metrics[-1]
         losses = [entry["val_loss"] for entry in self.validation if entry["val_loss"] is not None]
+        stalled = [entry["stalled_seconds"] for entry in self.metrics if "stalled_seconds" in entry]
         return {
             "steps": last["step"],
             "epochs": last["epoch"],
@@ -64,6 +66,7 @@ class TrainingSummary:
             "samples_per_second": self._median("samples_per_second"),
             "memory_gb": max(entry["memory_gb"] for entry in self.metrics),
             "data_loading_share": self._median("data_loading_share"),
+            **({"stalled_seconds": round(sum(stalled), 1)} if stalled else {}),
             **({"mfu": self._median("mfu")} if "mfu" in last else {}),
             "seconds": round(self.seconds, 1),
             "processes": self.devices.processes * self.nodes,
@@ -76,13 +79,13 @@ class TrainingSummary:
 
 
 def train_model(
-    settings: TrainingSettings, dataset_directory: Path, checkpoint_uri: str, cluster: Cluster | None = None
+    settings: TrainingSettings, dataset: Path | str, checkpoint_uri: str, cluster: Cluster | None = None
 ) -> TrainingSummary | None:
     """Trains on all devices of all nodes and leaves checkpoints and metrics at `checkpoint_uri`.
 
     Args:
         settings: hyperparameters.
-        dataset_directory: the dataset artifact.
+        dataset: the dataset artifact: a directory or `gs://…`.
         checkpoint_uri: a directory or `gs://…`; an unfinished training there is continued.
         cluster: the nodes; left out, what the environment says.
 
@@ -97,21 +100,30 @@ def train_model(
     if cluster.nodes > 1:
         adopt_nccl_settings()
     devices = _devices()
-    dataset = Dataset(dataset_directory)
+    if wrong := settings.problems_of_reading():
+        raise UserError.of_all(wrong)
+    with given_data(settings, str(dataset), checkpoint_uri, devices.processes) as data:
+        return _train_on(data, settings, checkpoint_uri, devices, cluster)
+
+
+def _train_on(
+    data: GivenData, asked: TrainingSettings, checkpoint_uri: str, devices: Devices, cluster: Cluster
+) -> TrainingSummary | None:
+    manifest = data.dataset().manifest
     processes = devices.processes * cluster.nodes
-    task, rows, asked = dataset.manifest.task, dataset.manifest.rows("train"), settings
-    settings = asked.resolved(task, rows)
+    task, rows = manifest.task, manifest.rows("train")
+    settings = replace(asked.resolved(task, rows), streaming=data.streaming)
     shares = asked.problems_on(processes) or settings.problems_on(processes)
     if problems := [*asked.problems(task), *shares]:
         raise UserError.of_all(problems)
     if cluster.is_rank_0:
-        print("".join(f"{line}\n" for line in asked.told(settings, task, rows)), end="", flush=True)
-        _announce(dataset.manifest, settings, devices, cluster)
+        print("".join(f"{line}\n" for line in [*asked.told(settings, task, rows), *data.told()]), end="", flush=True)
+        _announce(manifest, settings, devices, cluster)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
         job, staging = Path(scratch) / "job.json", Path(scratch) / "staging"
         document = {
-            "dataset": str(dataset_directory),
+            "data": data.to_json(),
             "checkpoint_uri": checkpoint_uri,
             "staging": str(staging),
             "devices": asdict(devices),
@@ -129,11 +141,11 @@ def train_model(
         store = CheckpointStore(checkpoint_uri, staging)
         metrics = read_metrics(store.directory / METRICS)
         return TrainingSummary(
-            task=dataset.manifest.task,
+            task=task,
             devices=devices,
             nodes=cluster.nodes,
             settings=settings,
-            rows=dataset.manifest.rows("train"),
+            rows=rows,
             seconds=time.monotonic() - started,
             checkpoints=[checkpoint.name for checkpoint in store.complete()],
             metrics=[entry for entry in metrics if "loss" in entry],

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ def main(job_file: str) -> None:
     """Trains as the job says.
 
     Args:
-        job_file: JSON with `dataset`, `checkpoint_uri`, `staging`, `devices` and `settings`; written by `train_model`.
+        job_file: JSON with `data`, `checkpoint_uri`, `staging`, `devices` and `settings`; written by `train_model`.
     """
     # Depthwise convolutions have such strides in every process and step; there is nothing the user could do about it.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
@@ -132,13 +133,14 @@ def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device,
     import torch.distributed as dist
 
     from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
-    from gpu_pipelines.artifacts.dataset import Dataset
     from gpu_pipelines.tasks.building import load_recipe
     from gpu_pipelines.training.engine import Trainer
+    from gpu_pipelines.training.streaming import GivenData, agreed
 
     note_work("building the model", "take a machine with more memory for each of its processes")
-    dataset = Dataset(Path(job["dataset"]))
-    settings = TrainingSettings.from_json(job["settings"])
+    data = agreed(GivenData.from_json(job["data"]))
+    dataset = data.dataset()
+    settings = replace(TrainingSettings.from_json(job["settings"]), streaming=data.streaming)
     recipe = load_recipe(settings.recipe, dataset.manifest.task).for_dataset(dataset)
     store = CheckpointStore(job["checkpoint_uri"], Path(job["staging"]))
     trainer = Trainer(recipe, dataset, settings, store, devices, device, progress)

@@ -25,12 +25,11 @@ from gpu_pipelines.training.settings import TrainingSettings
 
 TRAIN = """
 import json, sys
-from pathlib import Path
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 from gpu_pipelines.component_interface.step import own_process
 with own_process():
-    train_model(TrainingSettings(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
+    train_model(TrainingSettings(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3])
 """
 
 
@@ -48,7 +47,7 @@ class Ended:
 
 def run_training(
     settings: TrainingSettings,
-    dataset: Path,
+    dataset: Path | str,
     uri: str,
     *,
     stop_when: Callable[[str], bool] | None = None,
@@ -60,7 +59,7 @@ def run_training(
 
     Args:
         settings: hyperparameters.
-        dataset: the dataset.
+        dataset: a directory or `gs://…`.
         uri: where checkpoints go.
         stop_when: given each line of output; once it is true, the training is stopped.
         by: SIGKILL goes to all processes, any other signal to the first one.

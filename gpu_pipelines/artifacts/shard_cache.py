@@ -1,0 +1,333 @@
+"""A bounded folder with the shards of a dataset in object storage that are needed now or soon, for all processes here.
+
+A shard is named by its hash, and is there only once all of it has come and has that hash. Every process fetches; that
+no two fetch the same, and that none is deleted while it is read, is by locks of the kernel (flock), which end with the
+process however it ends. The space of a shard is taken before it is fetched. What is needed last goes first.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from gpu_pipelines.artifacts.remote_files import read_range
+from gpu_pipelines.errors import DamagedError, NotFoundError, UserError
+
+_LOCK = ".lock"
+_SHARD, _PART = ".arrow", ".part"
+_PIECE = 16 << 20
+#: How long a thread waits for a change that another process may have made.
+_READER_LOOKS, _FETCHER_LOOKS = 0.01, 0.1
+
+
+@dataclass(frozen=True)
+class StoredShard:
+    """A shard in object storage: its size in bytes, and the hex SHA-256 of them."""
+
+    size: int
+    sha256: str
+
+
+class HeldShard:
+    """A shard in the cache that stays there until it is let go; `path` is its file."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def let_go(self) -> None:
+        """Allows that it is deleted; it must not be mapped into memory any more."""
+        os.close(self._descriptor)
+
+
+class ShardCache:
+    """This process's part in the cache.
+
+    Args:
+        uri: folder of the dataset in object storage.
+        shards: all shards by their path in the dataset.
+        directory: the cache; of this dataset and one training alone, shared by its processes on this machine.
+        bound: bytes that all files in it have together, at most.
+        fetchers: shards that this process fetches at once.
+    """
+
+    def __init__(
+        self, uri: str, shards: Mapping[str, StoredShard], directory: Path, bound: int, fetchers: int = 4
+    ) -> None:
+        self.shards = shards
+        self.bound = bound
+        self._uri, self._directory = uri.rstrip("/"), directory
+        self._expected: list[str] = []
+        self._due: dict[str, int] = {}
+        self._asked: list[str] = []
+        self._failures: dict[str, tuple[Exception, bool]] = {}
+        self._choosing, self._changed, self._arrived = threading.Lock(), threading.Event(), threading.Event()
+        self._closed = False
+        self._bytes, self._stalled = 0, 0.0
+        directory.mkdir(parents=True, exist_ok=True)
+        self._threads = [threading.Thread(target=self._fetch_what_comes, daemon=True) for _ in range(fetchers)]
+        for thread in self._threads:
+            thread.start()
+
+    def expect(self, paths: Sequence[str]) -> None:
+        """Says which shards are needed next, the first of them first; they are fetched as far as there is room."""
+        self._due = {self._file(path): place for place, path in reversed(list(enumerate(paths)))}
+        self._expected = list(paths)
+        self._changed.set()
+
+    def hold(self, path: str, then: Sequence[str] = ()) -> HeldShard:
+        """Waits until a shard is there, and keeps it there.
+
+        Args:
+            path: which.
+            then: those that are asked for next, to be fetched meanwhile.
+
+        Raises:
+            UserError: it cannot be fetched, or is damaged, or the disk is full.
+        """
+        self._asked = [path, *then]
+        self._changed.set()
+        began = time.monotonic()
+        while (held := self._held(path)) is None:
+            error, was_asked = self._failures.get(path, (None, False))
+            if error is not None and was_asked:
+                raise error
+            if self._closed:
+                raise RuntimeError("The cache is closed.")
+            self._arrived.wait(_READER_LOOKS)
+            self._arrived.clear()
+        self._asked = list(then)
+        self._stalled += time.monotonic() - began
+        return held
+
+    def taken(self) -> tuple[int, float]:
+        """Bytes that this process has fetched, and seconds that it has waited for shards, since the last call."""
+        (fetched, self._bytes), (stalled, self._stalled) = (self._bytes, 0), (self._stalled, 0.0)
+        return fetched, stalled
+
+    def used(self) -> int:
+        """Bytes of all files in the cache."""
+        return sum(files_in(self._directory).values())
+
+    def close(self) -> None:
+        """Ends fetching."""
+        self._closed = True
+        self._changed.set()
+        for thread in self._threads:
+            thread.join(_FETCHER_LOOKS)  # one in the middle of a shard ends with it, or with the process
+
+    def _file(self, path: str) -> str:
+        return self.shards[path].sha256 + _SHARD
+
+    def _dues(self) -> Callable[[str], float]:
+        """When files are needed: first what is asked for, then what is expected, each in its order; the rest never."""
+        asked, expected = [self._file(path) for path in self._asked], self._due
+        first = {name: place - len(asked) for place, name in enumerate(asked)}
+        return lambda name: first.get(name, expected.get(name, inf))
+
+    def _held(self, path: str) -> HeldShard | None:
+        place = self._directory / self._file(path)
+        try:
+            descriptor = os.open(place, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        if _is_locked(descriptor, fcntl.LOCK_SH):
+            status = os.fstat(descriptor)
+            # One that was deleted between the two calls has no name any more.
+            if status.st_nlink and status.st_size == self.shards[path].size:
+                return HeldShard(place, descriptor)
+        os.close(descriptor)
+        return None
+
+    def _fetch_what_comes(self) -> None:
+        while not self._closed:
+            with self._choosing:  # the others wait here until one has found something
+                while self._closed or (begun := self._begin_next()) is None:
+                    if self._closed:
+                        return
+                    self._changed.wait(_FETCHER_LOOKS)
+                    self._changed.clear()
+            path, descriptor = begun
+            with self._failure_noted(path):
+                try:
+                    self._fetch(path, descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _begin_next(self) -> tuple[str, int] | None:
+        """The shard to fetch now, and a locked file with its space; None where there is none, or no room for it."""
+        there, asked = files_in(self._directory), list(self._asked)
+        for path in [*asked, *self._expected]:
+            if self._is_there(there, path) or self._is_given_up(path, path in asked):
+                continue
+            with self._failure_noted(path):
+                try:
+                    if (descriptor := self._take_space(path)) is not None:
+                        return path, descriptor
+                except _NoRoomError:
+                    return None
+        return None
+
+    @contextmanager
+    def _failure_noted(self, path: str) -> Iterator[None]:
+        """Keeps what goes wrong with a shard for the thread that asks for it: nothing may ever do."""
+        asked = path in self._asked
+        try:
+            yield
+            self._failures.pop(path, None)
+        except _NoRoomError:
+            raise
+        except Exception as error:
+            self._failures[path] = (error, asked)
+        finally:
+            self._arrived.set()
+
+    def _is_given_up(self, path: str, asked: bool) -> bool:
+        """Whether a shard is not fetched, as that failed; once more it is tried when it is asked for."""
+        _, was_asked = self._failures.get(path, (None, None))
+        return was_asked is not None and (was_asked or not asked)
+
+    def _is_there(self, there: Mapping[str, int], path: str) -> bool:
+        return there.get(self._file(path)) == self.shards[path].size
+
+    def _take_space(self, path: str) -> int | None:
+        """A locked file that has the space of a shard; None where another fetches it.
+
+        Raises:
+            _NoRoomError: all that is in the cache is needed sooner, or in use.
+            UserError: the disk is full.
+        """
+        size, part = self.shards[path].size, self.shards[path].sha256 + _PART
+        due = self._dues()
+        with self._alone():
+            there = files_in(self._directory)
+            if self._is_there(there, path):
+                return None
+            descriptor = os.open(self._directory / part, os.O_RDWR | os.O_CREAT, 0o600)
+            if not _is_locked(descriptor, fcntl.LOCK_EX):
+                os.close(descriptor)
+                return None
+            try:
+                there.pop(part, None)
+                self._make_room(there, sum(there.values()) + size - self.bound, due, due(self._file(path)))
+                os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
+                os.posix_fallocate(descriptor, 0, size)
+            except (OSError, _NoRoomError) as error:
+                (self._directory / part).unlink()
+                os.close(descriptor)
+                if isinstance(error, OSError):
+                    raise self._not_written(error, size) from None
+                raise
+            return descriptor
+
+    def _make_room(self, there: Mapping[str, int], missing: int, due: Callable[[str], float], before: float) -> None:
+        """Deletes files that are needed later than `before` and that nobody has open, those needed last first."""
+        victims: list[tuple[str, int]] = []
+        try:
+            for name in sorted(there, key=due, reverse=True):
+                if missing <= 0 or due(name) <= before:
+                    break
+                try:
+                    descriptor = os.open(self._directory / name, os.O_RDONLY)
+                except FileNotFoundError:  # a part that has just become whole
+                    continue
+                if not _is_locked(descriptor, fcntl.LOCK_EX):
+                    os.close(descriptor)
+                    continue
+                victims.append((name, descriptor))
+                missing -= there[name]
+            if missing > 0:
+                raise _NoRoomError
+            for name, _ in victims:
+                (self._directory / name).unlink()
+        finally:
+            for _, descriptor in victims:
+                os.close(descriptor)
+
+    def _fetch(self, path: str, descriptor: int) -> None:
+        """Fills a file, and gives it its name once it is what it should be; a damaged copy is fetched once more."""
+        shard, uri = self.shards[path], f"{self._uri}/{path}"
+        part = self._directory / (shard.sha256 + _PART)
+        for _ in range(2):
+            if self._copied(uri, descriptor, shard.size) == shard.sha256:
+                # A name that survives a loss of power says that the content does.
+                os.fsync(descriptor)
+                with self._alone():  # who reckons the space must meet one of the two names
+                    part.rename(self._directory / self._file(path))
+                return
+        part.unlink()
+        raise DamagedError(
+            f"The shard {uri} is not the one that dataset.json names: it has another SHA-256.",
+            "Prepare the dataset again; the training continues if its rows are the same.",
+        )
+
+    def _copied(self, uri: str, descriptor: int, size: int) -> str:
+        """Copies a file of a bucket, and returns the hex SHA-256 of what came; empty if it is too short."""
+        digest, place = hashlib.sha256(), 0
+        try:
+            while place < size:
+                piece = read_range(uri, place, min(size, place + _PIECE))
+                if not piece:
+                    return ""
+                digest.update(piece)
+                os.pwrite(descriptor, piece, place)
+                place += len(piece)
+                self._bytes += len(piece)
+        except FileNotFoundError:
+            raise NotFoundError(
+                f"The shard {uri} is gone.", "Prepare the dataset again, or give the one that has it."
+            ) from None
+        except OSError as error:
+            raise self._not_written(error, size) from None
+        return digest.hexdigest()
+
+    def _not_written(self, error: OSError, size: int) -> UserError:
+        free = shutil.disk_usage(self._directory).free
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return UserError(
+                f"The disk of {self._directory} is full: {free / 1e9:.2f} GB are free, and a shard of {size / 1e9:.2f} "
+                f"GB is to be kept in a cache of {self.bound / 1e9:.2f} GB.",
+                "Free some space, give a smaller cache_gb, or set TMPDIR to a larger disk.",
+            )
+        return UserError(f"{self._directory} cannot be written to: {error.strerror or error}.", "Set TMPDIR.")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keeps other processes from taking space."""
+        with (self._directory / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def files_in(directory: Path) -> dict[str, int]:
+    """Bytes of each file of a cache, by its name."""
+    found = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found[entry.name] = entry.stat().st_size
+    found.pop(_LOCK, None)
+    return found
+
+
+class _NoRoomError(Exception):
+    """Nothing can be deleted for a shard now."""
+
+
+def _is_locked(descriptor: int, kind: int) -> bool:
+    """Locks a file unless another has it locked otherwise."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
