@@ -144,7 +144,7 @@ def _values_of(name: str, parameter: Any) -> list[str]:
     if name == "select_by":
         return [metric for task in TASKS.values() for metric in task.metrics]
     shown = [] if parameter.default in (None, "", [], {}) else [str(parameter.default)]
-    return [*(parameter.choices or shown)]
+    return [choice for choice in parameter.choices or shown if choice]
 
 
 def _models(context: typer.Context, incomplete: str) -> Iterable[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_pipelines.accelerators import load_catalog
@@ -62,9 +63,22 @@ def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, s
     model.eval()  # running statistics must not move
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         recipe.loss(model, batch)
+    if sharded:
+        _gather_no_more(model)
     activations = None if sharded else _activation_bytes(recipe, model, batch) / rows
     model.train(was_training)
     return ModelCost(*count_parameters(model), counter.get_total_flops() / rows, activations)
+
+
+def _gather_no_more(model: nn.Module) -> None:
+    """Ends what a forward pass has begun to gather and did not use, as where layers are called in another order.
+
+    The next pass would take that, and not the weights that a checkpoint has brought since.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.unshard()
+            module.reshard()
 
 
 def _activation_bytes(recipe: Recipe, model: nn.Module, batch: Batch) -> int:
