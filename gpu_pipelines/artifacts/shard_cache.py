@@ -69,7 +69,7 @@ class ShardCache:
         self._uri, self._directory = uri.rstrip("/"), directory
         self._expected: list[str] = []
         self._due: dict[str, int] = {}
-        self._asked: list[str] = []
+        self._asked_by: dict[int, list[str]] = {}
         self._failures: dict[str, tuple[Exception, bool]] = {}
         self._choosing, self._changed, self._arrived = threading.Lock(), threading.Event(), threading.Event()
         self._closed = False
@@ -95,7 +95,8 @@ class ShardCache:
         Raises:
             UserError: it cannot be fetched, or is damaged, or the disk is full.
         """
-        self._asked = [path, *then]
+        thread = threading.get_ident()  # rows of val may be read while another thread reads ahead
+        self._asked_by[thread] = [path, *then]
         self._changed.set()
         began = time.monotonic()
         while (held := self._held(path)) is None:
@@ -106,7 +107,7 @@ class ShardCache:
                 raise RuntimeError("The cache is closed.")
             self._arrived.wait(_READER_LOOKS)
             self._arrived.clear()
-        self._asked = list(then)
+        self._asked_by[thread] = list(then)
         self._stalled += time.monotonic() - began
         return held
 
@@ -126,12 +127,15 @@ class ShardCache:
         for thread in self._threads:
             thread.join(_FETCHER_LOOKS)  # one in the middle of a shard ends with it, or with the process
 
+    def _asked(self) -> list[str]:
+        return [path for asked in list(self._asked_by.values()) for path in asked]
+
     def _file(self, path: str) -> str:
         return self.shards[path].sha256 + _SHARD
 
     def _dues(self) -> Callable[[str], float]:
         """When files are needed: first what is asked for, then what is expected, each in its order; the rest never."""
-        asked, expected = [self._file(path) for path in self._asked], self._due
+        asked, expected = [self._file(path) for path in self._asked()], self._due
         first = {name: place - len(asked) for place, name in enumerate(asked)}
         return lambda name: first.get(name, expected.get(name, inf))
 
@@ -166,7 +170,7 @@ class ShardCache:
 
     def _begin_next(self) -> tuple[str, int] | None:
         """The shard to fetch now, and a locked file with its space; None where there is none, or no room for it."""
-        there, asked = files_in(self._directory), list(self._asked)
+        there, asked = files_in(self._directory), self._asked()
         for path in [*asked, *self._expected]:
             if self._is_there(there, path) or self._is_given_up(path, path in asked):
                 continue
@@ -181,7 +185,7 @@ class ShardCache:
     @contextmanager
     def _failure_noted(self, path: str) -> Iterator[None]:
         """Keeps what goes wrong with a shard for the thread that asks for it: nothing may ever do."""
-        asked = path in self._asked
+        asked = path in self._asked()
         try:
             yield
             self._failures.pop(path, None)

@@ -127,9 +127,9 @@ def _continued(checkpoint_uri: str) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(checkpoint_uri)
         if is_remote(checkpoint_uri):
-            directory, folder = Path(scratch), RemoteFolder(checkpoint_uri)
+            directory = Path(scratch)
             try:
-                folder.download([CONFIGURATION], directory)
+                (directory / CONFIGURATION).write_bytes(RemoteFolder(checkpoint_uri).read(CONFIGURATION))
             except FileNotFoundError:
                 return ""
         try:
