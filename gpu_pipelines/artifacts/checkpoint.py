@@ -18,6 +18,8 @@ from gpu_pipelines.errors import DamagedError, NotFoundError, UserError, first_l
 MARKER = "checkpoint.json"
 #: A marker's name while its checkpoint is none, because a training went back to an earlier one.
 SET_ASIDE = "checkpoint.json.set-aside"
+#: In the name of the first file of each process, as torch.distributed.checkpoint names them.
+_FIRST_FILE = "-model-00001-of-"
 METRICS = "metrics.jsonl"
 CONFIGURATION = "training.json"
 TENSORBOARD = "tensorboard"
@@ -81,9 +83,18 @@ class Checkpoint:
     def name(self) -> str:
         return self.path.name
 
-    def damaged_file(self) -> str | None:
+    def files(self, weights_only: bool = False) -> list[str]:
+        """Relative paths of its files, or of those without which no model can be read from it.
+
+        The first file of each process has them; what an optimizer keeps is in the second, twice as large.
+        """
+        weights = [name for name in self.info.files if _FIRST_FILE in name]
+        return weights if weights_only and weights else list(self.info.files)
+
+    def damaged_file(self, weights_only: bool = False) -> str | None:
         """Relative path of a file that is missing or no longer has its recorded hash, or None."""
-        for name, digest in self.info.files.items():
+        for name in self.files(weights_only):
+            digest = self.info.files[name]
             file = self.path / name
             if not file.is_file() or sha256_of_file(file) != digest:
                 return name

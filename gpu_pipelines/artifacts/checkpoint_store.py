@@ -61,12 +61,17 @@ class CheckpointStore:
             self._remote.download(markers, self.directory)
         return local_checkpoints(self.directory)
 
-    def fetch(self, checkpoint: Checkpoint) -> None:
-        """Makes the files of a checkpoint local; what is missing shows in `Checkpoint.damaged_file`."""
+    def fetch(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
+        """Makes the files of a checkpoint local; what is missing shows in `Checkpoint.damaged_file`.
+
+        Args:
+            checkpoint: one of `complete`.
+            weights_only: leaves out what only a training needs.
+        """
         if self._remote is None:
             return
         there = set(self._remote.names())
-        names = [f"{checkpoint.name}/{file}" for file in (*checkpoint.info.files, MARKER)]
+        names = [f"{checkpoint.name}/{file}" for file in (*checkpoint.files(weights_only), MARKER)]
         self._remote.download([name for name in names if name in there], self.directory)
 
     def fetch_log(self) -> None:
@@ -188,13 +193,14 @@ def require_same_training(
     print(f"the training goes on from {chosen.name} in {uri}", flush=True)
 
 
-def local_copy(uri: str, directory: Path, *, foreign: bool = False) -> Path:
+def local_copy(uri: str, directory: Path, *, foreign: bool = False, weights_only: bool = False) -> Path:
     """The checkpoints of a URI as a local directory: itself, or all that is complete there, downloaded.
 
     Args:
         uri: a directory, or `gs://…`.
         directory: where to download to.
         foreign: they need not have this project's format; all files are taken.
+        weights_only: leaves out what only a training needs: with AdamW two thirds of the bytes.
 
     Raises:
         UserError: there is none, or it cannot be read.
@@ -208,7 +214,7 @@ def local_copy(uri: str, directory: Path, *, foreign: bool = False) -> Path:
     store = CheckpointStore(uri, directory)
     store.fetch_log()
     for checkpoint in store.complete():
-        store.fetch(checkpoint)
+        store.fetch(checkpoint, weights_only)
     if not (directory / CONFIGURATION).is_file():
         raise UserError(f"{uri} holds no training run: it has no {CONFIGURATION}.")
     return directory

@@ -228,7 +228,7 @@ def _good_checkpoints(directory: Path, dataset: Dataset, training: str) -> list[
                 "may be among its training rows.",
                 "Give the dataset it was trained on.",
             )
-        if damaged := checkpoint.damaged_file():
+        if damaged := checkpoint.damaged_file(weights_only=True):
             print(f"warning: passing over {before}{checkpoint.name}: {damaged} is damaged", flush=True)
         else:
             good.append(checkpoint)

@@ -65,7 +65,8 @@ def run(
             directories = {}
             for name, place in places.items():
                 foreign = bool(settings.scoring_function) or not holds_training(place)
-                directories[name] = local_copy(place, Path(scratch) / (name or "only"), foreign=foreign)
+                folder = Path(scratch) / (name or "only")
+                directories[name] = local_copy(place, folder, foreign=foreign, weights_only=True)
             called = named_by_settings({name: _told(directory) for name, directory in directories.items()})
             directories = {called.get(name, name): directory for name, directory in directories.items()}
             with output_files(best_checkpoint, EVALUATION) as exported:

@@ -30,8 +30,8 @@ State = dict[str, Any]
 WEIGHTS, AVERAGE = "model", "ema"
 #: What a layer that recomputes its activations puts into the names that `named_parameters` gives its weights.
 _WRAPPER = "_checkpoint_wrapped_module."
-#: As torch.distributed.checkpoint names the only file of a single process.
-WHOLE = "shard-00001-model-00001-of-00001.safetensors"
+#: As torch.distributed.checkpoint names the files of a single process.
+_FILE = "shard-00001-model-{number:05d}-of-{files:05d}.safetensors"
 
 
 def training_state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> State:
@@ -119,7 +119,7 @@ def bytes_of(state: State) -> int:
 
 
 def save_state(state: State, path: Path, group: dist.ProcessGroup | None = None) -> None:
-    """Writes tensors into an existing folder.
+    """Writes tensors into an existing folder: whole models into a process's first file, the rest into its second.
 
     Args:
         state: nested dicts of tensors.
@@ -128,9 +128,15 @@ def save_state(state: State, path: Path, group: dist.ProcessGroup | None = None)
     """
     if group is None:
         # Whole tensors need no plan of who writes which part; to plan takes longer than to write a small model.
-        save_file(dict(_flat(state)), path / WHOLE, metadata={"format": "pt"})
+        models = {part: tensors for part, tensors in state.items() if part in (WEIGHTS, AVERAGE)}
+        rest = {part: tensors for part, tensors in state.items() if part not in models}
+        files = [part for part in (models, rest) if part]
+        for number, part in enumerate(files, start=1):
+            place = path / _FILE.format(number=number, files=len(files))
+            save_file(dict(_flat(part)), place, metadata={"format": "pt"})
         return
-    writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
+    in_file = {name: 1 if name.partition(".")[0] in (WEIGHTS, AVERAGE) else 2 for name, _ in _flat(state)}
+    writer = HuggingFaceStorageWriter(str(path), fqn_to_index_mapping=in_file, save_distributed=True)
     dcp.save(state, storage_writer=writer, process_group=group)
 
 

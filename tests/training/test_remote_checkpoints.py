@@ -181,3 +181,17 @@ def test_a_script_is_told_the_bucket_and_its_metrics_are_uploaded(bucket: str, n
     assert summary.figures()["final_loss"] == 2.5
     assert RemoteFolder(uri).read("told.txt").decode() == f"{uri}/model/"
     assert json.loads(RemoteFolder(uri).read("metrics.jsonl")) == {"step": 1, "loss": 2.5}
+
+
+def test_an_evaluation_fetches_the_weights_alone(trained: str, tmp_path: Path) -> None:
+    whole, weights = local_copy(trained, tmp_path / "whole"), local_copy(trained, tmp_path / "part", weights_only=True)
+    (everything, some) = (complete_checkpoints(directory)[-1] for directory in (whole, weights))
+    assert some.damaged_file(weights_only=True) is None
+    assert some.damaged_file() is not None
+    held = {name: value for name, value in tensors(everything.path).items() if name.startswith("model.")}
+    assert tensors(some.path).keys() == held.keys()
+
+    def size(path: Path) -> int:
+        return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+
+    assert size(some.path) < 0.4 * size(everything.path)
