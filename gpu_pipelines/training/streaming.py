@@ -195,7 +195,7 @@ def _room_for_val(
         together = Windows(len(manifest.splits["train"]), settings.shuffle_shards).largest
         raise UserError(
             f"The cache is too small: {given} is {bound / 1e9:.6g} GB, and {needed:.6g} GB are needed for what is read "
-            f"at once, because rows are shuffled over {together} shards.",
+            f"at once, because rows are shuffled over {together} shard{'s' * (together > 1)}.",
             f"Give cache_gb={_rounded_up(needed)} or more, "
             f"{'a smaller shuffle_shards, ' if together > 1 else ''}or take a larger disk.",
         )
