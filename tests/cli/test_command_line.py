@@ -187,7 +187,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[list
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["run", "train"], [PIPELINE]),
+        (["run", "train_e"], [PIPELINE]),
         (["run", PIPELINE, "--target", ""], ["compute_engine", "kubeflow", "local", "vertex"]),
         (["run", PIPELINE, "--strategy", "s"], ["spot", "standard"]),
         # bash breaks words at : and =, and puts what it is answered behind them.

@@ -158,8 +158,8 @@ def test_of_several_workers_that_fail_the_first_is_the_cause() -> None:
         return len(failures)
 
     store = SimpleNamespace(add=add)
-    first = _explained(ValueError("the loss is not finite"), store)
-    second = _explained(RuntimeError("Connection closed by peer"), store)
+    first = _explained(ValueError("the loss is not finite"), store, 2)
+    second = _explained(RuntimeError("Connection closed by peer"), store, 2)
     assert (type(first), type(second)) == (ProcessFailedError, ConnectionLostError)
     assert str(first) == "ValueError: the loss is not finite"
 
