@@ -5,6 +5,7 @@ People read it as text. Another process gets it as data: a step leaves it in the
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -235,6 +236,13 @@ def some_of(names: Iterable[str], most: int) -> str:
     listed = sorted(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more if listed else "nothing"
+
+
+def is_of_a_full_disk(error: BaseException) -> bool:
+    """Whether something could not be written for lack of space, or of quota; libraries in Rust say it in words."""
+    full = (errno.ENOSPC, errno.EDQUOT)
+    in_words = (f"{called} {number}" for called in ("os error", "Errno") for number in full)
+    return getattr(error, "errno", None) in full or any(each in str(error) for each in in_words)
 
 
 def first_line(error: BaseException) -> str:

@@ -151,6 +151,14 @@ def read_configuration(directory: Path) -> dict[str, Any]:
     return read_document(directory / CONFIGURATION, "checkpoint directory")
 
 
+def known_configuration(directory: Path) -> dict[str, Any]:
+    """What `read_configuration` reads; nothing of a directory that does not say it, or says it in a damaged file."""
+    try:
+        return read_configuration(directory)
+    except UserError:
+        return {}
+
+
 def differing_settings(directory: Path, settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What a training in a directory was told and what another one is told, by name, where it is not the same.
 
@@ -158,10 +166,7 @@ def differing_settings(directory: Path, settings: Mapping[str, Any]) -> dict[str
         directory: the checkpoint directory; nothing differs where it does not say how it was trained.
         settings: those of the other training that shape its weights.
     """
-    try:
-        there = read_configuration(directory).get("settings", {})
-    except UserError:
-        return {}
+    there = known_configuration(directory).get("settings", {})
     return {name: (there[name], here) for name, here in settings.items() if name in there and there[name] != here}
 
 

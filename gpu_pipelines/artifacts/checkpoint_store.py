@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -23,6 +24,10 @@ from gpu_pipelines.artifacts.checkpoint import complete_checkpoints as local_che
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.artifacts.upload import Upload
 from gpu_pipelines.errors import UserError
+
+_CHECKPOINT = re.compile(r"step-\d{8,}")
+#: What stands in the folder of a checkpoint before its marker does: shards, and a marker that is being written.
+_BEFORE_THE_MARKER = re.compile(rf"shard-\d+-.*\.safetensors|\.{re.escape(MARKER)}\..*")
 
 
 class CheckpointStore:
@@ -116,15 +121,20 @@ class CheckpointStore:
         return path
 
     def delete_unfinished(self) -> None:
-        """Deletes what attempts left that were cut off or given up: folders of checkpoints without a marker."""
+        """Deletes what attempts left that were cut off or given up: folders of checkpoints without a marker.
+
+        Only those that hold nothing but what is written before the marker: others may be another program's.
+        """
         if self._remote is None:
-            names = [path.relative_to(self.directory).as_posix() for path in self.directory.glob("step-*/*")]
-            folders = {path.name for path in self.directory.glob("step-*")}
+            there = [path.relative_to(self.directory).as_posix() for path in self.directory.glob("step-*/**/*")]
         else:
-            names = [name for name in self._remote.names() if name.startswith("step-")]
-            folders = {name.partition("/")[0] for name in names}
-        for folder in folders:
-            if not any(f"{folder}/{marker}" in names for marker in (MARKER, SET_ASIDE)):
+            there = self._remote.names()
+        held: dict[str, list[str]] = {path.name: [] for path in self.directory.glob("step-*")}
+        for name in there:
+            folder, _, file = name.partition("/")
+            held.setdefault(folder, []).append(file)
+        for folder, files in held.items():
+            if _CHECKPOINT.fullmatch(folder) and all(map(_BEFORE_THE_MARKER.fullmatch, files)):
                 self.delete(folder)
 
     def set_aside(self, checkpoint: Checkpoint) -> None:

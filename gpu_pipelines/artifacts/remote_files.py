@@ -164,12 +164,13 @@ def folders_in(uri: str) -> list[str]:
     return [name for name in names if not name.startswith(".")]
 
 
-def read_remote(uri: str, most: int | None = None) -> bytes:
-    """The content of a file, or its beginning.
+def read_remote(uri: str, most: int | None = None, start: int = 0) -> bytes:
+    """The content of a file, or a part of it, in one request.
 
     Args:
         uri: such as `gs://bucket/folder/name`.
-        most: bytes after which it stops; None for all.
+        most: bytes after which it stops; None for all. Less come where the file ends before.
+        start: byte that it begins at.
 
     Raises:
         FileNotFoundError: there is none.
@@ -178,28 +179,10 @@ def read_remote(uri: str, most: int | None = None) -> bytes:
     files, path = connected(uri)
     with as_user_errors(uri, "read"):
         try:
-            content: bytes = files.cat_file(path, end=most)
+            content: bytes = files.cat_file(path, start=start or None, end=None if most is None else start + most)
         except Exception as error:
-            # Of an empty file there is no range of bytes.
-            if most is None or getattr(error, "code", None) != 416:
-                raise
-            return b""
-    return content
-
-
-def read_range(uri: str, start: int, end: int) -> bytes:
-    """Bytes `start` to `end` of a file, in one request; less where it ends before, none where it has no such bytes.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        UserError: it cannot be read.
-    """
-    files, path = connected(uri)
-    with as_user_errors(uri, "read"):
-        try:
-            content: bytes = files.cat_file(path, start=start, end=end)
-        except Exception as error:
-            if _status_of(error) != 416:
+            # There is no range of bytes of an empty file, nor behind the end.
+            if most is None or _status_of(error) != 416:
                 raise
             return b""
     return content
@@ -282,17 +265,18 @@ class RemoteFolder:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of all files by relative path."""
-        with as_user_errors(self.uri, "listed"):
-            self._files.invalidate_cache()
-            found = self._files.find(self._path, detail=True)
-        return {path[len(self._path) + 1 :]: int(info["size"]) for path, info in found.items()}
+        return {name: int(info["size"]) for name, info in self._details().items()}
 
     def md5(self) -> dict[str, str]:
         """MD5 of all files by relative path, base64; empty where the storage keeps none."""
+        return {name: str(info.get("md5Hash") or "") for name, info in self._details().items()}
+
+    def _details(self) -> dict[str, Mapping[str, Any]]:
+        """What the storage says of all files as they are now, by relative path."""
         with as_user_errors(self.uri, "listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._path, detail=True)
-        return {path[len(self._path) + 1 :]: str(info.get("md5Hash") or "") for path, info in found.items()}
+        return {path[len(self._path) + 1 :]: info for path, info in found.items()}
 
     def read(self, name: str) -> bytes:
         """The content of a file."""
@@ -336,11 +320,7 @@ class RemoteFolder:
         Raises:
             UserError: names those that are not.
         """
-        with as_user_errors(self.uri, "listed"):
-            self._files.invalidate_cache()
-            there = {
-                path[len(self._path) + 1 :]: info for path, info in self._files.find(self._path, detail=True).items()
-            }
+        there = self._details()
         different = [name for name in names if not _is_same(directory / name, there.get(name, {}))]
         if different:
             raise UserError(

@@ -7,7 +7,6 @@ process however it ends. The space of a shard is taken before it is fetched. Wha
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -20,8 +19,8 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from gpu_pipelines.artifacts.remote_files import read_range
-from gpu_pipelines.errors import DamagedError, NotFoundError, UserError
+from gpu_pipelines.artifacts.remote_files import read_remote
+from gpu_pipelines.errors import DamagedError, NotFoundError, UserError, is_of_a_full_disk
 
 _LOCK = ".lock"
 _SHARD, _PART = ".arrow", ".part"
@@ -280,7 +279,7 @@ class ShardCache:
         digest, place = hashlib.sha256(), 0
         try:
             while place < size:
-                piece = read_range(uri, place, min(size, place + _PIECE))
+                piece = read_remote(uri, min(_PIECE, size - place), place)
                 if not piece:
                     return ""
                 digest.update(piece)
@@ -297,7 +296,7 @@ class ShardCache:
 
     def _not_written(self, error: OSError, size: int) -> UserError:
         free = shutil.disk_usage(self._directory).free
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_of_a_full_disk(error):
             return UserError(
                 f"The disk of {self._directory} is full: {free / 1e9:.2f} GB are free, and a shard of {size / 1e9:.2f} "
                 f"GB is to be kept in a cache of {self.bound / 1e9:.2f} GB.",

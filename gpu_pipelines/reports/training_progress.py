@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, METRICS
+from gpu_pipelines.artifacts.checkpoint import METRICS, known_configuration
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
 from gpu_pipelines.reports.durations import format_seconds
 
@@ -56,7 +55,7 @@ def training_progress(checkpoints: Path, since: float) -> TrainingProgress | Non
     entries = read_metrics(newest)
     if not entries:
         return None
-    configuration = _configuration(newest.parent)
+    configuration = known_configuration(newest.parent)
     last: dict[str, Any] = {name: value for entry in entries for name, value in entry.items()}
     step, total = int(last["step"]), int(configuration.get("total_steps", 0))
     figures = {
@@ -68,12 +67,3 @@ def training_progress(checkpoints: Path, since: float) -> TrainingProgress | Non
     if rate and rows and total > step:
         figures["left"] = f"about {format_seconds((total - step) * rows / rate)}"
     return TrainingProgress(step, total, figures)
-
-
-def _configuration(directory: Path) -> dict[str, Any]:
-    """What is known of a training; nothing of one that does not say it, or is just writing it."""
-    try:
-        found: dict[str, Any] = json.loads((directory / CONFIGURATION).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import shutil
@@ -19,20 +18,22 @@ from safetensors import SafetensorError
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
 
+from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_WEIGHT
+from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import MARKER, Checkpoint, CheckpointInfo
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.upload import Upload, UploadGivenUpError
-from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.errors import UserError, first_line, is_of_a_full_disk
 from gpu_pipelines.tasks.checkpoint_state import State, StateCopy, bytes_of, save_state
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.settings import TrainingSettings
 
 _SECONDS_BETWEEN_LOOKS = 0.1
-#: Numbers that AdamW keeps for each weight.
-_MOMENTS = 2
+#: Numbers that AdamW keeps for each weight, both in fp32.
+_MOMENTS = OPTIMIZER_BYTES["adamw"] // BYTES_PER_WEIGHT
 #: What writing raises where the disk is full or gone; torch.distributed.checkpoint's own is no Exception.
 _NOT_WRITTEN = (OSError, SafetensorError, CheckpointException)
 
@@ -218,7 +219,7 @@ class CheckpointWriter:
         causes = [error]
         if isinstance(error, CheckpointException):  # what each process says, with its stack
             causes = [cause[0] if isinstance(cause, tuple) else cause for cause in error.failures.values()]
-        full = [cause for cause in causes if _is_full(cause)]
+        full = [cause for cause in causes if is_of_a_full_disk(cause)]
         free = _gigabytes(shutil.disk_usage(self._store.directory).free)
         return UserError(
             f"A checkpoint could not be written to {self._store.directory} ({free} free): "
@@ -320,11 +321,6 @@ def is_given_up(left: float, again: float, time_left: float) -> bool:
         time_left: seconds until the processes are killed.
     """
     return again <= time_left < left + again
-
-
-def _is_full(error: BaseException) -> bool:
-    told = f"os error {errno.ENOSPC}", f"Errno {errno.ENOSPC}", f"os error {errno.EDQUOT}"
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(each in str(error) for each in told)
 
 
 def _gigabytes(size: float) -> str:

@@ -36,7 +36,7 @@ def make_optimizers(model: nn.Module, settings: TrainingSettings, scales: Scales
             weights have it as `SCALE`.
     """
     weights = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    return [each for each in _MAKE[settings.optimizer](model, weights, settings, scales or {}) if each.param_groups]
+    return _MAKE[settings.optimizer](model, weights, settings, scales or {})
 
 
 def is_decayed(name: str, weight: torch.Tensor) -> bool:

@@ -220,12 +220,7 @@ class TrainingSettings:
 
     def problems(self, task: str = "image_classification") -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
-        found = [
-            *self._model_problems(task),
-            *self._choice_problems(),
-            *self._aid_problems(task),
-            *self.problems_of_reading(),
-        ]
+        found = [*self._model_problems(task), *self._aid_problems(task), *self.problems_of_reading()]
         if not 0 <= self.momentum < 1:
             found.append(f"momentum is {self.momentum}; give at least 0 and less than 1, such as 0.9.")
         if not 0 <= self.epochs <= 100_000 and not self.max_steps:
@@ -393,11 +388,11 @@ class TrainingSettings:
         """
         if left := [name for name, value in TASKS_OWN.items() if getattr(self, name) == value]:
             raise ValueError(f"{' and '.join(left)} of the training are not resolved")
-        on = {name: value for name, value in self.shaping().items() if name not in OFF or value != OFF[name]}
-        # A training that does not stream is what it was before there was a choice.
-        without = () if self.streaming == "on" else _OF_STREAMING
-        on = {name: value for name, value in on.items() if name not in without}
-        return hashlib.sha256(json.dumps(on, sort_keys=True).encode()).hexdigest()
+        # A training without aids, or one that does not stream, is what it was before there was a choice.
+        unsaid = {name for name, off in OFF.items() if getattr(self, name) == off}
+        unsaid |= set() if self.streaming == "on" else {*_OF_STREAMING}
+        said = {name: value for name, value in self.shaping().items() if name not in unsaid}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingSettings:

@@ -26,7 +26,12 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._model, self._decay = model, decay
-        self.tensors = {name: weight.detach().clone() for name, weight in trained_weights(model).items()}
+        weights = {name: weight.detach() for name, weight in trained_weights(model).items()}
+        self.tensors = {name: weight.clone() for name, weight in weights.items()}
+        # The tensors in use stay the same ones, so that they are listed once.
+        pairs = [(_local(self.tensors[name]), _local(weight)) for name, weight in weights.items()]
+        self._followed = [pair for pair in pairs if pair[0].is_floating_point()]
+        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @torch.no_grad()
     def update(self, steps: int) -> None:
@@ -36,14 +41,9 @@ class WeightAverage:
             steps: taken before this one.
         """
         stays = min(self._decay, (1 + steps) / (10 + steps))
-        averages, weights = [], []
-        for name, weight in trained_weights(self._model).items():
-            average, now = _local(self.tensors[name]), _local(weight.detach())
-            if average.is_floating_point():
-                averages.append(average)
-                weights.append(now)
-            else:  # such as how many batches a running mean has seen
-                average.copy_(now)
+        for average, now in self._copied:  # such as how many batches a running mean has seen
+            average.copy_(now)
+        averages, weights = zip(*self._followed, strict=True)
         torch._foreach_lerp_(averages, weights, 1 - stays)
 
     def take_statistics_of_rank_0(self) -> None:

@@ -8,7 +8,7 @@ from kfp.dsl import HTML, Artifact, Model
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.dag.parameters import with_parameters
 from gpu_pipelines.dag.placement import Placement
-from gpu_pipelines.dag.steps import STEPS, Steps, pipeline_parameters
+from gpu_pipelines.dag.steps import STEPS, Steps, Tasks, pipeline_parameters
 
 
 class Outputs(NamedTuple):
@@ -20,6 +20,17 @@ class Outputs(NamedTuple):
     best_checkpoint: Model
     # On Vertex AI it is a google.VertexModel.
     model: Artifact
+
+
+def outputs_of(tasks: Tasks) -> Outputs:
+    """What the steps leave, whichever of them trained."""
+    return Outputs(
+        data_report=tasks.prepared.outputs["report"],
+        training_report=tasks.trained.outputs["training_report"],
+        evaluation_report=tasks.evaluated.outputs["report"],
+        best_checkpoint=tasks.evaluated.outputs["best_checkpoint"],
+        model=tasks.uploaded.outputs["model"],
+    )
 
 
 def build(
@@ -50,13 +61,6 @@ def build(
             best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card.
             model: The version in the registry.
         """
-        tasks = steps.joined(values, steps.checked("train_evaluate_upload", values))
-        return Outputs(
-            data_report=tasks.prepared.outputs["report"],
-            training_report=tasks.trained.outputs["training_report"],
-            evaluation_report=tasks.evaluated.outputs["report"],
-            best_checkpoint=tasks.evaluated.outputs["best_checkpoint"],
-            model=tasks.uploaded.outputs["model"],
-        )
+        return outputs_of(steps.joined(values, steps.checked("train_evaluate_upload", values)))
 
     return train_evaluate_upload

@@ -9,7 +9,7 @@ from gpu_pipelines.dag.parameters import with_parameters
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS, Steps, pipeline_parameters
 from gpu_pipelines.dag.train_script_evaluate_upload import of_script, script_parameters
-from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import Outputs
+from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import Outputs, outputs_of
 
 #: The components of which parameters stand in the form, and in `advanced`, as in the other pipelines.
 _OTHERS = {name: component for name, component in STEPS.items() if name != "train"}
@@ -47,13 +47,6 @@ def build(
             model: The version in the registry.
         """
         checked = steps.checked("train_script_evaluate_upload", values)
-        tasks = steps.joined({**values, **of_script(values)}, checked)
-        return Outputs(
-            data_report=tasks.prepared.outputs["report"],
-            training_report=tasks.trained.outputs["training_report"],
-            evaluation_report=tasks.evaluated.outputs["report"],
-            best_checkpoint=tasks.evaluated.outputs["best_checkpoint"],
-            model=tasks.uploaded.outputs["model"],
-        )
+        return outputs_of(steps.joined({**values, **of_script(values)}, checked))
 
     return train_script_evaluate_upload

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conftest import gpu_pipelines, newest_run
 
+from gpu_pipelines.artifacts.checkpoint import write_configuration
 from gpu_pipelines.evaluation.trainings import named_by_settings
 from gpu_pipelines.reports.training_progress import training_progress
 
@@ -81,7 +82,7 @@ def test_how_far_a_training_is_is_read_from_what_it_writes(tmp_path: Path) -> No
     assert of_script is not None
     assert (of_script.step, of_script.total, of_script.percent) == (10, 0, 0.0)
     assert of_script.figures == {"loss": "0.7500", "loss on val": "0.5000", "samples/s": "64"}
-    (folder / "training.json").write_text(json.dumps({"total_steps": 40, "settings": {"global_batch_size": 64}}))
+    write_configuration(folder, {"total_steps": 40, "settings": {"global_batch_size": 64}})
     progress = training_progress(tmp_path, begun)
     assert progress is not None
     assert (progress.total, progress.percent) == (40, 25.0)

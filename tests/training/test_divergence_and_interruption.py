@@ -142,6 +142,19 @@ def test_what_is_set_aside_is_not_deleted_as_unfinished(copied: Path, photos: Pa
     assert [each.info.step for each in complete_checkpoints(copied)] == [3, 6]
 
 
+def test_only_what_this_project_left_unfinished_is_deleted(tmp_path: Path) -> None:
+    """Another program may keep checkpoints of its own in the same folder, without our marker."""
+    theirs = {"step-100/shard-00001-a.safetensors", "step-00000004/__0_0.distcp", "step-00000005/notes/model.bin"}
+    ours = {"step-00000006/shard-00001-model-00001-of-00002.safetensors", "step-00000007/.checkpoint.json.x1"}
+    for name in theirs | ours:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    (tmp_path / "step-00000008").mkdir()
+    CheckpointStore(str(tmp_path), tmp_path).delete_unfinished()
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()} == theirs
+    assert not (tmp_path / "step-00000008").exists()
+
+
 def test_another_model_cannot_go_on(copied: Path, photos: Path) -> None:
     with pytest.raises(UserError, match="global_batch_size is 8, there it was 16") as error:
         train_here(replace(SETTINGS, global_batch_size=8, resume_from_step=6), photos, str(copied))

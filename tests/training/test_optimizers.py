@@ -95,5 +95,9 @@ def test_a_training_learns_and_continues_to_the_bit(optimizer: str, photos: Path
     assert weights_digest(tmp_path / "step-00000006") == whole
 
 
+def test_a_choice_that_cannot_be_is_said_once() -> None:
+    assert sum("optimizer is 'adam'" in problem for problem in TrainingSettings(optimizer="adam").problems()) == 1
+
+
 def test_a_momentum_that_cannot_be_is_refused() -> None:
     assert any("momentum is 1.0" in problem for problem in TrainingSettings(momentum=1.0).problems())

@@ -264,7 +264,8 @@ def test_a_sharded_run_is_exact_too_and_continues_on_one_process(
     sharded = replace(SETTINGS, parallelism="fsdp", micro_batch_size=4)
     monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:2")
     train_model(sharded, photos, str(tmp_path / "first"))
-    assert len(list((tmp_path / "first" / LAST).glob("*.safetensors"))) == 2
+    # Of each process its weights and, apart, what the optimizer keeps.
+    assert len(list((tmp_path / "first" / LAST).glob("*.safetensors"))) == 4
     again = cut_off_after_six(tmp_path / "first", tmp_path / "again")
     train_model(sharded, photos, str(again))
     assert weights_digest(again / LAST) == weights_digest(tmp_path / "first" / LAST)
