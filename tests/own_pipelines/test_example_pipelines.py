@@ -35,7 +35,13 @@ def test_an_example_is_compiled_for_the_cloud(file: Path, target: str, tmp_path:
 @pytest.mark.parametrize(
     ("name", "parameters", "said", "steps"),
     [
-        ("own_steps", ["steps=4"], "Output: step-00000001 is the best", ["clean-reviews", "summarize"]),
+        pytest.param(
+            "own_steps",
+            ["steps=4"],
+            "Output: step-00000001 is the best",
+            ["clean-reviews", "summarize"],
+            marks=pytest.mark.slow,
+        ),
         ("container_step", ["steps=2"], "make-rows: wrote 300 rows", ["make-rows", "train-model"]),
         pytest.param(
             "architectures",

@@ -106,6 +106,7 @@ def test_the_registered_model_opens_in_transformers_and_predicts_as_evaluated(di
     assert classify.model.config.id2label == {index: str(index) for index in range(10)}
 
 
+@pytest.mark.slow
 def test_a_worse_model_is_added_but_the_champion_stays(after_digits: Path) -> None:
     done = run_pipeline(after_digits, "--reuse", "--accelerator", "cpu:1", epochs=1)
     assert done.status == 0, done.err

@@ -56,6 +56,7 @@ def launcher_of(
             launcher.kill()
 
 
+@pytest.mark.slow
 def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: VertexApi, tmp_path: Path) -> None:
     from vertex_api.payload import PipelineRun, executor_input_of
 

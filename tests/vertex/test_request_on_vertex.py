@@ -79,6 +79,7 @@ def grow(photos: Path) -> None:
         path.rename(photos / path.parent.name / f"more-{path.name}")
 
 
+@pytest.mark.slow
 def test_data_that_has_changed_is_prepared_again_and_other_data_is_not(run: Run, tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos", per_class=12)
     # What comes after the preparation is not run here; the first preparation is, once more, after an error.
