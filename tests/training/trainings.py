@@ -89,6 +89,8 @@ def train_on(shape: tuple[int, int], settings: TrainingSettings, dataset: Path |
     """
     import torch.multiprocessing as mp
 
+    import gpu_pipelines.training.engine  # noqa: F401 (once, and not in each process)
+
     nodes, per_node = shape
     with tempfile.TemporaryDirectory() as scratch:
         arguments = (shape, settings, dataset, uri, Path(scratch))
