@@ -366,11 +366,14 @@ class Trainer:
             dist.barrier(self._meeting)
 
     def _resume(self, cost: ModelCost) -> int:
-        found, whole = restore(self._state, self._store, self._identity, self._settings, self._lock)
+        found, whole = restore(self._state, self._store, self._identity, self._settings, self._lock, self._mesh)
         if self._is_rank_0:
             self._write_configuration(cost)
         self._was_interrupted = False
         if found is None:
+            self._listed = None
+            for optimizer in self._optimizers:  # the reader of a damaged checkpoint may have made their states
+                optimizer.state.clear()
             return 0
         self._writer.found(whole)
         if self._scaler.is_enabled():
