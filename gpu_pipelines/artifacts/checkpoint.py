@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.checkpoint_blocks import Blocks
 from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_file, sha256_of_tree, write_document
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError, first_line
 
@@ -45,6 +46,7 @@ class CheckpointInfo:
         frozen_weights_sha256: of the weights that were not trained and are not in the checkpoint; empty if all are.
         rehearsal: trained on CPU processes in place of the GPUs that were chosen.
         resumed_from_step: step of the older checkpoint that the training was told to go on from; 0 for none.
+        blocks: hashes of the parts of its files, by relative path; versions before 0.2 wrote none.
     """
 
     step: int
@@ -61,15 +63,17 @@ class CheckpointInfo:
     frozen_weights_sha256: str = ""
     rehearsal: bool = False
     resumed_from_step: int = 0
+    blocks: Mapping[str, Blocks] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
         """Made of the fields it knows; a field that has a default may be missing."""
         known = cls.__dataclass_fields__
-        missing = [n for n, field in known.items() if n not in content and field.default is MISSING]
-        if missing:
+        needed = [n for n, each in known.items() if each.default is MISSING and each.default_factory is MISSING]
+        if missing := [name for name in needed if name not in content]:
             raise KeyError(missing[0])
-        return cls(**{name: value for name, value in content.items() if name in known})
+        blocks = {name: Blocks.from_json(entry) for name, entry in content.get("blocks", {}).items()}
+        return cls(**{name: value for name, value in content.items() if name in known} | {"blocks": blocks})
 
 
 @dataclass(frozen=True)

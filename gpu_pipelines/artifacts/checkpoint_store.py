@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -21,7 +22,7 @@ from gpu_pipelines.artifacts.checkpoint import (
     told_differences,
 )
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints as local_checkpoints
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
 from gpu_pipelines.artifacts.upload import Upload
 from gpu_pipelines.errors import UserError
 
@@ -78,6 +79,57 @@ class CheckpointStore:
         there = set(self._remote.names())
         names = [f"{checkpoint.name}/{file}" for file in (*checkpoint.files(weights_only), MARKER)]
         self._remote.download([name for name in names if name in there], self.directory)
+
+    def fetch_file(self, name: str) -> Path:
+        """Makes one file local; gives its place.
+
+        Args:
+            name: relative path.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if self._remote is not None:
+            self._remote.download([name], self.directory)
+        return self.directory / name
+
+    def read_part(self, name: str, start: int, length: int) -> bytes:
+        """A part of a file, as it is stored; shorter where the file ends before.
+
+        Args:
+            name: relative path.
+            start: first byte.
+            length: bytes.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if self._remote is not None:
+            return read_remote(f"{self.uri}/{name}", length, start)
+        with (self.directory / name).open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def stage_part(self, name: str, start: int, content: bytes, size: int) -> int:
+        """Makes a part of a file local; what has not been staged of it is a hole. Does nothing for a local store.
+
+        Args:
+            name: relative path.
+            start: first byte.
+            content: of the part.
+            size: bytes of the whole file.
+
+        Returns:
+            Bytes that were written.
+        """
+        if self._remote is None:
+            return 0
+        place = self.directory / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
+            file.truncate(size)
+            file.seek(start)
+            return file.write(content)
 
     def fetch_log(self) -> None:
         """Makes `metrics.jsonl` and `training.json` local, where they exist."""

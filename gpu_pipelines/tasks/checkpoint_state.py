@@ -7,8 +7,11 @@ holds, so that any other number of processes can read it. No file of a checkpoin
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.errors import DamagedError, UserError, some_of
 
 State = dict[str, Any]
 #: The parts of a checkpoint that are whole models: the weights, and their moving average where one is kept.
@@ -111,11 +116,15 @@ def _of_one_replica(spec: DTensorSpec) -> DTensorSpec:
     return DTensorSpec(spec.mesh[(spec.mesh.mesh_dim_names or ())[-1]], spec.placements[-1:], spec.tensor_meta)
 
 
+def local_tensors(state: State) -> Iterator[torch.Tensor]:
+    """What this process holds of the tensors of a state: of those that are sharded, its part."""
+    for _, tensor in _flat(state):
+        yield tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
 def bytes_of(state: State) -> int:
     """Bytes that this process holds of a state."""
-    tensors = (tensor for _, tensor in _flat(state))
-    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(tensor.numel() * tensor.element_size() for tensor in local)
+    return sum(tensor.numel() * tensor.element_size() for tensor in local_tensors(state))
 
 
 def save_state(state: State, path: Path, group: dist.ProcessGroup | None = None) -> None:
@@ -145,8 +154,75 @@ def load_state(state: State, path: Path) -> None:
 
     Each process reads what it needs by itself.
 
+    Args:
+        state: nested dicts of tensors.
+        path: folder of the checkpoint.
+
     Raises:
         UserError: the checkpoint is damaged or of another model.
+    """
+    with _opened(path) as reader:
+        _require_same_tensors(state, reader.read_metadata(), path)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.load(state, storage_reader=reader, no_dist=True)
+
+
+def ranges_of(state: State, path: Path) -> dict[str, list[tuple[int, int]]]:
+    """The bytes of a checkpoint's files that `load_state` reads in this process, by the name of the file.
+
+    Args:
+        state: what is read into.
+        path: folder of the checkpoint; of its files only the headers need to be there.
+
+    Returns:
+        First byte, and that after the last, of each part of a tensor. Between them may be bytes that are not read.
+
+    Raises:
+        UserError: the checkpoint is damaged or of another model.
+    """
+    found: dict[str, list[tuple[int, int]]] = {}
+    headers: dict[str, tuple[int, dict[str, Any]]] = {}
+    with _opened(path) as reader:
+        metadata = reader.read_metadata()
+        _require_same_tensors(state, metadata, path)
+        planner = DefaultLoadPlanner()
+        planner.set_up_planner(state, metadata, is_coordinator=True)
+        for item in planner.create_local_plan().items:
+            held = metadata.storage_data[item.storage_index]
+            file = held.relative_path
+            headers[file] = headers.get(file) or _header_of(Path(file))
+            data, tensors = headers[file]
+            begin, end = tensors[item.storage_index.fqn]["data_offsets"]
+            first, count = _covering(item.storage_offsets, item.lengths, held.shape)
+            width = (end - begin) // max(1, held.shape.numel())
+            start = data + begin + first * width
+            found.setdefault(Path(file).name, []).append((start, start + count * width))
+    return found
+
+
+def _header_of(file: Path) -> tuple[int, dict[str, Any]]:
+    """Where the bytes of the tensors begin in a safetensors file, and what its header says of each."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        return 8 + length, json.loads(opened.read(length))
+
+
+def _covering(offsets: Sequence[int], lengths: Sequence[int], shape: Sequence[int]) -> tuple[int, int]:
+    """The first element of a part of a tensor, and how many there are from it to the part's last one."""
+    strides = [math.prod(shape[dimension + 1 :]) for dimension in range(len(shape))]
+    if 0 in lengths:
+        return 0, 0
+    first = sum(offset * stride for offset, stride in zip(offsets, strides, strict=True))
+    return first, 1 + sum((length - 1) * stride for length, stride in zip(lengths, strides, strict=True))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[HuggingFaceStorageReader]:
+    """A reader of a checkpoint, whose errors are a user's.
+
+    Raises:
+        UserError: there are no safetensors files, or they are damaged.
     """
     if not any(path.glob("*.safetensors")):
         raise UserError(
@@ -154,13 +230,9 @@ def load_state(state: State, path: Path) -> None:
             "Write it with torch.distributed.checkpoint's HuggingFaceStorageWriter(path, save_distributed=True).",
         )
     try:
-        reader = HuggingFaceStorageReader(str(path))
-        _require_same_tensors(state, reader, path)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            dcp.load(state, storage_reader=reader, no_dist=True)
+        yield HuggingFaceStorageReader(str(path))
     except (SafetensorError, OSError) as error:
-        raise UserError(f"The checkpoint {path} is damaged: {error}.") from None
+        raise DamagedError(f"The checkpoint {path} is damaged: {error}.") from None
 
 
 def load_weights(model: nn.Module, path: Path, part: str = WEIGHTS) -> None:
@@ -174,9 +246,9 @@ def load_weights(model: nn.Module, path: Path, part: str = WEIGHTS) -> None:
     load_state({part: trained_weights(model)}, path)
 
 
-def _require_same_tensors(state: State, reader: HuggingFaceStorageReader, path: Path) -> None:
+def _require_same_tensors(state: State, metadata: Metadata, path: Path) -> None:
     parts = tuple(f"{part}." for part in state)
-    held = reader.read_metadata().state_dict_metadata
+    held = metadata.state_dict_metadata
     has = {key: tuple(getattr(entry, "size", ())) for key, entry in held.items() if key.startswith(parts)}
     wants = {key: tuple(tensor.shape) for key, tensor in _flat(state)}
     if has.keys() != wants.keys():

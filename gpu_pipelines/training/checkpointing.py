@@ -22,9 +22,9 @@ from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_WEIGHT
 from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import MARKER, Checkpoint, CheckpointInfo
+from gpu_pipelines.artifacts.checkpoint_blocks import Blocks, hashes_of
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
-from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.upload import Upload, UploadGivenUpError
 from gpu_pipelines.errors import UserError, first_line, is_of_a_full_disk
 from gpu_pipelines.tasks.checkpoint_state import State, StateCopy, bytes_of, save_state
@@ -249,10 +249,12 @@ class CheckpointWriter:
             path.mkdir(parents=True, exist_ok=True)
         save_state(state, path, self._group)
         writing.on_disk = time.monotonic()
-        files = self._publish_own(writing)
+        hashes = self._publish_own(writing)
         if self._lock is not None:
             self._lock.require_held()
-            checkpoint = checkpoints.mark_complete(path, files=files, **info)
+            files = {name: whole for name, (whole, _) in sorted(hashes.items())}
+            blocks = {name: parts for name, (_, parts) in sorted(hashes.items())}
+            checkpoint = checkpoints.mark_complete(path, files=files, blocks=blocks, **info)
             self._store.publish([f"{name}/{MARKER}"])
             self._store.publish_log(self._events_uri)
             self._whole[info["step"]] = not info["interruption"]
@@ -261,24 +263,23 @@ class CheckpointWriter:
             dist.barrier(self._group)
         self._store.forget_staged(name)
 
-    def _publish_own(self, writing: _Writing) -> dict[str, str]:
+    def _publish_own(self, writing: _Writing) -> dict[str, tuple[str, Blocks]]:
         """Uploads what this process wrote; returns the hashes of what all of them wrote."""
         name = writing.name
         path = self._store.directory / name
+        own = "*" if self._group is None else f"shard-{dist.get_rank(self._group) + 1:05d}-*"
+        hashes: dict[str, tuple[str, Blocks]] | None = {file.name: hashes_of(file) for file in sorted(path.glob(own))}
+        uploaded = [f"{name}/{file}" for file in hashes or ()]
         if self._group is None:
-            alone = sha256_of_tree(path)
-            self._store.publish([f"{name}/{file}" for file in alone], writing.upload)
-            return alone
-        rank = dist.get_rank(self._group)
-        own = {file.name for file in path.glob(f"shard-{rank + 1:05d}-*")}
-        hashes: dict[str, str] | None = {file: sha256_of_file(path / file) for file in own}
+            self._store.publish(uploaded, writing.upload)
+            return hashes or {}
         try:
-            self._store.publish([f"{name}/{file}" for file in own], writing.upload)
+            self._store.publish(uploaded, writing.upload)
         except UploadGivenUpError:
             hashes = None
-        everyones: list[dict[str, str] | None] = [None for _ in range(dist.get_world_size(self._group))]
+        everyones: list[dict[str, tuple[str, Blocks]] | None] = [None] * dist.get_world_size(self._group)
         dist.all_gather_object(everyones, hashes, group=self._group)
-        together: dict[str, str] = {}
+        together: dict[str, tuple[str, Blocks]] = {}
         for part in everyones:
             if part is None:
                 raise UploadGivenUpError

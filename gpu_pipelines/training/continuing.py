@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import Checkpoint, CheckpointInfo
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.checkpoint_state import State, load_state
+from gpu_pipelines.errors import DamagedError, UserError
+from gpu_pipelines.tasks.checkpoint_state import State
+from gpu_pipelines.training.checkpoint_reading import CheckpointReader
 from gpu_pipelines.training.settings import TrainingSettings
 
+#: A checkpoint, and what those before it say of themselves.
+_Candidate = tuple[Checkpoint, list[CheckpointInfo]]
 #: What makes weights of other shapes, other tensors of a checkpoint, or another order of the rows.
 OF_THE_WHOLE_TRAINING = (
     *("model", "recipe", "lora_rank", "lora_alpha", "freeze", "ema_decay", "global_batch_size", "seed"),
@@ -38,10 +41,11 @@ def restore(
     identity: Identity,
     settings: TrainingSettings,
     lock: CheckpointLock | None,
+    mesh: DeviceMesh | None,
 ) -> tuple[Checkpoint | None, list[CheckpointInfo]]:
     """Reads the newest good checkpoint, or that of `resume_from_step`, into a state, in place; all processes call it.
 
-    Rank 0 looks and verifies; the others follow it, so that all continue from the same one.
+    Rank 0 looks, and each process verifies what it needs: all continue from the same one.
 
     Args:
         state: gives the tensors to read into; not called if there is no checkpoint.
@@ -49,6 +53,7 @@ def restore(
         identity: what the checkpoint must share with this training.
         settings: of this training.
         lock: the right to write there, which rank 0 waits for first; None on other processes.
+        mesh: over which the state is sharded; None where every process holds the whole.
 
     Returns:
         The checkpoint, or None if there is none, and what it and those before it say of themselves.
@@ -56,30 +61,40 @@ def restore(
     Raises:
         UserError: another training writes there, the checkpoints are of another one, or they cannot be read.
     """
-    chosen: list[Any] = [None]
-    if lock is not None:
+    reader = CheckpointReader(store, mesh)
+    candidates = _candidates(store, identity, settings, lock) if lock is not None else None
+    while chosen := _next_of_rank_0(candidates):
+        newest, earlier = chosen
+        here = Checkpoint(store.directory / newest.name, newest.info)
         try:
-            lock.acquire()
-            chosen = [_newest_good(store, identity, settings)]
+            reader.read(here, state)
+        except DamagedError as damage:
+            _pass_over(store, here, damage.problem)
+            continue
+        store.forget_staged(here.name)
+        return here, [*earlier, here.info]
+    return None, []
+
+
+def _next_of_rank_0(candidates: Iterator[_Candidate] | None) -> _Candidate | None:
+    """The next candidate, as rank 0 finds it; None where there is none left."""
+    chosen: list[Any] = [None]
+    if candidates is not None:
+        try:
+            chosen = [next(candidates, None)]
         except UserError as error:
             chosen = [error]
     dist.broadcast_object_list(chosen, src=0)
     if isinstance(chosen[0], UserError):
         raise chosen[0]
-    if chosen[0] is None:
-        return None, []
-    newest, earlier = chosen[0]
-    here = checkpoints.Checkpoint(store.directory / newest.name, newest.info)
-    _require_readable_on_all_nodes(store, here)
-    load_state(state(), here.path)
-    dist.barrier()
-    store.forget_staged(here.name)
-    return here, [*earlier, here.info]
+    return chosen[0]
 
 
-def _newest_good(
-    store: CheckpointStore, identity: Identity, settings: TrainingSettings
-) -> tuple[Checkpoint, list[CheckpointInfo]] | None:
+def _candidates(
+    store: CheckpointStore, identity: Identity, settings: TrainingSettings, lock: CheckpointLock
+) -> Iterator[_Candidate]:
+    """The checkpoints that a training may continue from, the newest first, and what those before each say."""
+    lock.acquire()
     store.delete_unfinished()
     found = store.complete()
     store.fetch_log()
@@ -88,21 +103,17 @@ def _newest_good(
     for number in range(len(found) - 1, -1, -1):
         checkpoint = found[number]
         _require_continues(store, checkpoint, identity, settings)
-        if reason := _unfit(store, checkpoint):
-            print(f"warning: passing over {checkpoint.name}: {reason}", flush=True)
-            store.forget_staged(checkpoint.name)
-            continue
-        return checkpoint, [earlier.info for earlier in found[:number]]
-    return None
+        if checkpoint.info.val_loss is None and not checkpoint.info.interruption:
+            # So versions before 0.2 kept weights that had diverged.
+            _pass_over(store, checkpoint, "its loss on val is no number")
+        else:
+            yield checkpoint, [earlier.info for earlier in found[:number]]
 
 
-def _unfit(store: CheckpointStore, checkpoint: Checkpoint) -> str:
-    """Why a training cannot go on from a checkpoint; empty if it can."""
-    if checkpoint.info.val_loss is None and not checkpoint.info.interruption:
-        return "its loss on val is no number"  # so versions before 0.2 kept weights that had diverged
-    store.fetch(checkpoint)
-    damaged = checkpoint.damaged_file()
-    return f"{damaged} is damaged" if damaged else ""
+def _pass_over(store: CheckpointStore, checkpoint: Checkpoint, why: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"warning: passing over {checkpoint.name}: {why}", flush=True)
+    store.forget_staged(checkpoint.name)
 
 
 def _up_to_the_step(
@@ -154,22 +165,3 @@ def _require_continues(
         "Give those of that run, or an empty checkpoint directory"
         + ("." if fixed else f", or resume_from_step={step} to go on from there with these."),
     )
-
-
-def _require_readable_on_all_nodes(store: CheckpointStore, checkpoint: Checkpoint) -> None:
-    problem = ""
-    if dist.get_rank() != 0 and os.environ.get("LOCAL_RANK") == "0":
-        try:
-            store.fetch(checkpoint)
-            damaged = checkpoint.damaged_file()
-            problem = (
-                f"{checkpoint.path / damaged} cannot be read on node {os.environ['GROUP_RANK']}" if damaged else ""
-            )
-        except UserError as error:
-            problem = str(error)
-    problems: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(problems, problem)
-    if found := [problem for problem in problems if problem]:
-        raise UserError(
-            f"{found[0]}.", "Give a gs:// checkpoint_uri or a directory on a file system that all nodes mount."
-        )

@@ -27,6 +27,7 @@ from gpu_pipelines.training.cadence import Cadence
 from gpu_pipelines.training.checkpointing import CheckpointWriter
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
+from gpu_pipelines.training.gradient_buckets import settle_buckets
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
 from gpu_pipelines.training.layer_rates import layer_scales
@@ -144,6 +145,7 @@ class Trainer:
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
         step = self._resume(cost)
+        settle_buckets(self._parallel, self._first_loss, self._require_gradients)
         self._batches.begin(step, self._total)
         self._writer.require_room({"model": trained_weights(self._model)}, averages=int(self._average is not None))
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
@@ -196,6 +198,11 @@ class Trainer:
             if interrupted:
                 return False
         return True
+
+    def _first_loss(self) -> torch.Tensor:
+        (batch, _), *_ = self._batches.of_step(0)[0]
+        with computing_in(self._precision, self._device.type):
+            return self._recipe.loss(self._parallel, batch)
 
     def _step(self, step: int) -> float:
         """One optimizer step; returns the learning rate."""
@@ -359,11 +366,14 @@ class Trainer:
             dist.barrier(self._meeting)
 
     def _resume(self, cost: ModelCost) -> int:
-        found, whole = restore(self._state, self._store, self._identity, self._settings, self._lock)
+        found, whole = restore(self._state, self._store, self._identity, self._settings, self._lock, self._mesh)
         if self._is_rank_0:
             self._write_configuration(cost)
         self._was_interrupted = False
         if found is None:
+            self._listed = None
+            for optimizer in self._optimizers:  # the reader of a damaged checkpoint may have made their states
+                optimizer.state.clear()
             return 0
         self._writer.found(whole)
         if self._scaler.is_enabled():

@@ -1,4 +1,4 @@
-"""Cloud Storage over a line that is slow for some files: a proxy in front of the emulator."""
+"""Cloud Storage behind a line that is slow for some files, or that counts bytes: a proxy in front of the emulator."""
 
 from __future__ import annotations
 
@@ -6,22 +6,47 @@ import http.client
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 
-@contextmanager
-def slow_storage(slow: bytes, seconds: float) -> Iterator[None]:
+def slow_storage(slow: bytes, seconds: float) -> AbstractContextManager[None]:
     """Delays uploads to the storage of STORAGE_EMULATOR_HOST.
 
     Args:
         slow: what the request of a slow upload has in it, such as the name of the file.
         seconds: how long one takes.
     """
+
+    def delay(command: str, body: bytes) -> None:
+        if command == "POST" and slow in body:
+            time.sleep(seconds)
+
+    return _forwarded(delay, lambda path, size: None)
+
+
+@contextmanager
+def counted_storage() -> Iterator[dict[str, int]]:
+    """Counts the bytes that are downloaded from the storage of STORAGE_EMULATOR_HOST, by the path of the file."""
+    read: dict[str, int] = {}
+    counting = threading.Lock()
+
+    def count(path: str, size: int) -> None:
+        if "alt=media" in path or path.startswith("/download/"):
+            with counting:
+                name = unquote(urlsplit(path).path)
+                read[name] = read.get(name, 0) + size
+
+    with _forwarded(lambda command, body: None, count):
+        yield read
+
+
+@contextmanager
+def _forwarded(before: Callable[[str, bytes], None], after: Callable[[str, int], None]) -> Iterator[None]:
     behind = urlsplit(os.environ["STORAGE_EMULATOR_HOST"]).netloc
 
     class Forwarding(BaseHTTPRequestHandler):
@@ -29,13 +54,14 @@ def slow_storage(slow: bytes, seconds: float) -> Iterator[None]:
 
         def _forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.command == "POST" and slow in body:
-                time.sleep(seconds)
+            before(self.command, body)
             connection = http.client.HTTPConnection(behind)
             headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
             connection.request(self.command, self.path, body, headers)
             answer = connection.getresponse()
             content = answer.read()
+            if self.command == "GET":
+                after(self.path, len(content))
             self.send_response(answer.status)
             for name, value in answer.getheaders():
                 if name.lower() not in ("transfer-encoding", "content-length", "connection"):

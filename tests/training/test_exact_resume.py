@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from started_training import tensors, weights_digest
-from trainings import entries, photos_dataset
+from trainings import entries, numbers_dataset, photos_dataset, train_on
 
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
@@ -68,6 +68,30 @@ def test_an_architecture_continues_to_the_bit(
     before, after = tensors(whole / "step-00000003"), tensors(whole / LAST)
     moved = [name for name in after if name.startswith("model.") and (after[name] != before[name]).any()]
     assert len(moved) >= 0.8 * sum(name.startswith("model.") for name in after), "it did train"
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("mlp-small", {"micro_batch_size": 2}),
+        pytest.param("resnet-micro", {}, marks=pytest.mark.slow),
+        pytest.param("vit-micro", {"micro_batch_size": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_three_processes_that_hold_the_whole_model_continue_to_the_bit(
+    tmp_path: Path, request: pytest.FixtureRequest, model: str, changes: dict
+) -> None:
+    """Of three summands the order matters, and DDP would change it after the first step of each start."""
+    small = model == "mlp-small"
+    data = numbers_dataset(tmp_path) if small else request.getfixturevalue("datasets")["images"]
+    settings = TrainingSettings(model=model, max_steps=6, checkpoint_every_steps=3, global_batch_size=12, **changes)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train_on((1, 3), settings, data, str(whole))
+    shutil.copytree(whole, cut)
+    (cut / LAST / "checkpoint.json").unlink()
+    train_on((1, 3), settings, data, str(cut))
+    assert weights_digest(cut / LAST) == weights_digest(whole / LAST)
+    assert entries(cut, "loss") == entries(whole, "loss")
 
 
 @pytest.mark.slow

@@ -57,9 +57,21 @@ def test_two_nodes_train_as_two_processes_of_one_and_rank_0_alone_writes(
     of_one_machine = {**ONE_THREAD, "GPU_PIPELINES_ACCELERATOR": "cpu:2"}
     assert run_training(SETTINGS, photos, str(tmp_path / "alone"), environment=of_one_machine).status == 0
     assert weights_digest(own / LAST) == weights_digest(tmp_path / "alone" / LAST)
-    # Continued, the second machine has to read what the first wrote.
+    # Continued, the second machine gets from the first what that has on its disk.
     (own / LAST / "checkpoint.json").unlink()
     again = start(network, SETTINGS, photos, own, other)
+    assert [node.wait(120) for node in again] == [0, 0], again[0].output + again[1].output
+    assert "continuing from step-00000020" in again[0].output
+    assert weights_digest(own / LAST) == weights_digest(tmp_path / "alone" / LAST)
+    assert [path for path in other.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.slow
+def test_shards_that_a_machine_does_not_see_are_an_error(network: Network, photos: Path, tmp_path: Path) -> None:
+    settings, own, other = replace(SETTINGS, parallelism="fsdp", max_steps=10), tmp_path / "own", tmp_path / "other"
+    nodes = start(network, settings, photos, own)
+    assert [node.wait(120) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
+    again = start(network, settings, photos, own, other)
     assert [node.wait(120) for node in again] == [1, 1]
     assert "cannot be read on node 1" in again[0].output
     assert "Give a gs:// checkpoint_uri" in again[0].output

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 import tempfile
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,81 @@ def train_here(settings: TrainingSettings, dataset: Path | str, uri: str) -> boo
     Returns:
         Whether it came to its end.
     """
+    import torch.distributed as dist
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with tempfile.TemporaryDirectory() as staging, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LOCAL_RANK", "0")
+            return _train_in_group(settings, dataset, uri, Path(staging))
+    finally:
+        dist.destroy_process_group()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def train_on(shape: tuple[int, int], settings: TrainingSettings, dataset: Path | str, uri: str) -> list[str]:
+    """Trains in forked processes without the launcher, as nodes would whose disks are their own.
+
+    Args:
+        shape: nodes, and processes of each.
+        settings: hyperparameters.
+        dataset: a directory or `gs://…`.
+        uri: where checkpoints go.
+
+    Returns:
+        What the processes of each node have printed; only with `gs://` has a node files of its own.
+
+    Raises:
+        AssertionError: one did not come to its end.
+    """
+    import torch.multiprocessing as mp
+
+    import gpu_pipelines.training.engine  # noqa: F401 (once, and not in each process)
+
+    nodes, per_node = shape
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = (shape, settings, dataset, uri, Path(scratch))
+        started = mp.start_processes(_in_process, arguments, nprocs=nodes * per_node, start_method="fork", join=False)
+        said = ""
+        try:
+            assert started is not None
+            while not started.join():
+                pass
+        except mp.ProcessRaisedException as error:
+            said = str(error)
+        logs = [
+            "".join(path.read_text() for path in sorted(Path(scratch).glob(f"{node}-*.log"))) for node in range(nodes)
+        ]
+        assert not said, said + "".join(logs)
+        return logs
+
+
+def _in_process(
+    rank: int, shape: tuple[int, int], settings: TrainingSettings, dataset: Path | str, uri: str, scratch: Path
+) -> None:
     import torch
     import torch.distributed as dist
+
+    nodes, per_node = shape
+    node, local_rank = divmod(rank, per_node)
+    world = nodes * per_node
+    log = os.open(scratch / f"{node}-{local_rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)  # pytest has put another in its place
+    torch.set_num_threads(1)
+    numbers = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": per_node}
+    os.environ |= {name: str(value) for name, value in {**numbers, "GROUP_RANK": node}.items()}
+    store = dist.FileStore(str(scratch / "store"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    assert _train_in_group(settings, dataset, uri, scratch / f"staging-{node}")
+    dist.destroy_process_group()
+
+
+def _train_in_group(settings: TrainingSettings, dataset: Path | str, uri: str, staging: Path) -> bool:
+    import torch
 
     from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
     from gpu_pipelines.tasks.building import load_recipe
@@ -66,21 +140,9 @@ def train_here(settings: TrainingSettings, dataset: Path | str, uri: str) -> boo
     from gpu_pipelines.training.local_devices import Devices
     from gpu_pipelines.training.streaming import given_data
 
-    reading = ExitStack()
-    given = reading.enter_context(given_data(settings, str(dataset), uri))
-    data, settings = given.dataset(), replace(settings, streaming=given.streaming)
-    settings = settings.resolved(data.manifest.task, data.manifest.rows("train"))
-    recipe = load_recipe(settings.recipe, data.manifest.task).for_dataset(data)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with tempfile.TemporaryDirectory() as staging, pytest.MonkeyPatch.context() as patch:
-            patch.setenv("LOCAL_RANK", "0")
-            store = CheckpointStore(uri, Path(staging))
-            trainer = Trainer(recipe, data, settings, store, Devices("cpu", 1), torch.device("cpu"))
-            return trainer.train()
-    finally:
-        reading.close()
-        dist.destroy_process_group()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with given_data(settings, str(dataset), uri) as given:
+        data, settings = given.dataset(), replace(settings, streaming=given.streaming)
+        settings = settings.resolved(data.manifest.task, data.manifest.rows("train"))
+        recipe = load_recipe(settings.recipe, data.manifest.task).for_dataset(data)
+        store = CheckpointStore(uri, staging)
+        return Trainer(recipe, data, settings, store, Devices("cpu", 1), torch.device("cpu")).train()
