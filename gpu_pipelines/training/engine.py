@@ -153,6 +153,7 @@ class Trainer:
         try:
             finished = self._train_from(step)
             self._interruption.settle()
+            self._batches.settle()
             self._writer.close()
         finally:
             self._batches.close()
