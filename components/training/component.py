@@ -29,6 +29,7 @@ def train_model(
     parallelism: str = "auto",
     activation_checkpointing: bool = False,
     compile_model: bool = False,
+    profile_steps: str = "",
     lora_rank: int = 0,
     lora_alpha: float = 16.0,
     augmentation: str = "",
@@ -81,6 +82,8 @@ def train_model(
             processes), hsdp (over those of each node); auto takes the first of ddp, hsdp and fsdp that fits.
         activation_checkpointing: Recompute the activations of each layer in the backward pass, to save memory.
         compile_model: Compile the model with torch.compile.
+        profile_steps: Steps that rank 0 profiles, such as 10-12, at most 100: a Chrome trace, and on GPUs a snapshot of
+            the memory, in profile/ beside the checkpoints; empty for none.
         lora_rank: Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.
         lora_alpha: Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
         augmentation: How images are changed anew each time that they are trained on: flip (left and right), crop-flip
@@ -141,6 +144,7 @@ def train_model(
             parallelism=parallelism,
             activation_checkpointing=activation_checkpointing,
             compile_model=compile_model,
+            profile_steps=profile_steps,
             lora_rank=lora_rank,
             lora_alpha=lora_alpha,
             augmentation=augmentation,

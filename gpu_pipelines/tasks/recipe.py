@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,6 +20,13 @@ Batch = dict[str, torch.Tensor]
 #: Columns of rows whose image was mixed with another one: the label of that one, int, and its share of the image,
 #: float32. A recipe with `mixes` gets them in training, where the user asked for it.
 OTHER_LABEL, OTHER_SHARE = "label_of_other", "share_of_other"
+
+
+def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """An array as a tensor on a device: for a GPU through pinned memory, from which it is copied in the background."""
+    tensor = torch.from_numpy(array)
+    # PyTorch keeps the pinned memory until the copy is done, and for the next one.
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class Recipe(ABC):
@@ -61,11 +69,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def batch(self, columns: dict[str, Any], device: torch.device) -> Batch:
-        """Rows of the dataset as tensors on `device`.
+        """Rows of the dataset as tensors on `device`. In training it is called on a thread, for steps that are to come.
 
         Args:
             columns: numpy arrays of shape (rows, *feature shape) by feature; they may be kept, nobody else uses them.
-            device: where the tensors go; copies should be `non_blocking`.
+            device: where the tensors go; by `on_device`, so that nobody waits for the copies.
         """
 
     @abstractmethod

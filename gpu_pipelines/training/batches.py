@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from gpu_pipelines.artifacts.dataset import Split
 from gpu_pipelines.artifacts.streamed_dataset import StreamedSplit
 from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.training.ahead import Ahead, Coming
 from gpu_pipelines.training.row_changes import RowChanges
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.streamed_order import StreamedOrder
@@ -21,6 +23,9 @@ from gpu_pipelines.training.streamed_order import StreamedOrder
 Columns = dict[str, Any]
 #: Micro-batches, each with its number of loss tokens, and that of the global batch.
 MicroBatches = tuple[list[tuple[Batch, int]], int]
+#: Steps that are being made ready while one is computed: the next, of which the loss tokens of all processes are being
+#: summed as well, and the one behind it, so that its loss tokens are known when the next is computed.
+AHEAD = 2
 
 
 class SampleOrder:
@@ -59,14 +64,56 @@ class SampleOrder:
         return self._permutations[epoch]
 
 
-class TrainingBatches:
-    """This process's micro-batches of every step.
+@dataclass(frozen=True)
+class _Share:
+    """This process's part of a step: its micro-batches, each with its number of loss tokens, and whether they count."""
+
+    micro_batches: list[tuple[Batch, int]]
+    counted: bool
+
+
+class _Step:
+    """A step that is being made ready.
 
     Args:
-        recipe: makes batches of rows.
+        share: this process's part.
+    """
+
+    def __init__(self, share: Coming[_Share]) -> None:
+        self.share = share
+        self._sum: tuple[torch.Tensor, dist.Work] | None = None
+
+    def sum_loss_tokens(self) -> None:
+        """Begins to sum them over all processes, which all do at the same step; once the rows are read."""
+        share = self.share.made()
+        if share.counted and self._sum is None:
+            together = torch.tensor([sum(loss_tokens for _, loss_tokens in share.micro_batches)])
+            self._sum = together, dist.all_reduce(together, async_op=True)
+
+    def settle(self) -> None:
+        """Waits for the sum, if it was begun."""
+        if self._sum is not None:
+            self._sum[1].wait()
+
+    def ready(self, rows: int) -> MicroBatches:
+        """The step; without loss tokens, `rows` stand for those of all processes."""
+        self.sum_loss_tokens()
+        self.settle()
+        micro_batches = self.share.made().micro_batches
+        self.share.usable(tensor for batch, _ in micro_batches for tensor in batch.values())
+        return micro_batches, rows if self._sum is None else int(self._sum[0].item())
+
+
+class TrainingBatches:
+    """This process's micro-batches of every step, made ready while the steps before are computed.
+
+    What is made ahead changes nothing but when it is made: a step's rows follow from its number.
+
+    Args:
+        recipe: makes batches of rows, on a thread.
         rows: the training split.
         settings: global batch size, micro-batch size, seed, order.
-        device: where batches go; for a GPU the rows of the next step are read while it computes.
+        device: where batches go.
     """
 
     def __init__(self, recipe: Recipe, rows: Split, settings: TrainingSettings, device: torch.device) -> None:
@@ -81,12 +128,13 @@ class TrainingBatches:
         self._window: tuple[int, int] | None = None
         self._global = settings.global_batch_size
         self._micro = settings.micro_batch_size or settings.global_batch_size // world
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows") if device.type == "cuda" else None
-        self._ahead: tuple[int, Future[Columns]] | None = None
+        self._counts = getattr(type(recipe), "loss_tokens", None) is not Recipe.loss_tokens
+        self._ahead = Ahead(device)
+        self._steps: dict[int, _Step] = {}
         self._seconds, self._told = 0.0, time.monotonic()
 
     def begin(self, step: int, total: int) -> None:
-        """Says that the steps from `step` to `total` follow: shards that they need are fetched ahead."""
+        """Says that the steps from `step` to `total` follow; from now on they, and shards for them, are made ready."""
         self._total = total
         self._expect(step)
 
@@ -110,17 +158,37 @@ class TrainingBatches:
     def of_step(self, step: int) -> MicroBatches:
         """The micro-batches of a step, each with its number of loss tokens, and that of the global batch."""
         began = time.monotonic()
-        micro_batches = self._make(step)
+        following = range(step, max(step + 1, min(step + 1 + AHEAD, self._total)))
+        for each in following:
+            if each not in self._steps:
+                self._steps[each] = _Step(self._ahead.begin(partial(self._make, each)))
+        for each in following[: AHEAD if self._counts else 1]:
+            self._steps[each].sum_loss_tokens()
+        ready = self._steps.pop(step).ready(self._global)
         self._seconds += time.monotonic() - began
-        return micro_batches
+        return ready
 
     def seconds_taken(self) -> float:
-        """Seconds that the calling thread spent on making batches since the last call."""
+        """Seconds that the calling thread spent on batches since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
-    def _make(self, step: int) -> MicroBatches:
-        columns = self._read(step)
+    def settle(self) -> None:
+        """Waits for the sums that were begun; called before the processes part."""
+        for step in self._steps.values():
+            step.settle()
+
+    def close(self) -> None:
+        """Ends the threads that read and fetch."""
+        if isinstance(self._rows, StreamedSplit):
+            self._rows.cache.close()  # who waits for a shard waits no longer
+        self._ahead.close()
+        if isinstance(self._rows, StreamedSplit):
+            self._rows.let_go()
+
+    def _make(self, step: int) -> _Share:
+        self._expect(step)
+        columns = self._rows_changed(step)
         size = len(next(iter(columns.values())))
         micro_batches, counted = [], False
         for start in range(0, size, self._micro):
@@ -129,34 +197,7 @@ class TrainingBatches:
             counted = loss_tokens is not None
             rows = min(self._micro, size - start)
             micro_batches.append((self._recipe.batch(part, self._device), rows if loss_tokens is None else loss_tokens))
-        if not counted:
-            return micro_batches, self._global
-        together = torch.tensor([sum(loss_tokens for _, loss_tokens in micro_batches)])
-        dist.all_reduce(together)
-        return micro_batches, int(together.item())
-
-    def close(self) -> None:
-        """Ends the threads that read and fetch."""
-        if isinstance(self._rows, StreamedSplit):
-            self._rows.cache.close()  # who waits for a shard waits no longer
-        if self._reader is not None:
-            self._reader.shutdown(cancel_futures=True)
-        if isinstance(self._rows, StreamedSplit):
-            self._rows.let_go()
-
-    def _read(self, step: int) -> Columns:
-        if self._reader is None:
-            return self._take(step)
-        ahead = self._ahead
-        columns = ahead[1].result() if ahead is not None and ahead[0] == step else self._take(step)
-        if step + 1 != self._total:
-            self._expect(step + 1)
-            self._ahead = (step + 1, self._reader.submit(self._rows_changed, step + 1))
-        return columns
-
-    def _take(self, step: int) -> Columns:
-        self._expect(step)
-        return self._rows_changed(step)
+        return _Share(micro_batches, counted)
 
     def _rows_changed(self, step: int) -> Columns:
         return self._changes.of(self._rows.take(self._order.rows_of_step(step)), step)

@@ -43,6 +43,7 @@ from gpu_pipelines.training.parallelism import (
     without_all_reduce,
 )
 from gpu_pipelines.training.precision import choose_precision, computing_in
+from gpu_pipelines.training.profiling import Profile
 from gpu_pipelines.training.row_changes import adopt
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.store_lock import lock_of
@@ -151,12 +152,15 @@ class Trainer:
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._is_rank_0)
         self._losses = Losses(self._device)
+        self._profile = Profile(self._settings.profiled if self._is_rank_0 else range(0), self._store, self._device)
         self._speed = Speed(self._settings.global_batch_size, cost.training_flops_per_row, peak)
         try:
             finished = self._train_from(step)
             self._interruption.settle()
+            self._batches.settle()
             self._writer.close()
         finally:
+            self._profile.close()
             self._batches.close()
             self._log.close()
         if self._is_rank_0:
@@ -173,7 +177,8 @@ class Trainer:
         if self._was_interrupted and step % between == 0:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
         while step < self._total and not self._has_stalled(step, between):
-            rate = self._step(step)
+            with self._profile.of(step + 1):
+                rate = self._step(step)
             self._writer.require_no_failure()
             step += 1
             if self._progress is not None:

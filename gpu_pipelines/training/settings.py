@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,12 @@ NOT_SHAPING = (
     "early_stopping_patience",
     "resume_from_step",
     "cache_gb",
+    "profile_steps",
 )
+#: The folder beside the checkpoints that profiles are in.
+PROFILE = "profile"
+#: A profile of more steps is of hundreds of MB.
+MOST_PROFILED = 100
 #: What says in which order streamed rows come; it says nothing where they are not streamed.
 _OF_STREAMING = ("streaming", "shuffle_shards")
 #: The values that leave these to the task, and to whether the model is pretrained.
@@ -145,6 +151,11 @@ class TrainingSettings:
         "Recompute the activations of each layer in the backward pass, to save memory.",
     )
     compile_model: bool = parameter(False, "Compile the model with torch.compile.")
+    profile_steps: str = parameter(
+        "",
+        "Steps that rank 0 profiles, such as 10-12, at most 100: a Chrome trace, and on GPUs a snapshot of the memory, "
+        "in profile/ beside the checkpoints; empty for none.",
+    )
     lora_rank: int = parameter(
         0,
         "Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.",
@@ -231,6 +242,11 @@ class TrainingSettings:
             )
         if self.weight_decay != TASKS_OWN["weight_decay"] and not 0 <= self.weight_decay < math.inf:
             found.append(f"weight_decay is {self.weight_decay}; give at least 0, or -1 for the task's own.")
+        if self.profile_steps and not 0 < len(self.profiled) <= MOST_PROFILED:
+            found.append(
+                f"profile_steps is {self.profile_steps!r}; give the first and the last one, such as 10-12, at most "
+                f"{MOST_PROFILED} steps."
+            )
         if self.global_batch_size < 1:
             found.append(f"global_batch_size is {self.global_batch_size}; give at least 1.")
         if self.lora_rank and not 0 < self.lora_alpha < math.inf:
@@ -354,11 +370,20 @@ class TrainingSettings:
                 f"warning: global_batch_size is {self.global_batch_size}, and there are {rows:,} rows to train on; a "
                 f"step takes {resolved.global_batch_size}"
             )
+        total = resolved.total_steps(rows)
+        if self.profiled and self.profiled[0] > total:
+            lines.append(f"warning: profile_steps is {self.profile_steps}; of {total:,} steps none is profiled")
         return lines
 
     def total_steps(self, rows: int) -> int:
         """Optimizer steps for a training split of `rows` rows: `max_steps`, or enough for `epochs`."""
         return self.max_steps or math.ceil(self.epochs * rows / self.global_batch_size)
+
+    @property
+    def profiled(self) -> range:
+        """Numbers of the steps that are profiled, the first step of a training being 1; empty for none."""
+        window = re.fullmatch(r"([1-9]\d{0,15})-([1-9]\d{0,15})", self.profile_steps)
+        return range(int(window[1]), int(window[2]) + 1) if window else range(0)
 
     def steps_between_checkpoints(self, total_steps: int) -> int:
         """`checkpoint_every_steps`, or what gives about eight checkpoints."""

@@ -82,6 +82,7 @@ def write_report(summary: TrainingSummary, path: Path) -> None:
         devices=summary.devices,
         nodes=summary.nodes,
         rows=summary.rows,
+        profiles=summary.profiles,
         parameters=asdict(summary.settings),
         loss_chart=line_chart("Loss (nats)", "step", losses, logarithmic=positive),
         rate_chart=line_chart("Learning rate", "step", [Line("learning rate", of("step"), of("learning_rate"))]),

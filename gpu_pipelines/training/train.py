@@ -21,7 +21,7 @@ from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
-from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.settings import PROFILE, TrainingSettings
 from gpu_pipelines.training.streaming import GivenData, given_data
 
 WORKER = ("-m", "gpu_pipelines.training.worker")
@@ -41,6 +41,7 @@ class TrainingSummary:
         checkpoints: names of the complete checkpoints.
         metrics: entries of `metrics.jsonl` on the training, by step.
         validation: those on val.
+        profiles: files of profiled steps.
     """
 
     task: str
@@ -52,6 +53,7 @@ class TrainingSummary:
     checkpoints: list[str]
     metrics: list[dict[str, Any]]
     validation: list[dict[str, Any]]
+    profiles: list[str]
 
     def figures(self) -> dict[str, float]:
         """The numbers to show beside the run. Throughput and the like are medians over the entries."""
@@ -150,6 +152,7 @@ def _train_on(
             checkpoints=[checkpoint.name for checkpoint in store.complete()],
             metrics=[entry for entry in metrics if "loss" in entry],
             validation=[entry for entry in metrics if "val_loss" in entry],
+            profiles=[f"{checkpoint_uri}/{PROFILE}/{p.name}" for p in sorted((store.directory / PROFILE).glob("*"))],
         )
 
 

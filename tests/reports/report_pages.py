@@ -106,8 +106,10 @@ def training_summary() -> TrainingSummary:
     ]
     watched = [{"step": entry["step"], "val_loss": entry["loss"]} for entry in entries[::10]]
     settings = TrainingSettings(model="organisation/a-model-with-a-long-name", global_batch_size=4096)
+    profiles = ["gs://a-bucket/" + "a-folder/" * 20 + "profile/steps-00000010-00000012.trace.json.gz"]
+    devices = Devices("cuda", 8)
     return TrainingSummary(
-        "image_classification", Devices("cuda", 8), 4, settings, 1_281_167, 3600.0, ["step"], entries, watched
+        "image_classification", devices, 4, settings, 1_281_167, 3600.0, ["step"], entries, watched, profiles
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,13 +20,15 @@ ROWS, BATCH = 103, 12
 
 
 class Numbers:
-    """A recipe whose batches are the rows' numbers, on the CPU whatever the device."""
+    """A recipe whose batches are the rows' numbers; it notes on which thread each was made."""
 
     def __init__(self, loss_tokens: bool = False) -> None:
         self._loss_tokens = loss_tokens
+        self.threads: list[str] = []
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
         assert all(array.flags.writeable for array in columns.values()), "torch would warn of a mapped array"
+        self.threads.append(threading.current_thread().name)
         return {"number": torch.from_numpy(columns["number"])}
 
     def loss_tokens(self, columns: dict[str, np.ndarray]) -> int | None:
@@ -56,9 +60,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Split:
     return Dataset(directory).split("train")
 
 
-def batches_of(rows: Split, device: str, recipe: Any = None, **settings: Any) -> TrainingBatches:
+def batches_of(rows: Split, recipe: Any = None, **settings: Any) -> TrainingBatches:
     given = TrainingSettings(global_batch_size=BATCH, seed=3, **settings)
-    return TrainingBatches(recipe or Numbers(), rows, given, torch.device(device))
+    return TrainingBatches(recipe or Numbers(), rows, given, torch.device("cpu"))
 
 
 def numbers(batches: TrainingBatches, step: int) -> list[int]:
@@ -66,18 +70,61 @@ def numbers(batches: TrainingBatches, step: int) -> list[int]:
     return [number for batch, _ in pieces for number in batch["number"].tolist()]
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_step_has_the_rows_of_the_order_whatever_step_was_read_before(rows: Split, device: str) -> None:
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_step_has_the_rows_of_the_order_whatever_step_was_read_before(rows: Split, counts: bool) -> None:
     order = SampleOrder(ROWS, BATCH, seed=3)
-    batches = batches_of(rows, device)
-    # A training measures the first step, then continues where its checkpoint was; for a GPU the next is read ahead.
-    for step in (0, 0, 17, 18, 19, 40, 5):
-        assert numbers(batches, step) == order.rows_of_step(step).tolist()
+    batches = batches_of(rows, Numbers(counts))
+    assert numbers(batches, 0) == order.rows_of_step(0).tolist(), "which the training measures"
+    batches.begin(17, 100)
+    # It continues where its checkpoint was; what was made ready for a step that does not come is of no effect.
+    for step in (17, 18, 19, 40, 41, 5, 98, 99):
+        pieces, total = batches.of_step(step)
+        expected = order.rows_of_step(step).tolist()
+        assert pieces[0][0]["number"].tolist() == expected
+        assert total == (sum(expected) if counts else BATCH)
+    batches.settle()
     batches.close()
 
 
-def test_rows_that_are_read_ahead_do_not_change_those_in_use(rows: Split) -> None:
-    batches = batches_of(rows, "cuda")
+@pytest.mark.parametrize("counts", [False, True])
+def test_two_steps_are_made_ready_while_one_is_computed_and_none_behind_the_last(rows: Split, counts: bool) -> None:
+    recipe = Numbers(counts)
+    batches = batches_of(rows, recipe)
+    batches.begin(0, 4)
+    made = []
+    for step in range(4):
+        batches.of_step(step)
+        made.append(_settled(recipe))
+    assert made == [3, 4, 4, 4]
+    assert all(name.startswith("batches") for name in recipe.threads), "never by who computes"
+    batches.close()
+
+
+def _settled(recipe: Numbers) -> int:
+    """How many batches are made when no more are begun."""
+    count = -1
+    while count != len(recipe.threads):
+        count = len(recipe.threads)
+        time.sleep(0.05)
+    return count
+
+
+def test_an_error_while_a_step_is_made_ready_ends_the_training(rows: Split) -> None:
+    recipe = Numbers()
+    batches = batches_of(rows, recipe)
+    batches.begin(0, 9)
+    batches.of_step(0)
+    _settled(recipe)
+    recipe.batch = lambda *_: 1 // 0  # type: ignore[method-assign]
+    batches.of_step(1)  # it and the next were made before
+    with pytest.raises(ZeroDivisionError):
+        numbers(batches, 2) + numbers(batches, 3)
+    batches.close()
+
+
+def test_rows_that_are_made_ready_do_not_change_those_in_use(rows: Split) -> None:
+    batches = batches_of(rows)
+    batches.begin(0, 30)
     (first, _), *_ = batches.of_step(0)[0]
     before = first["number"].clone()
     for step in range(1, 30):
@@ -87,7 +134,7 @@ def test_rows_that_are_read_ahead_do_not_change_those_in_use(rows: Split) -> Non
 
 
 def test_the_time_that_batches_take_is_counted_once(rows: Split) -> None:
-    batches = batches_of(rows, "cpu")
+    batches = batches_of(rows)
     batches.of_step(4)
     assert batches.seconds_taken() > 0
     assert batches.seconds_taken() == 0
@@ -95,12 +142,12 @@ def test_the_time_that_batches_take_is_counted_once(rows: Split) -> None:
 
 
 def test_micro_batches_are_the_batch_in_order_with_its_last_piece_smaller(rows: Split) -> None:
-    whole, pieces = batches_of(rows, "cpu"), batches_of(rows, "cpu", micro_batch_size=5)
+    whole, pieces = batches_of(rows), batches_of(rows, micro_batch_size=5)
     made, total = pieces.of_step(7)
     assert [loss_tokens for _, loss_tokens in made] == [5, 5, 2]
     assert total == BATCH
     assert [number for batch, _ in made for number in batch["number"].tolist()] == numbers(whole, 7)
-    counted, total = batches_of(rows, "cpu", Numbers(loss_tokens=True), micro_batch_size=5).of_step(7)
+    counted, total = batches_of(rows, Numbers(loss_tokens=True), micro_batch_size=5).of_step(7)
     assert [loss_tokens for _, loss_tokens in counted] == [int(batch["number"].sum()) for batch, _ in made]
     assert total == sum(loss_tokens for _, loss_tokens in counted)
 

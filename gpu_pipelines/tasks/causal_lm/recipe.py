@@ -18,7 +18,7 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
-from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_architectures import language_model
 from gpu_pipelines.tasks.text_recipe import (
     NOT_SCORED,
@@ -98,10 +98,7 @@ class CausalLanguageModel(TextRecipe):
         targets = np.full_like(tokens, NOT_SCORED)
         targets[:, :-1] = np.where(scored[:, 1:width], tokens[:, 1:], NOT_SCORED)
         arrays = {"input_ids": tokens, "position_ids": columns["position_ids"][:, :width].astype(np.int64)}
-        return {
-            name: torch.from_numpy(array).to(device, non_blocking=True)
-            for name, array in {**arrays, "targets": targets}.items()
-        }
+        return {name: on_device(array, device) for name, array in {**arrays, "targets": targets}.items()}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of the scored tokens, in nats, and the router's loss where the configuration has one."""

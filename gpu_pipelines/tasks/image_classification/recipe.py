@@ -34,7 +34,7 @@ from gpu_pipelines.tasks.image_preprocessor import (
     scaling_of,
 )
 from gpu_pipelines.tasks.model_places import is_configuration_alone
-from gpu_pipelines.tasks.recipe import OTHER_LABEL, OTHER_SHARE, Batch, Recipe
+from gpu_pipelines.tasks.recipe import OTHER_LABEL, OTHER_SHARE, Batch, Recipe, on_device
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
@@ -134,12 +134,12 @@ class ImageClassification(Recipe):
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as tensors on `device`: `pixel_values`, scaled as the model takes them, and `labels`."""
-        images = torch.from_numpy(columns["image"]).to(device, non_blocking=True)
-        labels = torch.from_numpy(columns["label"]).to(device, non_blocking=True)
+        images = on_device(columns["image"], device)
+        labels = on_device(columns["label"], device)
         batch = {"pixel_values": self._scaled(images.float()), "labels": labels.long()}
         if OTHER_LABEL in columns:
-            batch[OTHER_LABEL] = torch.from_numpy(columns[OTHER_LABEL]).to(device, non_blocking=True).long()
-            batch[OTHER_SHARE] = torch.from_numpy(columns[OTHER_SHARE]).to(device, non_blocking=True)
+            batch[OTHER_LABEL] = on_device(columns[OTHER_LABEL], device).long()
+            batch[OTHER_SHARE] = on_device(columns[OTHER_SHARE], device)
         return batch
 
     def _scaled(self, images: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from gpu_pipelines.artifacts.dataset import Dataset, Split
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
-from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.tasks.recipe import Batch, Recipe, on_device
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
@@ -137,14 +137,14 @@ class Regression(Recipe):
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """What the model takes, and `target`, in standard deviations from the mean; float32 (rows, targets)."""
         target = (columns["target"] - np.array(self.form.mean)) / np.array(self.form.deviation)
-        made = {"target": torch.from_numpy(target.astype(np.float32)).to(device, non_blocking=True)}
+        made = {"target": on_device(target.astype(np.float32), device)}
         if self.inner is not None:
             found = self.inner.batch({**columns, "label": np.zeros(len(target), np.int32)}, device)
             del found["labels"]
             return {**found, **made}
         numbers = np.stack([columns[f"{_INPUT}{name}"] for name in self.form.inputs], axis=1).astype(np.float64)
         numbers = (numbers - np.array(self.form.inputs_mean)) / np.array(self.form.inputs_deviation)
-        return {"inputs": torch.from_numpy(numbers.astype(np.float32)).to(device, non_blocking=True), **made}
+        return {"inputs": on_device(numbers.astype(np.float32), device), **made}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean negative log likelihood of normal distributions, each weighted by its standard deviation.

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.tasks import pretrained
-from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_architectures import classifier
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
 from gpu_pipelines.tasks.text_recipe import (
@@ -75,10 +75,7 @@ class TextClassification(TextRecipe):
         width = trimmed_length(int(lengths.max()), columns["input_ids"].shape[1])
         mask = np.arange(width) < lengths[:, None]
         tensors = {"input_ids": columns["input_ids"][:, :width], "attention_mask": mask, "labels": columns["label"]}
-        return {
-            name: torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True).long()
-            for name, values in tensors.items()
-        }
+        return {name: on_device(np.ascontiguousarray(values), device).long() for name, values in tensors.items()}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of a batch, in nats."""

@@ -13,7 +13,7 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks import pretrained
-from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_architectures import tagger
 from gpu_pipelines.tasks.text_recipe import (
     NOT_SCORED,
@@ -88,7 +88,7 @@ class TokenClassification(TextRecipe):
         tags = columns["tags"][:, :here]
         labels[:, :here] = np.where(tags > 0, tags - 1, NOT_SCORED)
         arrays = {"input_ids": tokens, "attention_mask": mask.astype(np.int64), "labels": labels}
-        return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+        return {name: on_device(array, device) for name, array in arrays.items()}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of the words, in nats."""
