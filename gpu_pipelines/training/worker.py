@@ -135,8 +135,10 @@ def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device,
     from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
     from gpu_pipelines.tasks.building import load_recipe
     from gpu_pipelines.training.engine import Trainer
+    from gpu_pipelines.training.link_rate import say_link_rate
     from gpu_pipelines.training.streaming import GivenData, agreed
 
+    say_link_rate(device, int(os.environ["GROUP_WORLD_SIZE"]))
     note_work("building the model", "take a machine with more memory for each of its processes")
     data = agreed(GivenData.from_json(job["data"]))
     dataset = data.dataset()

@@ -33,6 +33,12 @@ class Network:
         self._nodes.append(start_python(arguments, log, {**kept, **ONE_THREAD, **environment}, inside, self._folder))
         return self._nodes[-1]
 
+    def slow_down(self, megabits: int) -> None:
+        """Lets both send at most so many Mbit per second."""
+        for holder in self._holders:
+            limit = f"tc qdisc add dev eth0 root tbf rate {megabits}mbit burst 64kb latency 400ms"
+            _run(*_inside(holder), *limit.split())
+
     def cut(self) -> None:
         _run(*_inside(self._holders[0]), "ip", "link", "set", "eth0", "down")
 

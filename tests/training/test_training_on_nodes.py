@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -64,6 +65,20 @@ def test_two_nodes_train_as_two_processes_of_one_and_rank_0_alone_writes(
     assert "continuing from step-00000020" in again[0].output
     assert weights_digest(own / LAST) == weights_digest(tmp_path / "alone" / LAST)
     assert [path for path in other.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.slow
+def test_the_rate_of_the_network_is_measured_before_the_training(
+    network: Network, photos: Path, tmp_path: Path
+) -> None:
+    network.slow_down(megabits=80)
+    nodes = start(network, replace(SETTINGS, max_steps=2), photos, tmp_path / "own")
+    assert [node.wait(120) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
+    said = re.search(r"all-reduce over 2 nodes: ([\d.]+) GB/s\n", nodes[0].output)
+    assert said
+    assert float(said[1]) == pytest.approx(0.01, rel=0.2)
+    assert nodes[0].output.index(said[0]) < nodes[0].output.index("step 1/2")
+    assert "all-reduce" not in nodes[1].output
 
 
 @pytest.mark.slow
