@@ -176,6 +176,8 @@ class Trainer:
             rate = self._step(step)
             self._writer.require_no_failure()
             step += 1
+            if step == began + 1:
+                self._writer.prepare(self._state())  # not when the first checkpoint is due
             if self._progress is not None:
                 self._progress.note(step)
             if step == began + 1 and self._device.type == "cuda":
