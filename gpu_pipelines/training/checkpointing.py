@@ -107,6 +107,7 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _Writing | None = None
         self._whole: dict[int, bool] = {}
+        self._held_up = self._written_in = 0.0
 
     @property
     def newest_whole(self) -> int | None:
@@ -166,8 +167,19 @@ class CheckpointWriter:
         copied = self._copy.take()
         name = checkpoints.checkpoint_path(self._store.directory, info["step"]).name
         writing = _Writing(name, held_up=time.monotonic() - began)
+        self._held_up = writing.held_up
         writing.end = self._thread.submit(self._write, writing, copied, dict(info))
         self._pending = writing
+
+    def took(self) -> tuple[float, float]:
+        """Seconds for which the last save held up the training, and in which the last whole checkpoint was written.
+
+        Those of rank 0, on all processes, all of which call this.
+        """
+        measured = torch.tensor([self._held_up, self._written_in], dtype=torch.float64)
+        dist.broadcast(measured, src=0)
+        held_up, writing = measured.tolist()
+        return held_up, writing
 
     def _make_way(self) -> None:
         while (pending := self._pending) is not None:
@@ -309,6 +321,7 @@ class CheckpointWriter:
     def _tell(self, writing: _Writing, size: int) -> None:
         """Says what a checkpoint took, where it took long enough to matter: the training goes on meanwhile."""
         seconds = time.monotonic() - writing.began
+        self._written_in = seconds
         if seconds < _SECONDS_WORTH_A_LINE:
             return
         on_disk = (writing.on_disk or writing.began) - writing.began
