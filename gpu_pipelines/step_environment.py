@@ -43,8 +43,20 @@ STORAGE = "GPU_PIPELINES_STORAGE"
 # gpu_pipelines/artifacts/checkpoint_lock.py. Unset: 60.
 CHECKPOINT_LEASE = "GPU_PIPELINES_CHECKPOINT_LEASE"
 
+# Hours after which a machine of the step is expected to be preempted, on average; a training saves its state the more
+# often, the fewer. Set on Spot machines. Unset: they are not preempted.
+PREEMPTION_HOURS = "GPU_PIPELINES_PREEMPTION_HOURS"
+#: An assumption: Google publishes shares of Spot VMs that were preempted on a day, by machine type and zone
+#: (`advice.capacityHistory` of Compute Engine), and no hours.
+SPOT_HOURS = 24
+
 # `EnvVar.name` of Vertex AI and of Kubernetes; a shell knows no others either.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def preemption_variables(strategy: str) -> dict[str, str]:
+    """What a step is told of machines that are bought in some way: that those of Spot are preempted."""
+    return {PREEMPTION_HOURS: str(SPOT_HOURS)} if strategy == "spot" else {}
 
 
 def problems_of_variables(names: Iterable[str]) -> list[str]:

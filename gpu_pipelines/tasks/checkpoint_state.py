@@ -119,7 +119,7 @@ def _of_one_replica(spec: DTensorSpec) -> DTensorSpec:
 def local_tensors(state: State) -> Iterator[torch.Tensor]:
     """What this process holds of the tensors of a state: of those that are sharded, its part."""
     for _, tensor in _flat(state):
-        yield tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+        yield (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def bytes_of(state: State) -> int:

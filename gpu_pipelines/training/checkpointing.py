@@ -32,6 +32,7 @@ from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.settings import TrainingSettings
 
 _SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_WORTH_A_LINE = 1.0
 #: Numbers that AdamW keeps for each weight, both in fp32.
 _MOMENTS = OPTIMIZER_BYTES["adamw"] // BYTES_PER_WEIGHT
 #: What writing raises where the disk is full or gone; torch.distributed.checkpoint's own is no Exception.
@@ -45,12 +46,14 @@ class _Writing:
     Attributes:
         name: of its folder.
         upload: of its tensors to object storage.
+        held_up: seconds for which it held up the training: for the one before to be whole, and for its own copy.
         began: when its tensors had been copied, on the clock of `time.monotonic`.
         on_disk: when they were in files of this machine, on the same clock; None before.
         end: comes when it is whole.
     """
 
     name: str
+    held_up: float
     upload: Upload = field(default_factory=Upload)
     began: float = field(default_factory=time.monotonic)
     on_disk: float | None = None
@@ -104,6 +107,7 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _Writing | None = None
         self._whole: dict[int, bool] = {}
+        self._held_up = self._written_in = 0.0
 
     @property
     def newest_whole(self) -> int | None:
@@ -135,6 +139,15 @@ class CheckpointWriter:
                 self._more_room,
             )
 
+    def prepare(self, state: State) -> None:
+        """Takes the host memory that checkpoints are copied to, once; on GPUs it is pinned, which takes seconds.
+
+        Args:
+            state: as `save` will get it.
+        """
+        if self._writes and self._copy is None:
+            self._copy = StateCopy(state)
+
     def save(self, state: State, info: Mapping[str, Any]) -> None:
         """Copies the state and writes it in the background.
 
@@ -147,13 +160,26 @@ class CheckpointWriter:
         """
         if not self._writes:
             return
+        began = time.monotonic()
         self._make_way()
-        if self._copy is None:
-            self._copy = StateCopy(state)
+        self.prepare(state)
+        assert self._copy is not None
         copied = self._copy.take()
-        writing = _Writing(checkpoints.checkpoint_path(self._store.directory, info["step"]).name)
+        name = checkpoints.checkpoint_path(self._store.directory, info["step"]).name
+        writing = _Writing(name, held_up=time.monotonic() - began)
+        self._held_up = writing.held_up
         writing.end = self._thread.submit(self._write, writing, copied, dict(info))
         self._pending = writing
+
+    def took(self) -> tuple[float, float]:
+        """Seconds for which the last save held up the training, and in which the last whole checkpoint was written.
+
+        Those of rank 0, on all processes, all of which call this.
+        """
+        measured = torch.tensor([self._held_up, self._written_in], dtype=torch.float64)
+        dist.broadcast(measured, src=0)
+        held_up, writing = measured.tolist()
+        return held_up, writing
 
     def _make_way(self) -> None:
         while (pending := self._pending) is not None:
@@ -256,6 +282,7 @@ class CheckpointWriter:
             blocks = {name: parts for name, (_, parts) in sorted(hashes.items())}
             checkpoint = checkpoints.mark_complete(path, files=files, blocks=blocks, **info)
             self._store.publish([f"{name}/{MARKER}"])
+            self._tell(writing, sum(parts.size for parts in blocks.values()))
             self._store.publish_log(self._events_uri)
             self._whole[info["step"]] = not info["interruption"]
             self._delete_superseded(checkpoint)
@@ -290,6 +317,18 @@ class CheckpointWriter:
                 "Give a gs:// checkpoint_uri or a directory on a file system that all nodes mount.",
             )
         return together
+
+    def _tell(self, writing: _Writing, size: int) -> None:
+        """Says what a checkpoint took, where it took long enough to matter: the training goes on meanwhile."""
+        seconds = time.monotonic() - writing.began
+        self._written_in = seconds
+        if seconds < _SECONDS_WORTH_A_LINE:
+            return
+        on_disk = (writing.on_disk or writing.began) - writing.began
+        parts = f"written in {on_disk:.1f} s"
+        parts += "" if self._store.is_local else f", uploaded in {seconds - on_disk:.1f} s"
+        held_up = f"the training stood still for {writing.held_up:.1f} s"
+        print(f"{writing.name} is saved: {_gigabytes(size)} {parts}; {held_up}", flush=True)
 
     def _delete_superseded(self, newest: Checkpoint) -> None:
         keep = self._settings

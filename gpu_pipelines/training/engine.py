@@ -23,7 +23,7 @@ from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, frozen_weights_sha256, trained_weights, training_state
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
-from gpu_pipelines.training.cadence import Cadence
+from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
 from gpu_pipelines.training.checkpointing import CheckpointWriter
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
@@ -169,7 +169,7 @@ class Trainer:
 
     def _train_from(self, step: int) -> bool:
         between = self._settings.steps_between_checkpoints(self._total)
-        cadence = Cadence(self._total, step, saves=not self._settings.checkpoint_every_steps)
+        cadence = Cadence(self._total, step, self._between_interruptions())
         self._parallel.train()
         told = began = step
         if self._device.type == "cuda":
@@ -181,6 +181,8 @@ class Trainer:
                 rate = self._step(step)
             self._writer.require_no_failure()
             step += 1
+            if step == began + 1:
+                self._writer.prepare(self._state())  # not when the first checkpoint is due
             if self._progress is not None:
                 self._progress.note(step)
             if step == began + 1 and self._device.type == "cuda":
@@ -199,10 +201,18 @@ class Trainer:
                 # One that is not due stays until there is a newer one: which checkpoints are left is a matter of steps.
                 in_between = interrupted or not due
                 self._save(step, None if in_between else self._validate(step), in_between=in_between)
-                cadence.saved()
+                cadence.saved(*self._writer.took())
             if interrupted:
                 return False
         return True
+
+    def _between_interruptions(self) -> float | None:
+        """Seconds, where they say how often the state is saved; None where the user does."""
+        if self._settings.checkpoint_every_steps:
+            return None
+        processes = dist.get_world_size()
+        nodes = processes // int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+        return seconds_between_interruptions(processes, nodes, os.environ)
 
     def _first_loss(self) -> torch.Tensor:
         (batch, _), *_ = self._batches.of_step(0)[0]

@@ -8,17 +8,20 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import storage_emulator
 from slow_storage import slow_storage
 from started_training import run_training, weights_digest
-from trainings import names, photos_dataset, train_here
+from trainings import names, photos_dataset, train_here, train_on
 
 from gpu_pipelines.artifacts.checkpoint import SET_ASIDE, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
 from gpu_pipelines.errors import INTERRUPTED, UserError
-from gpu_pipelines.training.cadence import Cadence
+from gpu_pipelines.step_environment import PREEMPTION_HOURS
+from gpu_pipelines.training import cadence as cadence_module
+from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions, seconds_between_saves
 from gpu_pipelines.training.checkpointing import is_given_up
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -231,7 +234,7 @@ def test_a_process_killed_while_the_model_is_built_is_told_from_one_that_trains(
 
 
 def test_a_long_training_says_something_soon_and_saves_in_time() -> None:
-    cadence = Cadence(total=100_000, step=0, saves=True)
+    cadence = Cadence(total=100_000, step=0, between_interruptions=3600.0)
     lines, saves = [], []
     last = 0
     for step in range(1, 5_001):  # of one second each
@@ -241,14 +244,74 @@ def test_a_long_training_says_something_soon_and_saves_in_time() -> None:
             last = step
         if cadence.save_is_due:
             saves.append(step)
-            cadence.saved()
+            cadence.saved(held_up=10.0, writing=0.0)
     assert lines[:5] == [1, 5, 10, 20, 30]
-    assert saves == [900, 1800, 2700, 3600, 4500]
+    assert saves[:4] == [60, 330, 600, 870], "after the first, every sqrt(2 × 10 × 3600) = 268 s, with the next line"
+
+
+def test_a_training_that_is_told_how_often_to_save_does_not_save_by_time() -> None:
+    cadence = Cadence(total=100, step=0, between_interruptions=None)
+    cadence.line_written(10, 10, 1e6)
+    assert not cadence.save_is_due
+
+
+@pytest.mark.parametrize(
+    ("held_up", "writing", "between", "expected"),
+    [
+        (2.0, 0.0, 10_000.0, 200.0),
+        (0.001, 0.0, 10_000.0, 60.0),
+        (0.001, 400.0, 10_000.0, 400.0),
+        (1.0, 0.0, 1e9, 900.0),
+        (60.0, 0.0, 1e9, 6000.0),
+    ],
+    ids=["Young", "least", "while it is written", "most", "one percent"],
+)
+def test_the_time_between_saves_follows_from_what_they_cost(
+    held_up: float, writing: float, between: float, expected: float
+) -> None:
+    assert seconds_between_saves(held_up, writing, between) == pytest.approx(expected)
+
+
+def test_when_a_training_is_expected_to_be_interrupted() -> None:
+    alone = seconds_between_interruptions(8, 1, {})
+    assert seconds_between_interruptions(16_384, 2_048, {}) == pytest.approx(54 * 24 * 3600 / 419)
+    spot = {PREEMPTION_HOURS: "24"}
+    assert seconds_between_interruptions(8, 1, spot) == pytest.approx(1 / (1 / alone + 1 / (24 * 3600)))
+    assert seconds_between_interruptions(32, 4, spot) == pytest.approx(seconds_between_interruptions(8, 1, spot) / 4)
+    with pytest.raises(UserError, match=f"{PREEMPTION_HOURS} is 'soon'"):
+        seconds_between_interruptions(8, 1, {PREEMPTION_HOURS: "soon"})
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1)])
+def test_saving_by_time_changes_no_bit_and_leaves_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
+    settings = replace(SETTINGS, max_steps=16, checkpoint_every_steps=0)
+    train_on(shape, settings, photos, str(tmp_path / "rarely"))
+    for name in ("FIRST_SAVE", "LEAST_BETWEEN_SAVES", "MOST_BETWEEN_SAVES", "MOST_SHARE"):
+        monkeypatch.setattr(cadence_module, name, 1.0 if name == "MOST_SHARE" else 1e-9)
+    monkeypatch.setattr(CheckpointStore, "begin", noting(CheckpointStore.begin, tmp_path / "begun"))
+    train_on(shape, settings, photos, str(tmp_path / "often"))
+    begun = (tmp_path / "begun").read_text().split()
+    assert "step-00000001" in begun, "it was not due"
+    assert names(tmp_path / "often") == names(tmp_path / "rarely")
+    assert weights_digest(tmp_path / "often/step-00000016") == weights_digest(tmp_path / "rarely/step-00000016")
+
+
+def noting(method: Any, place: Path) -> Any:
+    """The same method, which adds its argument to a file, from whatever process it is called."""
+
+    def noted(self: Any, name: str) -> Any:
+        with place.open("a") as file:
+            file.write(f"{name}\n")
+        return method(self, name)
+
+    return noted
 
 
 def test_a_short_training_writes_its_lines_at_the_same_steps_however_fast_it_is() -> None:
     for seconds in (0.001, 0.9):
-        cadence = Cadence(total=240, step=0, saves=True)
+        cadence = Cadence(total=240, step=0, between_interruptions=3600.0)
         lines = []
         for step in range(1, 241):
             if cadence.line_is_due(step):

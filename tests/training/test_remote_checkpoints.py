@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import storage_emulator
+from slow_storage import slow_storage
 from started_training import run_training, tensors, weights_digest
-from trainings import numbers_dataset, photos_dataset
+from trainings import numbers_dataset, photos_dataset, train_here
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
@@ -195,3 +197,19 @@ def test_an_evaluation_fetches_the_weights_alone(trained: str, tmp_path: Path) -
         return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
     assert size(some.path) < 0.4 * size(everything.path)
+
+
+def test_what_a_slow_upload_took_is_said(bucket: str, numbers: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with slow_storage(b"step-00000001/shard", seconds=2):
+        train_here(replace(SETTINGS, max_steps=2, checkpoint_every_steps=1), numbers, f"{bucket}/slow")
+    (said,) = [line for line in capfd.readouterr().out.splitlines() if "is saved" in line]
+    found = re.fullmatch(
+        r"step-00000001 is saved: (\S+) GB written in 0\.\d s, uploaded in (\S+) s; "
+        r"the training stood still for 0\.\d s",
+        said,
+    )
+    assert found, said
+    sizes = RemoteFolder(f"{bucket}/slow").sizes()
+    size = sum(count for name, count in sizes.items() if name.startswith("step-00000001/shard"))
+    assert found[1] == f"{size / 1e9:.3g}"
+    assert float(found[2]) >= 2

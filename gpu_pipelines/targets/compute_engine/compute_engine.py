@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.errors import UnavailableError, UserError, as_data
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
+from gpu_pipelines.step_environment import preemption_variables
 from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.local.own import require_no_container
 from gpu_pipelines.targets.local.target import LocalTarget
@@ -94,7 +95,8 @@ class MachineOptions(CloudOptions):
         planned = plan(self.accelerator, region=region, **self.bought)
         same = ("zone", "boot_disk_gb", "at_end", "subnet", "external_ip", "image_family", "image_project")
         given = {name: getattr(self, name) for name in same}
-        wanted = VmOptions(**given, environment=self.environment, **more)
+        variables = {**preemption_variables(planned.strategy), **self.environment}
+        wanted = VmOptions(**given, environment=variables, **more)
         return virtual_machine(planned, container, settings, wanted), planned
 
 

@@ -20,7 +20,7 @@ from gpu_pipelines.dag.placement import CACHED_STEPS, PREPARES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
-from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK
+from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK, preemption_variables
 from gpu_pipelines.targets.compiled import compiled, note_of_file
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec, runtime_for
@@ -111,7 +111,8 @@ class KubeflowTarget:
                 self._as_train_job(made, plan, needs)
             self._in_pod(made, _LAUNCHER_SIZE if is_train_job else needs)
             if plan is not None and not is_train_job:
-                made.set_env_variable(ACCELERATOR, plan.spec)
+                for told, value in {ACCELERATOR: plan.spec, **preemption_variables(plan.strategy)}.items():
+                    made.set_env_variable(told, value)
                 self._limit(made, plan)
             return made
 
@@ -197,7 +198,7 @@ class KubeflowTarget:
             pull_secret=self._settings.pull_secret or "",
             queue=self._settings.kueue_queue or "",
             service_account=self._settings.kubeflow_service_account or "",
-            environment={ACCELERATOR: plan.spec, **self._variables},
+            environment={ACCELERATOR: plan.spec, **preemption_variables(plan.strategy), **self._variables},
             secrets=dict(self._settings.secret_env),
             hours=plan.hours or DEFAULT_HOURS,
             restarts=SPOT_RESTARTS if plan.strategy == "spot" else _OTHER_RESTARTS,

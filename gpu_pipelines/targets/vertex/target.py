@@ -19,7 +19,7 @@ from gpu_pipelines.dag.placement import CACHED_STEPS, LOOKING_STEPS, PREPARES, U
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
-from gpu_pipelines.step_environment import ACCELERATOR
+from gpu_pipelines.step_environment import ACCELERATOR, preemption_variables
 from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
@@ -160,7 +160,8 @@ class VertexTarget:
         options = replace(self._options, reduction_server=self._options.reduction_server and plan.nodes > 1)
         require_job(plan, self._settings, options)
         of_author = component.component_spec.implementation.container.env or {}
-        options = replace(options, environment={ACCELERATOR: plan.spec, **of_author, **options.environment})
+        told = {ACCELERATOR: plan.spec, **preemption_variables(plan.strategy)}
+        options = replace(options, environment={**told, **of_author, **options.environment})
         container = self._container_of(component)
         plan = replace(plan, hours=plan.hours or STEP_HOURS)
         fields = _fields_of(custom_job(plan, "", container, self._settings, options))
