@@ -50,6 +50,10 @@ PREEMPTION_HOURS = "GPU_PIPELINES_PREEMPTION_HOURS"
 #: (`advice.capacityHistory` of Compute Engine), and no hours.
 SPOT_HOURS = 24
 
+# How often within an hour the processes of a training are started again on the same machines, where one was killed or
+# lost its device or its connection. Unset: gpu_pipelines/distributed/restarts.py. 0: never.
+RESTARTS = "GPU_PIPELINES_RESTARTS"
+
 # `EnvVar.name` of Vertex AI and of Kubernetes; a shell knows no others either.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

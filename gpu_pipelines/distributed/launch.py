@@ -5,17 +5,19 @@ the thread that watches must always be able to act. What this adds to torchrun:
 
 - SIGTERM or SIGINT makes the workers save their state and the step end as `Interrupted`, on all nodes;
 - a node that vanishes ends the others instead of leaving them waiting;
-- all nodes end with the same reason, the first one.
+- all nodes end with the same reason, the first one;
+- a process that was killed, or lost its device or its connection, is started again with all others, on all nodes.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -23,6 +25,7 @@ from gpu_pipelines.distributed import peers as nodes
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.peers import NodeState, Peers, Timing, address_towards, failed, interface_of, join
 from gpu_pipelines.distributed.processes import LOOPBACK, SECONDS_BETWEEN_LOOKS, Program, Torchrun, Workers
+from gpu_pipelines.distributed.restarts import Restarts
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import (
     INTERRUPTED,
@@ -33,6 +36,7 @@ from gpu_pipelines.errors import (
     ProcessKilledError,
     UserError,
     distance_from_cause,
+    first_line,
 )
 
 _SECONDS_WITHOUT_PROCESSES = 2.0
@@ -41,7 +45,9 @@ _GONE = "Its machine, its network or its launcher is gone."
 _KILLED_BY = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS)
 
 
-def launch(arguments: list[str], *, processes: int, cluster: Cluster, timing: Timing | None = None) -> None:
+def launch(
+    arguments: list[str], *, processes: int, cluster: Cluster, timing: Timing | None = None, restarts: int = 0
+) -> None:
     """Runs one Python program in several processes with torchrun's variables, and waits for its end.
 
     Args:
@@ -49,6 +55,8 @@ def launch(arguments: list[str], *, processes: int, cluster: Cluster, timing: Ti
         processes: how many to start on this node.
         cluster: the nodes; every one calls this function with the same arguments.
         timing: how long to wait for what; for tests.
+        restarts: how often within an hour the processes of all nodes are started again, where one was killed or lost
+            its device or its connection.
 
     Raises:
         UserError: a process failed, a node failed, did not come, or vanished.
@@ -56,7 +64,11 @@ def launch(arguments: list[str], *, processes: int, cluster: Cluster, timing: Ti
     """
     # As many threads as cores in all; torchrun's own default is one for each process.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    _watch_over(Torchrun(arguments, processes, cluster), processes, cluster, timing or Timing())
+
+    def workers(attempt: int) -> Workers:
+        return Torchrun(arguments, processes, cluster, attempt)
+
+    _watch_over(workers, processes, cluster, timing or Timing(), Restarts(restarts))
 
 
 def run_program(
@@ -74,22 +86,49 @@ def run_program(
         UserError: the program cannot be started or failed, or that of another node.
         Interrupted: this node or another was interrupted, or the program says that it was.
     """
-    _watch_over(Program(command, environment), 1, cluster, timing or Timing())
+    _watch_over(lambda _: Program(command, environment), 1, cluster, timing or Timing(), Restarts(0))
 
 
-def _watch_over(workers: Workers, processes: int, cluster: Cluster, timing: Timing) -> None:
+def _watch_over(
+    make: Callable[[int], Workers], processes: int, cluster: Cluster, timing: Timing, restarts: Restarts
+) -> None:
     with noted() as signalled, tempfile.TemporaryDirectory(prefix="launch-") as logs:
         peers = None
         _prepare_network(cluster)
         if cluster.nodes > 1:
             peers = join(cluster, processes, timing, lambda: _require_no(signalled))
-        workers.start(Path(logs))
         try:
-            _Supervision(workers, peers, signalled, timing).run()
+            for attempt in itertools.count():
+                place = Path(logs) / str(attempt)
+                place.mkdir()
+                if _is_done(make(attempt), place, peers, signalled, timing, restarts):
+                    return
         finally:
-            workers.kill()
             if peers:
                 peers.leave()
+
+
+def _is_done(
+    workers: Workers, logs: Path, peers: Peers | None, signalled: Signalled, timing: Timing, restarts: Restarts
+) -> bool:
+    """Runs the workers to their end; False where they are to be started again, on all nodes."""
+    workers.start(logs)
+    try:
+        _Supervision(workers, peers, signalled, timing).run()
+    except (UserError, Interrupted) as error:
+        workers.kill()
+        again = isinstance(error, UserError) and not signalled and restarts.are_worth(error)
+        if peers:
+            again = peers.agree_to_begin_again(again)
+        if not again:
+            raise
+        print(f"warning: {first_line(error)} All processes are started again: {restarts.note()}.", flush=True)
+        if peers:
+            peers.begin_again()
+        return False
+    finally:
+        workers.kill()
+    return True
 
 
 def _require_no(signalled: Signalled) -> None:

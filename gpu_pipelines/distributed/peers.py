@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import NodeLostError, UserError, as_data, distance_from_cause, from_data
+from gpu_pipelines.errors import ConnectionLostError, NodeLostError, UserError, as_data, distance_from_cause, from_data
 
 RUNNING, STOPPING, INTERRUPTED, FAILED, DONE = "running", "stopping", "interrupted", "failed", "done"
 _FINAL = (INTERRUPTED, FAILED, DONE)
@@ -54,6 +54,7 @@ class NodeState:
         signalled: whether it was interrupted by a signal to itself.
         failure: why it failed, as `as_data` describes it.
         at: when it failed, in seconds since the epoch by that node's clock.
+        attempt: how often its processes had been started again.
     """
 
     state: str = RUNNING
@@ -61,6 +62,7 @@ class NodeState:
     signalled: bool = False
     failure: dict[str, Any] | None = None
     at: float = 0.0
+    attempt: int = 0
 
     @property
     def error(self) -> UserError | None:
@@ -95,6 +97,7 @@ class Peers:
         self._addresses = addresses
         self._timing = timing
         self._own = NodeState()
+        self._attempt = 0
         self._states = {rank: NodeState() for rank in range(cluster.nodes)}
         self._beats: dict[int, bytes] = {}
         now = time.monotonic()
@@ -116,33 +119,65 @@ class Peers:
     @property
     def states(self) -> dict[int, NodeState]:
         """The state of every other node, as last heard."""
-        return {rank: state for rank, state in self._states.items() if rank != self.cluster.node_rank}
+        return {rank: self._state_of(rank) for rank in self._states if rank != self.cluster.node_rank}
+
+    def _state_of(self, rank: int) -> NodeState:
+        """How a node is in this attempt. How it ended an earlier one says nothing; an interruption stays one."""
+        state = self._states[rank]
+        if state.attempt < self._attempt and state.state in (FAILED, DONE):
+            return NodeState()
+        if state.attempt > self._attempt:
+            return failed(ConnectionLostError("Its processes were started again."))
+        return state
 
     def report(self, state: NodeState) -> None:
         """Tells the others how this node is; waits for a moment, so that they know before anything follows from it."""
-        self._own = state
+        self._own = replace(state, attempt=self._attempt)
         self._sent.clear()
         self._awake.set()
         self._sent.wait(2 * self._timing.beat)
+
+    def begin_again(self) -> None:
+        """Another attempt of all nodes begins."""
+        self._attempt += 1
+        self.report(NodeState())
+
+    def agree_to_begin_again(self, is_wanted: bool) -> bool:
+        """Whether all nodes begin again after an attempt that failed: what rank 0 wants.
+
+        Args:
+            is_wanted: whether this node wants it. The others wait for rank 0's word only if they do.
+        """
+        said = f"again/{self._attempt}"
+        with suppress(RuntimeError):  # the store is gone, and rank 0 with it
+            if self.cluster.is_rank_0:
+                self._store.set(said, "yes" if is_wanted else "no")
+                return is_wanted
+            deadline = time.monotonic() + 6 * self._timing.settle
+            while is_wanted and not self._cut and time.monotonic() < deadline:
+                if self._store.check([said]):
+                    return bool(self._store.get(said) == b"yes")
+                time.sleep(self._timing.beat / 4)
+        return False
 
     def silent(self, seconds: float) -> dict[int, float]:
         """The nodes that have not ended and not been heard of for `seconds`, and for how long each has not."""
         now = time.monotonic()
         if self._cut or now - self._exchanged > seconds:
             # The store is gone or does not answer: it is rank 0's. Of the others, nothing can be known.
-            rank_0_ended = self._states[0].state in _FINAL
+            rank_0_ended = self._state_of(0).state in _FINAL
             return {} if rank_0_ended or self.cluster.is_rank_0 else {0: now - self._exchanged}
         since = {rank: self._exchanged - self._changed[rank] for rank in self.states}
         return {
             rank: silence
             for rank, silence in since.items()
-            if silence > seconds and self._states[rank].state not in _FINAL
+            if silence > seconds and self._state_of(rank).state not in _FINAL
         }
 
     @property
     def have_ended(self) -> bool:
         """Whether every other node has ended, in whatever way."""
-        if self._cut and self._states[0].state in _FINAL:
+        if self._cut and self._state_of(0).state in _FINAL:
             return True  # rank 0 leaves last
         gone = self.silent(self._timing.settle)
         return all(state.state in _FINAL or rank in gone for rank, state in self.states.items()) or 0 in gone

@@ -188,9 +188,9 @@ class Workers(ABC):
 class Torchrun(Workers):
     """Python processes that torchrun's launcher starts."""
 
-    def __init__(self, arguments: list[str], processes: int, cluster: Cluster) -> None:
+    def __init__(self, arguments: list[str], processes: int, cluster: Cluster, attempt: int = 0) -> None:
         super().__init__()
-        self._arguments, self._processes, self._cluster = arguments, processes, cluster
+        self._arguments, self._processes, self._cluster, self._attempt = arguments, processes, cluster, attempt
 
     def _run(self) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -211,7 +211,8 @@ class Torchrun(Workers):
             # Without it the processes would meet at the host's name, and try for minutes to resolve it.
             local_addr=None if several else LOOPBACK,
             rdzv_configs={"timeout": 60, **({"rank": self._cluster.node_rank} if several else {})},
-            run_id=_RUN,
+            # Several nodes meet in one store, where what an attempt left must not meet the next one.
+            run_id=f"{_RUN}-{self._attempt}",
             role="rank",
             max_restarts=0,
             monitor_interval=SECONDS_BETWEEN_LOOKS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +17,9 @@ from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.distributed.restarts import MOST_RESTARTS
 from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.step_environment import RESTARTS
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
@@ -101,15 +103,23 @@ def train_model(
     cluster = cluster or Cluster.from_environment(os.environ)
     if cluster.nodes > 1:
         adopt_nccl_settings()
+    restarts = _restarts(os.environ)
     devices = _devices()
     if wrong := settings.problems_of_reading():
         raise UserError.of_all(wrong)
     with given_data(settings, str(dataset), checkpoint_uri, devices.processes) as data:
-        return _train_on(data, settings, checkpoint_uri, devices, cluster)
+        return _train_on(data, settings, checkpoint_uri, devices, cluster, restarts)
+
+
+def _restarts(environment: Mapping[str, str]) -> int:
+    text = environment.get(RESTARTS, "") or str(MOST_RESTARTS)
+    if not (text.isascii() and text.isdigit() and len(text) < 4):
+        raise UserError(f"{RESTARTS} is {text!r}.", "Give a whole number, 0 for never.")
+    return int(text)
 
 
 def _train_on(
-    data: GivenData, asked: TrainingSettings, checkpoint_uri: str, devices: Devices, cluster: Cluster
+    data: GivenData, asked: TrainingSettings, checkpoint_uri: str, devices: Devices, cluster: Cluster, restarts: int
 ) -> TrainingSummary | None:
     manifest = data.dataset().manifest
     processes = devices.processes * cluster.nodes
@@ -137,7 +147,7 @@ def _train_on(
         else:
             _set_up_gpus()
         with output_may_break(), _interruption_says_what_is_kept(checkpoint_uri, staging, cluster):
-            launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster)
+            launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster, restarts=restarts)
         if not cluster.is_rank_0:
             return None
         store = CheckpointStore(checkpoint_uri, staging)

@@ -78,7 +78,9 @@ def _train(job: dict[str, Any]) -> bool:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if devices.kind == "cuda" else "gloo"
-    store, rank, processes = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
+    shared, rank, processes = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
+    # What processes left there that were started before these ones must not meet them.
+    store = dist.PrefixStore(os.environ["TORCHELASTIC_RUN_ID"], shared)
     own = dist.PrefixStore("training", store)
     # With the device NCCL connects at once, and a GPU that cannot be reached is said before anything is built.
     on_gpu = device if devices.kind == "cuda" else None

@@ -19,7 +19,7 @@ from trainings import names, photos_dataset, train_here, train_on
 from gpu_pipelines.artifacts.checkpoint import SET_ASIDE, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
 from gpu_pipelines.errors import INTERRUPTED, UserError
-from gpu_pipelines.step_environment import PREEMPTION_HOURS
+from gpu_pipelines.step_environment import PREEMPTION_HOURS, RESTARTS
 from gpu_pipelines.training import cadence as cadence_module
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions, seconds_between_saves
 from gpu_pipelines.training.checkpointing import is_given_up
@@ -228,7 +228,8 @@ def test_a_process_killed_while_the_model_is_built_is_told_from_one_that_trains(
         "        os.kill(os.getpid(), signal.SIGKILL)\n",
         encoding="utf-8",
     )
-    ended = run_training(replace(SETTINGS, recipe="killed:Killed"), photos, str(tmp_path / "run"))
+    once = {RESTARTS: "0"}
+    ended = run_training(replace(SETTINGS, recipe="killed:Killed"), photos, str(tmp_path / "run"), environment=once)
     assert "SIGKILL while building the model (often: the machine ran out of memory" in ended.text
     assert "batch" not in ended.text.partition("SIGKILL")[2]
 

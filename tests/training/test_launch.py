@@ -26,7 +26,8 @@ with own_process():
     changed = {name.lower(): float(os.environ[name]) for name in ("SILENCE", "STOP", "END") if name in os.environ}
     timing = Timing(**changed)
     cluster = Cluster.from_environment(os.environ)
-    launch(sys.argv[1:], processes=int(os.environ.get("PROCESSES", "1")), cluster=cluster, timing=timing)
+    processes, restarts = (int(os.environ.get(name, default)) for name, default in (("PROCESSES", 1), ("RESTARTS", 0)))
+    launch(sys.argv[1:], processes=processes, cluster=cluster, timing=timing, restarts=restarts)
     print("launch returned")
 """
 
@@ -45,13 +46,16 @@ def linger():
 
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(True))
-dist.init_process_group("gloo")
-rank = dist.get_rank()
+store, rank, world = next(iter(dist.rendezvous("env://")))
+run = os.environ["TORCHELASTIC_RUN_ID"]  # as the engine does: what was there before must not be met
+dist.init_process_group("gloo", store=dist.PrefixStore(run, store), rank=rank, world_size=world)
 total = torch.tensor(float(rank))
 dist.all_reduce(total)
 said = {"rank": rank, "node": int(os.environ["GROUP_RANK"]), "of": dist.get_world_size(), "total": total.item()}
 sys.stdout.write(json.dumps(said) + "\\n")  # in one piece: several processes write to the same place
 for step in range(int(sys.argv[1])):
+    if os.environ.get("KILL_AT") == f"{rank}:{step}" and not (run.endswith("-1") and "ONCE" in os.environ):
+        os.kill(os.getpid(), signal.SIGKILL)
     if os.environ.get("FAIL_AT") == f"{rank}:{step}":
         if "LINGERS" in os.environ:
             atexit.register(linger)
@@ -268,3 +272,39 @@ def test_a_worker_that_fails_is_named_with_its_last_lines(programs: Path) -> Non
     assert out.rstrip().endswith("ValueError: no such column")
     assert "Traceback" in out  # the worker's own
     assert "torch/distributed/elastic" not in out
+
+
+AGAIN = "All processes are started again"
+
+
+@pytest.mark.parametrize("killed", ["0", "1"])
+def test_a_process_that_is_killed_is_started_again_with_those_of_all_nodes(network: Network, killed: str) -> None:
+    nodes = start(network, 8, KILL_AT=f"{killed}:5", ONCE="1", RESTARTS="2")
+    assert [node.wait(100) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
+    for node in nodes:
+        assert node.output.count(AGAIN) == 1
+        assert node.output.count('"total": 1.0') == 2
+        assert "launch returned" in node.output
+    assert "ended with SIGKILL" in nodes[int(killed)].output
+
+
+def test_a_process_that_is_killed_again_and_again_ends_all_with_its_message(network: Network) -> None:
+    nodes = start(network, 8, KILL_AT="1:5", RESTARTS="1")
+    assert [node.wait(100) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output
+    assert [node.output.count(AGAIN) for node in nodes] == [1, 1]
+    assert "error: Process 1 of the training ended with SIGKILL (often: the machine ran out" in nodes[1].output
+    assert "error: node 1 (10.77.0.2) failed: Process 1 of the training ended with SIGKILL" in nodes[0].output
+
+
+def test_an_error_of_the_program_is_not_tried_again(network: Network) -> None:
+    nodes = start(network, 10_000, FAIL_AT="1:5", RESTARTS="2")
+    assert [node.wait(60) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output
+    assert not any(AGAIN in node.output for node in nodes)
+
+
+def test_a_node_that_is_stopped_while_another_fails_is_not_started_again(network: Network) -> None:
+    nodes = start(network, 10_000, KILL_AT="1:60", RESTARTS="2")
+    started(nodes)
+    nodes[0].process.terminate()
+    assert [node.wait(60) for node in nodes] == [75, 75], nodes[0].output + nodes[1].output
+    assert not any(AGAIN in node.output for node in nodes)

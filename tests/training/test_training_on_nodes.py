@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
 import pytest
 from network import ONE_THREAD, Network, two_machines
 from processes import Started
@@ -117,3 +118,22 @@ def test_shards_that_rank_0_does_not_see_are_an_error(network: Network, photos: 
     assert [node.wait(120) for node in nodes] == [1, 1]
     assert "is not shared by the nodes" in nodes[0].output
     assert not list((tmp_path / "own").glob("*/checkpoint.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [0, 1])
+def test_a_worker_that_is_killed_on_one_machine_is_started_again_on_both(
+    network: Network, photos: Path, tmp_path: Path, machine: int
+) -> None:
+    nodes = start(network, SETTINGS, photos, tmp_path / "shared")
+    nodes[0].await_line("step 20/30")
+    workers = psutil.Process(nodes[machine].process.pid).children(recursive=True)
+    for worker in workers:
+        if "gpu_pipelines.training.worker" in " ".join(worker.cmdline()):
+            worker.kill()
+    assert [node.wait(120) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
+    assert all(node.output.count("All processes are started again: 1 of 2") == 1 for node in nodes)
+    assert "continuing from step-000000" in nodes[0].output
+    of_one_machine = {**ONE_THREAD, "GPU_PIPELINES_ACCELERATOR": "cpu:2"}
+    assert run_training(SETTINGS, photos, str(tmp_path / "alone"), environment=of_one_machine).status == 0
+    assert weights_digest(tmp_path / "shared" / LAST) == weights_digest(tmp_path / "alone" / LAST)
