@@ -9,7 +9,6 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -64,16 +63,6 @@ def mesh_of(parallelism: str, device_type: str, nodes: int, per_node: int) -> De
     shape = (nodes, per_node) if parallelism == "hsdp" else (1, nodes * per_node)
     mesh = init_device_mesh(device_type, shape, mesh_dim_names=(REPLICATE, SHARD))
     return mesh if parallelism == "hsdp" else mesh[SHARD]
-
-
-def recompute_activations(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """Makes the given layers recompute their activations in the backward pass; returns what stands in their place."""
-    wrapped = {id(block): checkpoint_wrapper(block) for block in blocks}
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if id(child) in wrapped and parent is not wrapped[id(child)]:
-                parent.register_module(name, wrapped[id(child)])
-    return [wrapped[id(block)] for block in blocks]
 
 
 def built_once(build: Callable[[], nn.Module]) -> nn.Module:
