@@ -37,7 +37,7 @@ def recompute_activations(model: nn.Module, blocks: list[nn.Module], *, selectiv
     Returns:
         What stands in the place of the layers.
     """
-    how = {"context_fn": _keeping} if selective else {}
+    how: dict[str, Any] = {"context_fn": _keeping} if selective else {}
     wrapped = {id(block): checkpoint_wrapper(block, **how) for block in blocks}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
