@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_FROZEN, BYTES_PER_TRAINED
@@ -20,6 +21,8 @@ from gpu_pipelines.training.precision import DTYPES
 #: Part of a GPU's memory that the above may take; the rest is for activations. An assumption.
 SHARE_FOR_STATE = 0.6
 REPLICATE, SHARD = "dp_replicate", "dp_shard"
+#: Experts, and those of their matrices.
+_DIMENSIONS_OF_EXPERTS = 3
 
 
 def choose_parallelism(
@@ -125,13 +128,29 @@ def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, precision
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     if precision != "fp32":
         policy = MixedPrecisionPolicy(param_dtype=DTYPES[precision], reduce_dtype=torch.float32)
-    for unit in (*blocks, *_outer_units(model)):
-        fully_shard(unit, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    shards = mesh.size(mesh.ndim - 1)
+    for unit in (*blocks, *_outer_units(model), model):
+        fully_shard(
+            unit, mesh=mesh, mp_policy=policy, shard_placement_fn=lambda weight: sharded_dimension(weight, shards)
+        )
     for block, following in pairwise(blocks):
         if isinstance(block, FSDPModule) and isinstance(following, FSDPModule):
             block.set_modules_to_forward_prefetch([following])
             following.set_modules_to_backward_prefetch([block])
+
+
+def sharded_dimension(weight: torch.Tensor, shards: int) -> Shard | None:
+    """The dimension along which a weight is cut; None for the first one.
+
+    Where there are fewer experts than shards, their weights are cut along the next dimension. Along the first,
+    FSDP2 would fill them up to as many experts as shards, in memory and in what is sent.
+
+    Args:
+        weight: of the model.
+        shards: their number.
+    """
+    is_of_experts = weight.ndim == _DIMENSIONS_OF_EXPERTS and weight.shape[0] < shards
+    return Shard(1) if is_of_experts and weight.shape[1] % shards == 0 else None
 
 
 def _outer_units(model: nn.Module) -> list[nn.Module]:
