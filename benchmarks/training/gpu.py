@@ -72,6 +72,9 @@ def ways_of(machine: Machine) -> dict[str, TrainingSettings]:
     ways["fsdp, bf16, recomputed"] = replace(
         SETTINGS, precision="bf16", parallelism="fsdp", activation_checkpointing=True
     )
+    ways["ddp, bf16, recomputed selectively"] = replace(
+        SETTINGS, precision="bf16", activation_checkpointing=True, recompute="selective"
+    )
     ways["ddp, fp32, micro-batches"] = replace(SETTINGS, micro_batch_size=32 // machine.processes // 2)
     if machine.device == "cuda":
         ways["ddp, bf16, compiled"] = replace(SETTINGS, precision="bf16", compile_model=True)

@@ -28,6 +28,7 @@ def train_model(
     precision: str = "auto",
     parallelism: str = "auto",
     activation_checkpointing: bool = False,
+    recompute: str = "layers",
     compile_model: bool = False,
     profile_steps: str = "",
     lora_rank: int = 0,
@@ -81,6 +82,8 @@ def train_model(
         parallelism: ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the
             processes), hsdp (over those of each node); auto takes the first of ddp, hsdp and fsdp that fits.
         activation_checkpointing: Recompute the activations of each layer in the backward pass, to save memory.
+        recompute: What activation_checkpointing recomputes: layers (all of each), or selective (all but attention and
+            every second matrix multiplication, whose outputs are kept).
         compile_model: Compile the model with torch.compile.
         profile_steps: Steps that rank 0 profiles, such as 10-12, at most 100: a Chrome trace, and on GPUs a snapshot of
             the memory, in profile/ beside the checkpoints; empty for none.
@@ -143,6 +146,7 @@ def train_model(
             precision=precision,
             parallelism=parallelism,
             activation_checkpointing=activation_checkpointing,
+            recompute=recompute,
             compile_model=compile_model,
             profile_steps=profile_steps,
             lora_rank=lora_rank,

@@ -22,11 +22,12 @@ RUNTIME_GB = 1.5
 #: ResNet-50, 0.0123 for ConvNeXt-T and Swin-T; ViT-B/16 keeps 0.0035. `python benchmarks/activations.py` counts them.
 ACTIVATION_BYTES_PER_FLOP = 0.0125
 #: Bytes in 16 bits that a layer of a transformer keeps for each token and each of its width, where attention scores are
-#: not stored: 34 of ViT and BERT (34 by Korthikanti et al. 2022, arXiv:2205.05198, equation 2, too), 49 of a Llama,
-#: whose MLP has a gate and whose norms compute in fp32; the second number is what stays where the layer is recomputed.
+#: not stored: 34 of ViT and BERT (34 by Korthikanti et al. 2022, arXiv:2205.05198, equation 2, too), 54 of a Llama,
+#: whose MLP has a gate and whose norms compute in fp32. The second number is what stays where the layer is recomputed
+#: but for attention and every second matrix multiplication, the third where all of it is.
 #: Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
 #: tests/training/test_on_a_fake_cluster.py counts them.
-KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 2), (49, 3), 12.3
+KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15.5, 2), 12.3
 #: The part of a GPU's memory that a job can plan with; the rest goes to fragmentation and peaks. An assumption.
 USABLE = 0.9
 
@@ -133,6 +134,9 @@ def activation_bytes(workload: Workload, width: int) -> float:
         return counted * batch * width / 4
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
-    whole, between = KEPT_BY_LANGUAGE_MODELS if workload.vocabulary else KEPT_BY_ENCODERS
+    whole, *partly = KEPT_BY_LANGUAGE_MODELS if workload.vocabulary else KEPT_BY_ENCODERS
     unit, logits = tokens * hidden * width / 2, KEPT_OF_LOGITS * tokens * workload.vocabulary
-    return layers * between * unit + max(whole * unit, logits) if workload.recompute else layers * whole * unit + logits
+    if not workload.recompute:
+        return layers * whole * unit + logits
+    between = partly[0 if workload.selective else 1]
+    return layers * between * unit + max(whole * unit, logits)

@@ -63,6 +63,7 @@ class Option:
         precision: precision it trains in.
         batch: samples that one GPU takes through the model at once; None for a measured job.
         recompute: whether activations are recomputed; None for a measured job.
+        selective: whether attention and every second matrix multiplication are left out of that.
         mfu: model FLOPs utilization that the time rests on; None for a measured job.
         is_mfu_given: whether the user gave it.
         memory: memory of one GPU; None for a measured job.
@@ -80,6 +81,7 @@ class Option:
     price: RegionPrice | None
     batch: int | None = None
     recompute: bool | None = None
+    selective: bool = False
     mfu: float | None = None
     is_mfu_given: bool = False
     memory: MemoryEstimate | None = None
@@ -132,6 +134,7 @@ class Option:
             "parallelism": self.memory.parallelism if self.memory else None,
             "batch": self.batch,
             "recompute": self.recompute,
+            "selective": self.selective,
             "mfu": self.mfu,
             "speed_unverified": self.is_speed_unverified,
             "memory_gb": {**vars(self.memory), "total": self.memory.total} if self.memory else self.memory_gb,
@@ -191,6 +194,7 @@ def _estimated(option: Option, gpu: Gpu, workload: Workload, wishes: Wishes) -> 
                 option,
                 batch=job.batch,
                 recompute=job.recompute,
+                selective=job.selective,
                 mfu=mfu,
                 is_mfu_given=wishes.mfu is not None,
                 memory=memory,
@@ -261,7 +265,7 @@ def counted_cost(option: Option, wishes: Wishes) -> float | None:
 def _fitting(
     workload: Workload, precision: str, gpus: int, nodes: int, usable_gb: float
 ) -> list[tuple[Workload, MemoryEstimate]]:
-    """The ways in which a job fits: without and with recomputed activations, where both are open.
+    """The ways in which a job fits: without recomputed activations, with some and with all, where that is open.
 
     The weights are sharded as little as fits, as the engine does it; the batch, where it is open, is the largest power
     of two that fits.
@@ -277,9 +281,13 @@ def _fitting(
         The job with batch and recomputation decided, and its memory; empty if it does not fit.
     """
     found = []
-    for recompute in (False, True) if workload.recompute is None else (workload.recompute,):
+    jobs = [workload]
+    if workload.recompute is None:
+        some = [replace(workload, recompute=True, selective=True)] if workload.is_transformer else []
+        jobs = [replace(workload, recompute=False), *some, replace(workload, recompute=True)]
+    for job in jobs:
         for parallelism, shards in _sharding(gpus, nodes):
-            ways = _by_batch(replace(workload, recompute=recompute), precision, gpus, parallelism, shards)
+            ways = _by_batch(job, precision, gpus, parallelism, shards)
             fits = [way for way in ways if way[1].total <= usable_gb]
             if fits:
                 found.append(fits[-1])

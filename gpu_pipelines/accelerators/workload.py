@@ -43,6 +43,7 @@ class Workload:
         vocabulary: size of the vocabulary; 0 leaves the logits out.
         recompute: whether activations are recomputed in the backward pass (activation checkpointing); None where it
             is needed.
+        selective: whether attention and every second matrix multiplication are left out of that.
         measured_on: specification that a trial ran on, e.g. `l4:1`.
         measured_samples_per_second: throughput of that trial, all its GPUs together.
         measured_memory_gb: peak memory of one GPU in that trial, GB.
@@ -63,6 +64,7 @@ class Workload:
     hidden_size: int | None = None
     vocabulary: int = 32_000
     recompute: bool | None = None
+    selective: bool = False
     measured_on: str | None = None
     measured_samples_per_second: float | None = None
     measured_memory_gb: float | None = None

@@ -380,7 +380,8 @@ def _memory(option: dict[str, Any]) -> str:
 
 def _layout(option: dict[str, Any]) -> str:
     """How the job is laid out: sharding and recomputation."""
-    return f"{option['parallelism'] or ''}{' recompute' if option['recompute'] else ''}"
+    recomputed = " recompute" * bool(option["recompute"]) + " selective" * option["selective"]
+    return f"{option['parallelism'] or ''}{recomputed}"
 
 
 def _hours(hours: float) -> str:

@@ -39,11 +39,11 @@ from gpu_pipelines.training.parallelism import (
     choose_parallelism,
     mesh_of,
     place,
-    recompute_activations,
     without_all_reduce,
 )
 from gpu_pipelines.training.precision import choose_precision, computing_in
 from gpu_pipelines.training.profiling import Profile
+from gpu_pipelines.training.recomputing import recompute_activations
 from gpu_pipelines.training.row_changes import adopt
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.store_lock import lock_of
@@ -117,7 +117,7 @@ class Trainer:
         self._mesh = mesh_of(self._parallelism, self._device.type, nodes, per_node)
         blocks = self._recipe.blocks(model)
         if settings.activation_checkpointing:
-            blocks = recompute_activations(model, blocks)
+            blocks = recompute_activations(model, blocks, selective=settings.recompute == "selective")
         if self._is_rank_0:
             counted = f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen)"
             print(f"{counted}, {self._parallelism}, {self._precision}", flush=True)

@@ -9,10 +9,10 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_FROZEN, BYTES_PER_TRAINED
@@ -21,6 +21,8 @@ from gpu_pipelines.training.precision import DTYPES
 #: Part of a GPU's memory that the above may take; the rest is for activations. An assumption.
 SHARE_FOR_STATE = 0.6
 REPLICATE, SHARD = "dp_replicate", "dp_shard"
+#: Experts, and those of their matrices.
+_DIMENSIONS_OF_EXPERTS = 3
 
 
 def choose_parallelism(
@@ -64,16 +66,6 @@ def mesh_of(parallelism: str, device_type: str, nodes: int, per_node: int) -> De
     shape = (nodes, per_node) if parallelism == "hsdp" else (1, nodes * per_node)
     mesh = init_device_mesh(device_type, shape, mesh_dim_names=(REPLICATE, SHARD))
     return mesh if parallelism == "hsdp" else mesh[SHARD]
-
-
-def recompute_activations(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """Makes the given layers recompute their activations in the backward pass; returns what stands in their place."""
-    wrapped = {id(block): checkpoint_wrapper(block) for block in blocks}
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if id(child) in wrapped and parent is not wrapped[id(child)]:
-                parent.register_module(name, wrapped[id(child)])
-    return [wrapped[id(block)] for block in blocks]
 
 
 def built_once(build: Callable[[], nn.Module]) -> nn.Module:
@@ -136,13 +128,29 @@ def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, precision
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     if precision != "fp32":
         policy = MixedPrecisionPolicy(param_dtype=DTYPES[precision], reduce_dtype=torch.float32)
-    for unit in (*blocks, *_outer_units(model)):
-        fully_shard(unit, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    shards = mesh.size(mesh.ndim - 1)
+    for unit in (*blocks, *_outer_units(model), model):
+        fully_shard(
+            unit, mesh=mesh, mp_policy=policy, shard_placement_fn=lambda weight: sharded_dimension(weight, shards)
+        )
     for block, following in pairwise(blocks):
         if isinstance(block, FSDPModule) and isinstance(following, FSDPModule):
             block.set_modules_to_forward_prefetch([following])
             following.set_modules_to_backward_prefetch([block])
+
+
+def sharded_dimension(weight: torch.Tensor, shards: int) -> Shard | None:
+    """The dimension along which a weight is cut; None for the first one.
+
+    Where there are fewer experts than shards, their weights are cut along the next dimension. Along the first,
+    FSDP2 would fill them up to as many experts as shards, in memory and in what is sent.
+
+    Args:
+        weight: of the model.
+        shards: their number.
+    """
+    is_of_experts = weight.ndim == _DIMENSIONS_OF_EXPERTS and weight.shape[0] < shards
+    return Shard(1) if is_of_experts and weight.shape[1] % shards == 0 else None
 
 
 def _outer_units(model: nn.Module) -> list[nn.Module]:

@@ -26,6 +26,7 @@ NOT_SHAPING = (
     "micro_batch_size",
     "parallelism",
     "activation_checkpointing",
+    "recompute",
     "compile_model",
     "checkpoint_every_steps",
     "keep_last",
@@ -149,6 +150,12 @@ class TrainingSettings:
     activation_checkpointing: bool = parameter(
         False,
         "Recompute the activations of each layer in the backward pass, to save memory.",
+    )
+    recompute: str = parameter(
+        "layers",
+        "What activation_checkpointing recomputes: layers (all of each), or selective (all but attention and every "
+        "second matrix multiplication, whose outputs are kept).",
+        choices=("layers", "selective"),
     )
     compile_model: bool = parameter(False, "Compile the model with torch.compile.")
     profile_steps: str = parameter(

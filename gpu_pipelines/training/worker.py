@@ -106,7 +106,10 @@ def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSet
     asked = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
     rows = settings.micro_batch_size or settings.global_batch_size // int(os.environ["WORLD_SIZE"])
     ways = [f"Give a smaller micro_batch_size ({rows} rows now; the global batch stays what it is)"]
-    ways += [] if settings.activation_checkpointing else ["activation_checkpointing"]
+    if not settings.activation_checkpointing:
+        ways.append("activation_checkpointing")
+    elif settings.recompute == "selective":
+        ways.append("recompute=layers")
     ways += ["parallelism=fsdp"] if settings.parallelism in ("auto", "ddp") else []
     return UserError(
         f"{device} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}.",

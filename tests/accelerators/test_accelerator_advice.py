@@ -151,6 +151,20 @@ def test_the_shape_is_estimated_from_the_parameters() -> None:
     assert Workload(parameters=12 * 24 * 2048**2, tokens=1, hidden_size=2048).shape == (24, 2048)
 
 
+def test_no_more_is_recomputed_than_the_memory_wants() -> None:
+    job = Workload(parameters=7e9, tokens=1e9, layers=32, hidden_size=4096, sequence_length=4096, batch=2)
+    ways = {o.plan.spec: (o.recompute, o.selective) for o in advise(job, today=TODAY).options if o.plan.nodes == 1}
+    assert ways["h200:8"] == (False, False)
+    assert ways["h100:8"] == (True, True)
+    assert ways["l4:8"] == (True, False)
+    kept, some = (replace(job, recompute=way, selective=way) for way in (False, True))
+    assert estimate_memory(kept, "bf16", 8, "fsdp").total > GPUS["h100"].memory_gb * USABLE
+    assert estimate_memory(some, "bf16", 8, "fsdp").total > GPUS["l4"].memory_gb * USABLE
+    asked = ["advise", "--parameters", "7b", "--tokens", "1b", "--batch", "2", "--sequence-length", "4096"]
+    table = command("accelerators", *asked)
+    assert "fsdp recompute selective" in table.out
+
+
 def test_an_mfu_is_of_the_models_operations_so_recomputing_takes_no_more_of_them() -> None:
     for lora in (None, 16):
         shape = {"parameters": 7e9, "tokens": 1e9, "layers": 32, "hidden_size": 4096, "lora_rank": lora}
@@ -284,7 +298,7 @@ def test_options_fit_and_are_ranked_by_cost() -> None:
             parts.weights + parts.gradients + parts.optimizer + parts.activations + parts.gathered + RUNTIME_GB
         )
         # FSDP only where DDP does not fit, with the smallest batch and the same recomputation.
-        job = replace(found.workload, batch=1, recompute=option.recompute)
+        job = replace(found.workload, batch=1, recompute=option.recompute, selective=option.selective)
         ddp = estimate_memory(job, option.precision, option.plan.total_gpus, "ddp")
         assert (parts.parallelism != "ddp") == (ddp.total > option.usable_gb)
     gpus = {option.plan.gpu.name for option in (*found.options, *found.rejected)}

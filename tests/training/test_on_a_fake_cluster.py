@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.workload import Workload
-from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, recompute_activations, shard
+from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, shard
+from gpu_pipelines.training.recomputing import recompute_activations
 
 NODES, PER_NODE = 4, 8
 CPU = torch.device("cpu")
@@ -43,7 +44,7 @@ class Shape:
     workload: Workload
 
 
-def llama(layers: int, hidden: int, heads: int, tokens: int, recompute: bool) -> Shape:
+def llama(layers: int, hidden: int, heads: int, tokens: int, recompute: bool, selective: bool = False) -> Shape:
     """Llama 3. Source: Dubey et al. 2024, https://arxiv.org/abs/2407.21783, table 3."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -55,6 +56,7 @@ def llama(layers: int, hidden: int, heads: int, tokens: int, recompute: bool) ->
             num_attention_heads=heads,
             num_key_value_heads=8,
             vocab_size=128_256,
+            use_cache=False,
         )
         model = LlamaForCausalLM(config)
         return model, list(model.model.layers)
@@ -67,10 +69,11 @@ def llama(layers: int, hidden: int, heads: int, tokens: int, recompute: bool) ->
     per_layer = hidden * hidden * 2 + 2 * hidden * 8 * hidden // heads + 3 * hidden * (hidden * 7 // 2)
     parameters = layers * per_layer + 2 * 128_256 * hidden
     job = {"layers": layers, "hidden_size": hidden, "vocabulary": 128_256, "sequence_length": tokens}
-    return Shape(build, inputs, Workload(parameters=parameters, tokens=1e9, batch=1, recompute=recompute, **job))
+    how = {"recompute": recompute, "selective": selective}
+    return Shape(build, inputs, Workload(parameters=parameters, tokens=1e9, batch=1, **how, **job))
 
 
-def vit_large() -> Shape:
+def vit_large(recompute: bool = False) -> Shape:
     """ViT-L/16. Source: Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929, table 1."""
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -83,7 +86,9 @@ def vit_large() -> Shape:
         return {"pixel_values": torch.zeros(64, 3, 224, 224), "labels": torch.zeros(64, dtype=torch.long)}
 
     job = {"layers": 24, "hidden_size": 1024, "vocabulary": 0, "sequence_length": 197}
-    return Shape(build, inputs, Workload(parameters=303e6, samples=1e6, batch=64, recompute=False, **job))
+    return Shape(
+        build, inputs, Workload(parameters=303e6, samples=1e6, batch=64, recompute=recompute, selective=True, **job)
+    )
 
 
 class Collectives(TorchDispatchMode):
@@ -108,7 +113,7 @@ def step(shape: Shape, parallelism: str) -> tuple[Counter[str], dict[str, int], 
     # Fake tensors have no values: whatever waits for one raises.
     with FakeTensorMode(allow_non_fake_inputs=True):
         if shape.workload.recompute:
-            blocks = recompute_activations(model, blocks)
+            blocks = recompute_activations(model, blocks, selective=shape.workload.selective)
         shard(model, blocks, mesh, "bf16")
         emptied(model, CPU)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
@@ -148,7 +153,7 @@ def of_mixtral() -> Shape:
     from transformers import MixtralConfig, MixtralForCausalLM
 
     def build() -> tuple[nn.Module, list[nn.Module]]:
-        model = MixtralForCausalLM(MixtralConfig(num_hidden_layers=4))
+        model = MixtralForCausalLM(MixtralConfig(num_hidden_layers=4, use_cache=False))
         return model, list(model.model.layers)
 
     def inputs() -> dict[str, torch.Tensor]:
@@ -170,7 +175,14 @@ def test_experts_are_sharded_with_their_layer() -> None:
         pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=True), "fsdp", id="8b", marks=pytest.mark.slow),
         # All 80 layers take two minutes, and the tracker of PyTorch keeps a tensor of each that is gone.
         pytest.param(lambda: llama(4, 8192, 64, 4096, recompute=True), "fsdp", id="four-layers-of-70b"),
+        pytest.param(
+            lambda: llama(32, 4096, 32, 4096, recompute=True, selective=True),
+            "fsdp",
+            id="8b-selective",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(vit_large, "fsdp", id="vit-l", marks=pytest.mark.slow),
+        pytest.param(lambda: vit_large(recompute=True), "fsdp", id="vit-l-selective", marks=pytest.mark.slow),
     ],
 )
 def test_the_memory_is_what_advise_says_within_a_tenth(shape: Callable[[], Shape], parallelism: str) -> None:
@@ -179,6 +191,17 @@ def test_the_memory_is_what_advise_says_within_a_tenth(shape: Callable[[], Shape
     shards = PER_NODE if parallelism == "hsdp" else NODES * PER_NODE
     estimate = estimate_memory(made.workload, "bf16", shards, parallelism)
     assert estimate.total - estimate.runtime == pytest.approx(peak["Total"] / 1e9, rel=0.1), (estimate.told(), peak)
+
+
+def test_selective_recomputation_keeps_less_than_none_and_more_than_all() -> None:
+    kept = []
+    for how in ({"recompute": False}, {"recompute": True, "selective": True}, {"recompute": True}):
+        few, many = (step(llama(layers, 1024, 8, 512, **how), "fsdp")[1]["ACT"] for layers in (1, 2))
+        kept.append((many - few) / 1024 / 512)
+    # Of 8 heads all are keys and values: queries, values and the outputs of attention and of both ends of the MLP stay.
+    assert kept[1] == pytest.approx(2 + 2 + 2 + 2 + 7 + 2, abs=0.1), "and its input"
+    assert kept[0] > 3 * kept[1]
+    assert kept[2] == pytest.approx(2, abs=0.1), "its input alone"
 
 
 def test_a_node_of_replicas_shares_the_gradients_of_its_own_shards() -> None:

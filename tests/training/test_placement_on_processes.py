@@ -15,12 +15,31 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, load_state, save_state, trained_weights
 from gpu_pipelines.training.optimizer import make_optimizers
-from gpu_pipelines.training.parallelism import built_once, choose_parallelism, mesh_of, place, without_all_reduce
+from gpu_pipelines.training.parallelism import (
+    built_once,
+    choose_parallelism,
+    mesh_of,
+    place,
+    sharded_dimension,
+    without_all_reduce,
+)
 from gpu_pipelines.training.settings import TrainingSettings
 
 PROCESSES, PER_NODE = 4, 2
 STEPS, ROWS = 4, 16
+
+
+class Experts(nn.Module):
+    """Two experts in one weight, which are fewer than the processes; all that comes goes through both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 8, 8))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("ri,eio->ro", hidden, self.weight) / 8
 
 
 class Blocks(nn.Module):
@@ -29,7 +48,7 @@ class Blocks(nn.Module):
     def __init__(self, tied: bool = True) -> None:
         super().__init__()
         self.table = nn.Embedding(11, 8)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(3))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), Experts(), nn.LayerNorm(8)) for _ in range(3))
         self.norm = nn.BatchNorm1d(8)
         self.head = nn.Linear(8, 11, bias=False)
         if tied:
@@ -153,6 +172,40 @@ def test_a_model_that_cannot_be_built_without_weights_is_built_with_them() -> No
 
     first, second = on_processes(held, processes=2)
     assert torch.equal(first["weight"], second["weight"])
+
+
+def test_fewer_experts_than_shards_are_cut_in_themselves(tmp_path: Path) -> None:
+    def saved_and_read() -> dict[str, torch.Tensor]:
+        mesh = mesh_of("fsdp", "cpu", 1, PROCESSES)
+        models = []
+        for seed in (3, 4):
+            torch.manual_seed(seed)
+            models.append(built_once(lambda: Blocks(tied=False)))
+            place(models[-1], list(models[-1].blocks), mesh, "fp32", torch.device("cpu"))
+        weights, others = (trained_weights(model) for model in models)
+        save_state({WEIGHTS: weights}, tmp_path, dist.group.WORLD)
+        load_state({WEIGHTS: others}, tmp_path)
+        experts = {f"experts {number}": others[f"blocks.{number}.1.weight"] for number in range(3)}
+        return {name: value.to_local() for name, value in experts.items()} | {
+            "table": others["table.weight"].full_tensor()
+        }
+
+    torch.manual_seed(3)
+    alone = Blocks(tied=False).state_dict()
+    for rank, held in enumerate(on_processes(saved_and_read)):
+        assert torch.equal(held.pop("table"), alone["table.weight"])
+        for name, part in held.items():
+            assert torch.equal(part, alone[f"blocks.{name[-1]}.1.weight"].chunk(PROCESSES, dim=1)[rank])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dimension"), [((2, 8, 8), 1), ((4, 8, 8), None), ((2, 6, 8), None), ((2, 8), None), ((2, 8, 3, 3), None)]
+)
+def test_what_is_not_of_few_experts_is_cut_along_the_first_dimension(
+    shape: tuple[int, ...], dimension: int | None
+) -> None:
+    found = sharded_dimension(torch.empty(shape), shards=4)
+    assert (found.dim if found else None) == dimension
 
 
 def peak_of_building(layers: int) -> torch.Tensor:

@@ -9,8 +9,9 @@ from torch import nn
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.compute import measure_cost, peak_flops
-from gpu_pipelines.training.parallelism import choose_parallelism, recompute_activations
+from gpu_pipelines.training.parallelism import choose_parallelism
 from gpu_pipelines.training.precision import choose_precision
+from gpu_pipelines.training.recomputing import recompute_activations
 
 GB = 10**9
 

@@ -1,8 +1,8 @@
 """Causal language modelling: pre-training on text, and fine-tuning on completions, with Hugging Face decoders.
 
-A row holds several documents behind one another. `position_ids` begin at 0 with each of them; from that transformers
-keeps the attention within the document, for every kind of attention it has. Padding is a document of its own that is
-not scored.
+A row holds several documents behind one another. `position_ids` begin at 0 with each of them; attention is kept within
+the document by their lengths, or by the mask that transformers makes of the positions. Padding is a document of its own
+that is not scored.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
+from gpu_pipelines.tasks.packed_attention import OFFSETS, by_length, offsets_of
 from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_architectures import language_model
 from gpu_pipelines.tasks.text_recipe import (
@@ -87,7 +88,7 @@ class CausalLanguageModel(TextRecipe):
         return model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
-        """Rows of a dataset as `input_ids`, `position_ids` and `targets`.
+        """Rows of a dataset as `input_ids`, `position_ids`, `targets`, and `OFFSETS` of their documents.
 
         A target is the token that follows, or -100 where that is not scored. What stands behind the last target of all
         rows is cut off: in a causal model nothing depends on it.
@@ -97,8 +98,9 @@ class CausalLanguageModel(TextRecipe):
         tokens = columns["input_ids"][:, :width].astype(np.int64)
         targets = np.full_like(tokens, NOT_SCORED)
         targets[:, :-1] = np.where(scored[:, 1:width], tokens[:, 1:], NOT_SCORED)
-        arrays = {"input_ids": tokens, "position_ids": columns["position_ids"][:, :width].astype(np.int64)}
-        return {name: on_device(array, device) for name, array in {**arrays, "targets": targets}.items()}
+        positions = columns["position_ids"][:, :width].astype(np.int64)
+        arrays = {"input_ids": tokens, "position_ids": positions, "targets": targets, OFFSETS: offsets_of(positions)}
+        return {name: on_device(array, device) for name, array in arrays.items()}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of the scored tokens, in nats, and the router's loss where the configuration has one."""
@@ -140,7 +142,8 @@ def _scored(columns: Mapping[str, Any]) -> np.ndarray:
 
 
 def _outputs(model: nn.Module, batch: Batch) -> Any:
-    return model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False)
+    documents = by_length(model, batch)
+    return model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False, **documents)
 
 
 def _config_of(model: nn.Module) -> Any:

@@ -1,0 +1,74 @@
+"""Layers whose activations are computed again in the backward pass, all of them or the cheap ones, to save memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.attention.varlen  # registers its operation
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+_MATRIX_MULTIPLICATIONS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._grouped_mm.default,
+    torch.ops.aten.convolution.default,
+}
+_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.torch_attn._varlen_attn.default,
+}
+
+
+def recompute_activations(model: nn.Module, blocks: list[nn.Module], *, selective: bool = False) -> list[nn.Module]:
+    """Makes layers recompute their activations in the backward pass.
+
+    Args:
+        model: the model.
+        blocks: these layers of it.
+        selective: whether the outputs of attention and of every second matrix multiplication are kept, which takes
+            memory and saves most of the time. Source: torchtitan's activation checkpointing, `selective op`.
+
+    Returns:
+        What stands in the place of the layers.
+    """
+    how: dict[str, Any] = {"context_fn": _keeping} if selective else {}
+    wrapped = {id(block): checkpoint_wrapper(block, **how) for block in blocks}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if id(child) in wrapped and parent is not wrapped[id(child)]:
+                parent.register_module(name, wrapped[id(child)])
+    return [wrapped[id(block)] for block in blocks]
+
+
+def _keeping() -> Any:
+    """The contexts of a pass through a layer and of the pass that repeats it."""
+    return create_selective_checkpoint_contexts(_Kept())
+
+
+class _Kept:
+    """Which outputs of one pass through a layer are kept."""
+
+    def __init__(self) -> None:
+        self._multiplications = 0
+
+    def __call__(self, context: Any, operation: Any, *values: Any, **named: Any) -> CheckpointPolicy:
+        keeps = False
+        if operation in _MATRIX_MULTIPLICATIONS:
+            self._multiplications += 1
+            keeps = self._multiplications % 2 == 1
+        elif operation in _ATTENTION:
+            keeps = not _drops(operation, values, named)
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _drops(operation: Any, values: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether it drops out at random: what is not repeated draws no numbers, and those of what follows would differ."""
+    places = [argument.name for argument in operation._schema.arguments]
+    given = {**dict(zip(places, values, strict=False)), **named}
+    return bool(given.get("dropout_p", 0.0))

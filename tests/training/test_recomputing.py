@@ -1,0 +1,75 @@
+"""Recomputed activations: the training is the same to the bit as without, whatever is recomputed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from started_training import weights_digest
+from torch.utils.checkpoint import CheckpointPolicy
+from trainings import photos_dataset, train_here
+
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.training import recomputing
+from gpu_pipelines.training.recomputing import _Kept
+from gpu_pipelines.training.settings import TrainingSettings
+
+LAST = "step-00000004"
+SETTINGS = TrainingSettings(max_steps=4, checkpoint_every_steps=2, global_batch_size=8, micro_batch_size=4)
+SELECTIVE: dict[str, Any] = {"activation_checkpointing": True, "recompute": "selective"}
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("datasets")
+    texts = {"sequence_length": 32, "vocabulary_size": 600}
+    prepare_data(PrepareSettings(source="sample:documentation", task="causal_lm", **texts), folder / "lm")
+    prepare_data(PrepareSettings(source="sample:docstrings", task="text_classification", **texts), folder / "texts")
+    return {"images": photos_dataset(folder / "images"), "lm": folder / "lm", "texts": folder / "texts"}
+
+
+# bert-micro and gpt2-micro drop out at random, in attention too.
+@pytest.mark.parametrize(
+    ("model", "data"), [("vit-micro", "images"), ("bert-micro", "texts"), ("gpt2-micro", "lm"), ("mixtral-micro", "lm")]
+)
+def test_weights_are_the_same_to_the_bit_whatever_is_recomputed(
+    datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, data: str
+) -> None:
+    passes: list[int] = []
+    monkeypatch.setattr(recomputing, "_keeping", lambda keeping=recomputing._keeping: passes.append(1) or keeping())
+    settings = replace(SETTINGS, model=model)
+    ways: list[dict[str, Any]] = [{}, {"activation_checkpointing": True}, SELECTIVE]
+    for number, way in enumerate(ways):
+        assert not passes
+        train_here(replace(settings, **way), datasets[data], str(tmp_path / f"{number}"))
+    assert passes
+    digests = [weights_digest(tmp_path / f"{number}" / LAST) for number in range(len(ways))]
+    assert digests[1:] == digests[:-1]
+
+
+def test_a_training_goes_on_with_another_way_to_the_same_bits(datasets: dict[str, Path], tmp_path: Path) -> None:
+    settings = replace(SETTINGS, model="llama-micro")
+    plain, changed = tmp_path / "plain", tmp_path / "changed"
+    train_here(settings, datasets["lm"], str(plain))
+    train_here(replace(settings, **SELECTIVE), datasets["lm"], str(changed))
+    (changed / LAST / "checkpoint.json").unlink()
+    train_here(replace(settings, activation_checkpointing=True), datasets["lm"], str(changed))
+    assert weights_digest(changed / LAST) == weights_digest(plain / LAST)
+
+
+def test_attention_that_drops_out_is_not_kept() -> None:
+    """Kept, it would draw no random numbers when its layer is repeated, and what follows would draw its ones."""
+    aten, rows = torch.ops.aten, torch.empty(1, 1, 1, 1)
+    for attention, before in (
+        (aten._scaled_dot_product_flash_attention.default, 3 * (rows,)),
+        (aten._scaled_dot_product_efficient_attention.default, (*3 * (rows,), None, True)),
+        (aten._scaled_dot_product_cudnn_attention.default, (*3 * (rows,), None, True)),
+    ):
+        assert _Kept()(None, attention, *before, 0.1) == CheckpointPolicy.PREFER_RECOMPUTE
+        assert _Kept()(None, attention, *before, 0.0) == CheckpointPolicy.MUST_SAVE
+        assert _Kept()(None, attention, *3 * (rows,), dropout_p=0.1) == CheckpointPolicy.PREFER_RECOMPUTE
+        assert _Kept()(None, attention, *before) == CheckpointPolicy.MUST_SAVE
