@@ -43,7 +43,7 @@ from gpu_pipelines.errors import (
 Result = TypeVar("Result")
 
 _SECONDS_BETWEEN_LOOKS = 0.25
-_SECONDS_OF_ONE_CONNECTION = 2.0
+_SECONDS_OF_ONE_CONNECTION, _SECONDS_UNTIL_REPLACED = 2.0, 1.0
 #: How long the head may take to start; on a loaded machine Ray itself gives up after a minute or so.
 _SECONDS_TO_START = 180.0
 _HINT = "Check that rank 0 runs, and that no firewall keeps the ports of Ray between the machines: docs/ray.md."
@@ -260,6 +260,10 @@ class _Member:
         """What the file says, and why it could not be read."""
         try:
             session = _Session.read(self._file)
+            if session is None and self._has_seen_work:
+                # A file system without locks shows an empty file for the moment in which it is replaced.
+                time.sleep(_SECONDS_UNTIL_REPLACED)
+                session = _Session.read(self._file)
         except UserError as error:
             return None, error
         self._has_seen_work = self._has_seen_work or bool(session and session.token)

@@ -44,7 +44,8 @@ def test_prepare_data_becomes_a_custom_job_of_so_many_machines() -> None:
     spec = yaml.safe_load(text)
     values = values_of(spec, "prepare-data")
     job = CustomJobSpec()
-    scheduling = {name: values[name] for name in ("timeout", "strategy", "restart_job_on_worker_restart")}
+    fields = ("timeout", "strategy", "restart_job_on_worker_restart")
+    scheduling = {name: values[name] for name in fields}
     content = {"worker_pool_specs": values["worker_pool_specs"], "scheduling": scheduling}
     json_format.ParseDict(content, CustomJobSpec.pb(job))
     assert [pool.replica_count for pool in job.worker_pool_specs] == [1, 3]
@@ -53,7 +54,8 @@ def test_prepare_data_becomes_a_custom_job_of_so_many_machines() -> None:
         assert not pool.machine_spec.accelerator_count
         assert pool.container_spec.image_uri == "eu.example/steps:1"
         assert {variable.name: variable.value for variable in pool.container_spec.env} == {"A": "b"}
-    assert job.scheduling.restart_job_on_worker_restart
+    assert not job.scheduling.restart_job_on_worker_restart, "a replica that is lost costs what it was doing"
+    assert job.scheduling.strategy.name == "STANDARD"
     assert (values["service_account"], values["labels"]) == ("steps@example.com", {"team": "one"})
     assert not values["tensorboard"], "it has no curves"
     assert values["source"] == "sample:digits", "the step's own inputs are as they were"
@@ -70,11 +72,20 @@ def test_one_machine_of_a_type_is_a_job_as_well_and_none_named_a_plain_task() ->
     assert "worker_pool_specs" not in values_of(without, "prepare-data")
 
 
+def test_spot_machines_are_asked_for_even_if_it_is_one() -> None:
+    for nodes in (1, 3):
+        target = VertexTarget(data=DataNodes(nodes, strategy="spot"))
+        values = values_of(yaml.safe_load(target.text_of("train_evaluate_upload", plan("l4:1"))), "prepare-data")
+        assert values["strategy"] == "SPOT"
+        assert not values["restart_job_on_worker_restart"]
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         (DataNodes(0), "on 0 machines"),
         (DataNodes(2, "a2-highgpu-1g"), "'a2-highgpu-1g' is no machine without GPUs"),
+        (DataNodes(2, strategy="flex-start"), "by 'flex-start'; give standard or spot"),
     ],
 )
 def test_impossible_machines_are_refused(data: DataNodes, said: str) -> None:
@@ -83,13 +94,15 @@ def test_impossible_machines_are_refused(data: DataNodes, said: str) -> None:
 
 
 def test_the_flags_of_compile(tmp_path: Path) -> None:
-    flags = ["--data-nodes", "3", "--data-machine-type", "c2-standard-30"]
+    flags = ["--data-nodes", "3", "--data-machine-type", "c2-standard-30", "--data-strategy", "spot"]
     done = gpu_pipelines(
         "compile", "train_evaluate_upload", "--target", "vertex", "--accelerator", "l4:1", *flags, cwd=tmp_path
     )
     assert done.status == 0, done.err
     spec = yaml.safe_load((tmp_path / "train_evaluate_upload.yaml").read_text())
-    pools = values_of(spec, "prepare-data")["worker_pool_specs"]
+    values = values_of(spec, "prepare-data")
+    pools = values["worker_pool_specs"]
+    assert values["strategy"] == "SPOT"
     assert [(p["machine_spec"]["machine_type"], p["replica_count"]) for p in pools] == [
         ("c2-standard-30", 1),
         ("c2-standard-30", 2),
@@ -99,7 +112,7 @@ def test_the_flags_of_compile(tmp_path: Path) -> None:
     assert "The target local has no --data-nodes" in here.err
     run = gpu_pipelines("run", "train_evaluate_upload", *flags, cwd=tmp_path)
     assert run.status == 2
-    assert "The target local has no --data-nodes, --data-machine-type" in run.err
+    assert "The target local has no --data-nodes, --data-machine-type, --data-strategy" in run.err
 
 
 @pytest.mark.slow
