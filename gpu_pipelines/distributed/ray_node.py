@@ -90,6 +90,7 @@ class RayNode:
         """What a process needs to talk to the cluster."""
         return {
             "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": "",  # one of another cluster would win over the file
             "RAY_AUTH_TOKEN_PATH": str(self._token),
             "RAY_USAGE_STATS_ENABLED": "0",
             # Ray would give a process that asks for no GPU an empty CUDA_VISIBLE_DEVICES, and warn of it.
