@@ -139,7 +139,8 @@ def _run_until_complete(
         try:
             print(f"TrainJob {name}: {told}", flush=True)
             lines = LogFollower(jobs, name, _say)
-            state = wait(jobs, name, every, stopped, _say, exchange.has_outputs if spec.is_elastic else lambda: False)
+            end = exchange.end_of_rank_0 if spec.is_elastic else str
+            state = wait(jobs, name, every, stopped, _say, end)
             lines.stop()
             if state == "Complete":
                 return

@@ -295,7 +295,7 @@ def wait(
     every: float,
     stopped: Signalled,
     say: Callable[[str], None],
-    is_done: Callable[[], bool] = lambda: False,
+    end: Callable[[], str] = lambda: "",
 ) -> str:
     """Waits until a TrainJob is complete or has failed, and tells of each state.
 
@@ -306,7 +306,7 @@ def wait(
         stopped: whether this process was interrupted. An exception of a signal would be lost in the SDK, which catches
             everything.
         say: takes a line.
-        is_done: whether the work is done, although some of its nodes have not ended, or not even begun.
+        end: Complete or Failed where that is known, although nodes have not ended, or not even begun; else empty.
 
     Returns:
         Complete or Failed.
@@ -318,7 +318,7 @@ def wait(
     last, misses = "", 0
     while True:
         try:
-            state, misses = "Complete" if is_done() else jobs.state(name), 0
+            state, misses = end() or jobs.state(name), 0
         except UserError:
             misses += 1
             if misses >= 5:
