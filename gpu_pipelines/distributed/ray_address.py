@@ -28,11 +28,13 @@ class RayEndpoint:
         host: name or address; empty where the cluster is found by its scheme or on this machine.
         port: 0 without a host.
         package: what the scheme needs besides Ray, as pip knows it; empty for nothing.
+        module: the module that Ray imports for the scheme.
     """
 
     host: str = ""
     port: int = 0
     package: str = ""
+    module: str = ""
 
 
 def ray_endpoint(address: str) -> RayEndpoint:
@@ -45,9 +47,9 @@ def ray_endpoint(address: str) -> RayEndpoint:
     if address == _AUTO:
         return RayEndpoint()
     if address.startswith(_VERTEX) and _RESOURCE.fullmatch(rest):
-        return RayEndpoint(package="google-cloud-aiplatform[ray]")
+        return RayEndpoint(package="google-cloud-aiplatform[ray]", module="vertex_ray")
     if address.startswith(_ANYSCALE) and not re.search(r"\s", rest):
-        return RayEndpoint(package="anyscale")
+        return RayEndpoint(package="anyscale", module="anyscale")
     if not sign or scheme == _CLIENT.removesuffix("://"):
         place = rest if sign else address
         host = place.rpartition(":")[0]

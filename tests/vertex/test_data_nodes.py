@@ -122,7 +122,7 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
     set_variables(monkeypatch, vertex_api.environment())
     from vertex_api.pipeline_backend import PipelineBackend
 
-    file = compiled_preparation(tmp_path, nodes=3)
+    file = compiled_preparation(tmp_path, nodes=2)
     sdk = connected_sdk(vertex_api)
     source = str(write_photos(tmp_path / "photos"))
     job = sdk.PipelineJob("prepare", str(file), parameter_values={"source": source}, job_id="p-1")
@@ -132,11 +132,13 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
     assert vertex_api.state.pipeline_jobs.one(job.resource_name).state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(
         lines
     )
-    assert sum(line.startswith("reading ") for line in lines) == 3
+    assert sum(line.startswith("Ray: node 0 (127.0.0.1) is the head of 2 machines") for line in lines) == 1
+    assert sum(line.startswith("reading ") for line in lines) == 1, "the chief has the work, the other lends its cores"
     assert sum(line.startswith("kept 80 of 80 rows") for line in lines) == 1, "only the chief writes"
     from gpu_pipelines.artifacts.remote_files import RemoteFolder
 
     names = RemoteFolder("gs://example-bucket/root").names()
     (manifest,) = [name for name in names if name.endswith("dataset.json")]
     assert json.loads(RemoteFolder("gs://example-bucket/root").read(manifest))["rows_read"] == 80
-    assert not [name for name in names if "unfinished-preparations" in name], "what is finished is cleared away"
+    left = [name for name in names if "unfinished-preparations" in name or "ray-clusters" in name]
+    assert not left, "what is finished is cleared away, and so is the token"
