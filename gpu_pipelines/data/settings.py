@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.sources.files import Dialect
 from gpu_pipelines.data.sources.sources import problems_of_source, source_of
-from gpu_pipelines.distributed.ray_executor import problems_of_address
+from gpu_pipelines.distributed.ray_address import problems_of_ray_address
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
 
@@ -226,7 +226,7 @@ class PrepareSettings:
             found.append(
                 f"max_rejected is {self.max_rejected!r}; give a share such as 5%, a number of rows, or unlimited."
             )
-        found += problems_of_address("ray_address", self.ray_address)
+        found += problems_of_ray_address("ray_address", self.ray_address)
         if not 0 <= self.shard_megabytes <= MAX_SHARD_MEGABYTES:
             found.append(
                 f"shard_megabytes is {self.shard_megabytes}; give 1 to {MAX_SHARD_MEGABYTES:,} MiB, or 0 to choose it."

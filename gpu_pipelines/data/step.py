@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST, Manifest
+from gpu_pipelines.component_interface.machines import on_machines
 from gpu_pipelines.component_interface.step import log_metrics, output_files, own_process, place_of, with_advanced
 from gpu_pipelines.data.prepare import prepare_together
 from gpu_pipelines.data.report import write_report
@@ -58,14 +59,25 @@ def run(
             settings, named = _of_artifact(settings, data)
         cluster = Cluster.from_environment(os.environ)
         place = os.environ.get(UNFINISHED_WORK) or _beside(dataset)
-        if not cluster.is_rank_0:
+        if cluster.nodes > 1 and settings.ray_address:
+            raise UserError(
+                f"The data is to be prepared by {cluster.nodes} machines of its own, and by the Ray cluster "
+                f"{settings.ray_address}.",
+                "Leave out ray_address or --data-nodes.",
+            )
+
+        def prepare(address: str) -> Manifest:
+            with unfinished_work(settings, place) as work, executor_for(address or settings.ray_address) as executor:
+                with output_files(dataset, MANIFEST) as directory:
+                    made = prepare_together(settings, directory, work, executor, named=named)
+                    write_report(directory, Path(report.path))
+                work.remove()
+            return made
+
+        manifest = on_machines(cluster, place, prepare)
+        if manifest is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
-        with unfinished_work(settings, place) as work, executor_for(settings.ray_address) as executor:
-            with output_files(dataset, MANIFEST) as directory:
-                manifest = prepare_together(settings, directory, work, executor, named=named)
-                write_report(directory, Path(report.path))
-            work.remove()
         if data is None and source_fingerprint not in ("", manifest.source_fingerprint):
             print(
                 f"warning: {settings.source} has changed since the request was checked; the dataset is of the source "

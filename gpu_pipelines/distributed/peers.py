@@ -17,12 +17,12 @@ from datetime import timedelta
 from typing import Any
 
 from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.distributed.waiting import Waiting
 from gpu_pipelines.errors import ConnectionLostError, NodeLostError, UserError, as_data, distance_from_cause, from_data
 
 RUNNING, STOPPING, INTERRUPTED, FAILED, DONE = "running", "stopping", "interrupted", "failed", "done"
 _FINAL = (INTERRUPTED, FAILED, DONE)
 _SECONDS_OF_ONE_CONNECTION = 2.0
-_SECONDS_BETWEEN_MESSAGES = 30.0
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,7 @@ def join(cluster: Cluster, processes: int, timing: Timing, check: Callable[[], N
     Raises:
         UserError: not all came in time, rank 0 cannot be reached, or the nodes are not alike.
     """
-    deadline = time.monotonic() + cluster.join_seconds
-    waiting = _Waiting(deadline, cluster.join_seconds, check)
+    waiting = Waiting(cluster.join_seconds, check)
     while True:
         store = _own_store(cluster, waiting) if cluster.is_rank_0 else _connected_store(cluster, waiting)
         if not _is_first(cluster, store, waiting):
@@ -266,30 +265,7 @@ def join(cluster: Cluster, processes: int, timing: Timing, check: Callable[[], N
         time.sleep(timing.beat)
 
 
-class _Waiting:
-    """Counts down, and says every 30 s what is waited for."""
-
-    def __init__(self, deadline: float, seconds: float, check: Callable[[], None]) -> None:
-        self._deadline, self._seconds, self._check = deadline, seconds, check
-        self._next_message = time.monotonic() + 1.0
-
-    def for_(self, what: str, hint: str) -> None:
-        """To be called while waiting for `what`; sleeps a little.
-
-        Raises:
-            UserError: the time is over.
-        """
-        self._check()
-        now = time.monotonic()
-        if now > self._deadline:
-            raise UserError(f"Waited {self._seconds:g} s for {what}.", hint)
-        if now > self._next_message:
-            print(f"waiting for {what}, {self._deadline - now:.0f} s more at most", flush=True)
-            self._next_message = now + _SECONDS_BETWEEN_MESSAGES
-        time.sleep(0.1)
-
-
-def _own_store(cluster: Cluster, waiting: _Waiting) -> Any:
+def _own_store(cluster: Cluster, waiting: Waiting) -> Any:
     from torch.distributed import PrefixStore, TCPStore
 
     host, port = cluster.rank_0_address, cluster.rank_0_port
@@ -312,7 +288,7 @@ def _own_store(cluster: Cluster, waiting: _Waiting) -> Any:
     return PrefixStore("gpu-pipelines", store)
 
 
-def _connected_store(cluster: Cluster, waiting: _Waiting) -> Any:
+def _connected_store(cluster: Cluster, waiting: Waiting) -> Any:
     from torch.distributed import PrefixStore, TCPStore
 
     host, port = cluster.rank_0_address, cluster.rank_0_port
@@ -327,7 +303,7 @@ def _connected_store(cluster: Cluster, waiting: _Waiting) -> Any:
             waiting.for_(f"rank 0 at {host}:{port}", hint)
 
 
-def _is_first(cluster: Cluster, store: Any, waiting: _Waiting) -> bool:
+def _is_first(cluster: Cluster, store: Any, waiting: Waiting) -> bool:
     """Whether this node is the first of its rank in a run that is not over."""
     rank = cluster.node_rank
     with suppress(RuntimeError):
@@ -342,7 +318,7 @@ def _is_first(cluster: Cluster, store: Any, waiting: _Waiting) -> bool:
     return False
 
 
-def _meet(cluster: Cluster, processes: int, store: Any, waiting: _Waiting) -> list[str]:
+def _meet(cluster: Cluster, processes: int, store: Any, waiting: Waiting) -> list[str]:
     """Waits until all nodes are there, and returns the address of each."""
     rank = cluster.node_rank
     own = {"address": address_towards(cluster), "processes": processes, "nodes": cluster.nodes}

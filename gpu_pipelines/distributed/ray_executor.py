@@ -6,6 +6,7 @@ the piece that it did is then given to another.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import signal
@@ -17,15 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_pipelines.distributed.members import split_address
 from gpu_pipelines.distributed.pieces import Answer, Bench, Executor, Needs, Outcome, Work, Workers
+from gpu_pipelines.distributed.ray_address import ray_endpoint
 from gpu_pipelines.distributed.signals import ENDING
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UserError, first_line
 
 _SECONDS_BETWEEN_COUNTS = 1.0
 _SECONDS_BETWEEN_MESSAGES = 30.0
 _SECONDS_TO_ANSWER, _SECONDS_TO_CONNECT = 2.0, 20.0
-_CLIENT = "ray://"
 _INSTALL = 'Install it with pip install "gpu-pipelines[ray]".'
 
 
@@ -34,7 +34,7 @@ class RayExecutor(Executor):
 
     Args:
         address: `host:port` of its head, where this machine is part of it; `ray://host:port` of its client server,
-            where it is not; `auto` for the cluster that this machine is part of.
+            where it is not; `auto` for the cluster that this machine is part of; and others, see `ray_address`.
 
     Raises:
         UserError: Ray is not installed, nobody answers at the address, or the token is not that of the cluster.
@@ -68,22 +68,6 @@ class RayExecutor(Executor):
         self._ray.shutdown()
 
 
-def problems_of_address(name: str, address: str) -> list[str]:
-    """What is wrong with the form of the address of a cluster; nothing is with an empty one.
-
-    Args:
-        name: of the parameter.
-        address: its value.
-    """
-    if address in ("", "auto"):
-        return []
-    try:
-        split_address(address.removeprefix(_CLIENT))
-    except UserError:
-        return [f"{name} is {address!r}; give HOST:PORT, ray://HOST:PORT, auto, or nothing for this machine."]
-    return []
-
-
 def _connected(address: str) -> Any:
     # Whoever reaches a cluster without a token can run anything on it.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -113,9 +97,11 @@ def _connected(address: str) -> Any:
 
 def _require_answer(address: str) -> None:
     """Raises an `OSError` where nobody listens: Ray itself tries for minutes."""
-    host, port = split_address(address.removeprefix(_CLIENT)) if address != "auto" else ("", 0)
-    if host:
-        socket.create_connection((host, port), _SECONDS_TO_CONNECT).close()
+    endpoint = ray_endpoint(address)
+    if endpoint.module and importlib.util.find_spec(endpoint.module) is None:
+        raise UserError(f"{address} needs a package that is not here.", f"Install {endpoint.package}.")
+    if endpoint.host:
+        socket.create_connection((endpoint.host, endpoint.port), _SECONDS_TO_CONNECT).close()
 
 
 @contextmanager

@@ -16,9 +16,11 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.dag import PUBLISHED
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
+from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
-from gpu_pipelines.targets.kubeflow.train_job_spec import runtime_for
+from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec, runtime_for
 from gpu_pipelines.targets.published import file_of
 from gpu_pipelines.targets.published import published as published_requests
 
@@ -297,3 +299,33 @@ def test_what_kubernetes_would_refuse_is_seen(
     pod = files["l4-1.yaml"][1].pod("train-model")
     change(pod)
     assert any(told in problem for problem in problems_of_pod(pod))
+
+
+def test_data_is_prepared_on_so_many_nodes_which_may_be_spot_and_else_nothing_changes() -> None:
+    settings = ProjectSettings(image="eu.example/steps:1", kubeflow_service_account="steps", node_pool="gpus")
+    alone = CompiledFile(KubeflowTarget(settings, {"A": "b"}).text_of(PIPELINE, plan("l4:1")))
+    target = KubeflowTarget(settings, {"A": "b"}, DataNodes(4, "spot"))
+    file = CompiledFile(target.text_of(PIPELINE, plan("l4:1")))
+    option, job, *_ = file.container("prepare-data")["args"]
+    spec = TrainJobSpec.loads(job)
+    assert (option, spec.nodes, spec.is_elastic, spec.queue) == ("--train-job", 4, True, "")
+    assert (spec.needs.cpus, spec.needs.memory_gib, spec.needs.gpus) == (8, 32, 0)
+    assert spec.needs.shared_memory_gib
+    assert spec.needs.node_selector == {"cloud.google.com/gke-spot": "true"}, "the node pool is that of the GPUs"
+    work = "/mnt/gpu-pipelines/unfinished-preparations"
+    assert spec.environment == {"A": "b", "GPU_PIPELINES_UNFINISHED_WORK": work}
+    assert spec.restarts == 10
+    assert target.for_check == {"place": "kubeflow", "data_nodes": 4}
+    manifest = manifest_of(
+        "prepare-data-1", spec, ["true"], runtime_kind="ClusterTrainingRuntime", labels={}, owner=None
+    )
+    assert "nvidia.com/gpu" not in manifest["spec"]["trainer"]["resourcesPerNode"]["limits"]
+    assert main_of(file.pod("prepare-data"))["resources"]["requests"] == {"cpu": "1", "memory": "2Gi"}, "it waits"
+    others = [label for label in file.executors if label not in ("exec-prepare-data", "exec-check-request")]
+    assert [file.executors[label] for label in others] == [alone.executors[label] for label in others]
+
+
+def test_data_on_nodes_that_there_are_not_is_refused() -> None:
+    for nodes, said in ((DataNodes(0), "on 0 nodes"), (DataNodes(2, "flex"), "by 'flex'; give standard or spot")):
+        with pytest.raises(UserError, match=said):
+            KubeflowTarget(data=nodes).text_of(PIPELINE, plan("l4:1"))

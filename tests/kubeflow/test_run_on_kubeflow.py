@@ -303,7 +303,9 @@ def test_data_in_a_bucket_is_looked_at_before_anything_is_sent(folder: Path, kfp
         (("--accelerator", "l4:1", "--tensorboard", "projects/p/locations/l/tensorboards/1"), "--tensorboard"),
         (("--accelerator", "l4:1", "--boot-disk-gb", "500"), "--boot-disk-gb"),
         (("--label", "team=a"), "kubeflow has no --label"),
-        (("--accelerator", "l4:1", "--data-nodes", "4"), "The target kubeflow has no --data-nodes"),
+        (("--accelerator", "l4:1", "--data-machine-type", "n2-standard-16"), "kubeflow has no --data-machine-type"),
+        (("--accelerator", "l4:1", "--data-nodes", "0"), "Data cannot be prepared on 0 nodes"),
+        (("--accelerator", "l4:1", "--data-nodes", "4", "-p", "source=bq://p.d.t"), "is read by one machine"),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_is_sent(

@@ -82,6 +82,15 @@ def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[
             (where / rank).write_text("")
             while True:
                 time.sleep(0.1)
+        if what.startswith("late") and rank == "1":
+            time.sleep(300)
+        if what == "late and wrong":
+            try:
+                raise UserError("The data is wrong.", "Mend it.")
+            except UserError as error:
+                from gpu_pipelines.errors import ERROR_FILE, leave_error
+                leave_error(pathlib.Path(os.environ[ERROR_FILE]), error)
+                raise
     if rank != "0":
         sys.exit(0)
     checkpoints.metadata["checkpoints"] = 3
@@ -287,6 +296,28 @@ def test_a_step_whose_pod_is_replaced_goes_on_with_its_train_job(
     out, err = again.communicate(timeout=60)
     assert again.returncode == 75, out + err
     assert kubernetes_api.created == [job], "there is one TrainJob only"
+
+
+def test_an_elastic_step_is_done_when_rank_0_is_whatever_the_others_do(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    elastic = replace(spec, is_elastic=True)
+    finished = run(kubernetes_api, TrainJobSpec.loads(elastic.dumps()), command_of(tmp_path, f"{claim}/c", "late"))
+    assert finished.status == 0, finished.out + finished.err
+    assert output_of(tmp_path)["artifacts"]["checkpoints"]["artifacts"][0]["metadata"]["checkpoints"] == 3
+    assert not kubernetes_api.jobs, "the node that has not ended is deleted with the TrainJob"
+    assert "is_elastic" not in spec.dumps(), "files of trainings are what they were"
+
+
+def test_an_error_of_rank_0_ends_an_elastic_step_before_kubernetes_has_tried_it_again(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    kubernetes_api.tries = 7  # with Trainer's own runtime
+    finished = run(kubernetes_api, replace(spec, is_elastic=True), command_of(tmp_path, f"{claim}/c", "late and wrong"))
+    assert finished.status == 1, finished.out + finished.err
+    assert "error: The data is wrong.\n  Mend it." in finished.err
+    assert len(kubernetes_api.created) == 1
+    assert not kubernetes_api.jobs
 
 
 def test_other_runs_and_other_iterations_of_a_loop_have_train_jobs_of_their_own(spec: TrainJobSpec) -> None:

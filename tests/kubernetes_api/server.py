@@ -34,6 +34,7 @@ class KubernetesApi:
         runtimes: runtimes by name.
         environment: further variables of the nodes.
         secrets: values in the cluster's secrets, by SECRET/KEY.
+        tries: how often a node of a TrainJob is started.
         pods: pods besides those of TrainJobs, by name.
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
@@ -46,6 +47,7 @@ class KubernetesApi:
     runtimes: dict[str, Any] = field(default_factory=lambda: {"torch-distributed": RUNTIME})
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
+    tries: int = 1
     pods: dict[str, Any] = field(default_factory=dict)
     rules: list[dict[str, Any]] | None = None
     refused: list[str] = field(default_factory=list)
@@ -130,7 +132,7 @@ class _Handler(JsonHandler):
             return
         try:
             runtime = self.api.runtimes[manifest["spec"]["runtimeRef"]["name"]]
-            job = TrainJob(manifest, self.api.folder, self.api.environment, runtime, self.api.secrets)
+            job = TrainJob(manifest, self.api.folder, self.api.environment, runtime, self.api.secrets, self.api.tries)
         except Invalid as error:
             self._refuse(422, "Invalid", str(error))
             return

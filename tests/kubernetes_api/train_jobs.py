@@ -14,9 +14,11 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from kubeflow_trainer_api import models
 from processes import free_port
 
@@ -63,6 +65,7 @@ class TrainJob:
         environment: further variables of the nodes.
         runtime: the training runtime that it starts from.
         secrets: values in the cluster's secrets, by SECRET/KEY.
+        tries: how often a node is started before its failure is that of the job (`backoffLimit` of it and one).
 
     Raises:
         Invalid: the manifest is not of the types of the API.
@@ -75,6 +78,7 @@ class TrainJob:
         environment: dict[str, str],
         runtime: dict[str, Any],
         secrets: dict[str, str],
+        tries: int = 1,
     ) -> None:
         if problems := problems_of_model(models.TrainerV1alpha1TrainJob, manifest, "trainjob"):
             raise Invalid("; ".join(problems))
@@ -88,6 +92,8 @@ class TrainJob:
             raise Invalid("; ".join(problems))
         self._folder, self._environment, self._secrets = folder, environment, secrets
         self._nodes: list[subprocess.Popen[bytes]] = []
+        self._variables: list[dict[str, str]] = []
+        self._tries_left = tries - 1
         self._gone: set[int] = set()
         self.preempted: set[int] = set()
         self.deleted = False
@@ -108,10 +114,14 @@ class TrainJob:
                 **variables,
                 **self._environment,
             }
-            with self.log(rank).open("wb") as log:
-                process = subprocess.Popen(main["command"], env=environment, stdout=log, stderr=log)
-            self._nodes.append(process)
+            self._variables.append(environment)
+            self._nodes.append(self._begin(rank))
         threading.Thread(target=self._watch, daemon=True).start()
+
+    def _begin(self, rank: int) -> subprocess.Popen[bytes]:
+        command = self.pod["spec"]["containers"][0]["command"]
+        with self.log(rank).open("ab") as log:
+            return subprocess.Popen(command, env=self._variables[rank], stdout=log, stderr=log)
 
     def _value(self, variable: dict[str, Any]) -> str:
         if "value" in variable:
@@ -120,9 +130,16 @@ class TrainJob:
         return self._secrets[f"{reference['name']}/{reference['key']}"]
 
     def _watch(self) -> None:
-        """Stops all nodes when one fails, as the job controller does, which also deletes the pods that still ran."""
+        """Stops all nodes when one fails, as the job controller does, which also deletes the pods that still ran.
+
+        While there are tries left, the one alone is started again.
+        """
         while any(process.poll() is None for process in self._nodes):
-            if any(process.returncode for process in self._nodes):
+            failed = [rank for rank, process in enumerate(self._nodes) if process.returncode]
+            if failed and self._tries_left and not (self.deleted or self.over_deadline):
+                self._tries_left -= 1
+                self._nodes[failed[0]] = self._begin(failed[0])
+            elif failed:
                 self._gone = {rank for rank, process in enumerate(self._nodes) if process.poll() is None}
                 self.stop()
                 return
@@ -149,6 +166,13 @@ class TrainJob:
         """Takes a node away."""
         self.preempted.add(rank)
         self._nodes[rank].send_signal(signal.SIGTERM)
+
+    def kill(self, rank: int) -> None:
+        """Takes a node away without notice, with all that it has started."""
+        own = psutil.Process(self._nodes[rank].pid)
+        for process in (*own.children(recursive=True), own):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def log(self, rank: int) -> Path:
         """What a node has printed."""

@@ -44,7 +44,8 @@ def test_prepare_data_becomes_a_custom_job_of_so_many_machines() -> None:
     spec = yaml.safe_load(text)
     values = values_of(spec, "prepare-data")
     job = CustomJobSpec()
-    scheduling = {name: values[name] for name in ("timeout", "strategy", "restart_job_on_worker_restart")}
+    fields = ("timeout", "strategy", "restart_job_on_worker_restart")
+    scheduling = {name: values[name] for name in fields}
     content = {"worker_pool_specs": values["worker_pool_specs"], "scheduling": scheduling}
     json_format.ParseDict(content, CustomJobSpec.pb(job))
     assert [pool.replica_count for pool in job.worker_pool_specs] == [1, 3]
@@ -53,7 +54,8 @@ def test_prepare_data_becomes_a_custom_job_of_so_many_machines() -> None:
         assert not pool.machine_spec.accelerator_count
         assert pool.container_spec.image_uri == "eu.example/steps:1"
         assert {variable.name: variable.value for variable in pool.container_spec.env} == {"A": "b"}
-    assert job.scheduling.restart_job_on_worker_restart
+    assert not job.scheduling.restart_job_on_worker_restart, "a replica that is lost costs what it was doing"
+    assert job.scheduling.strategy.name == "STANDARD"
     assert (values["service_account"], values["labels"]) == ("steps@example.com", {"team": "one"})
     assert not values["tensorboard"], "it has no curves"
     assert values["source"] == "sample:digits", "the step's own inputs are as they were"
@@ -70,11 +72,20 @@ def test_one_machine_of_a_type_is_a_job_as_well_and_none_named_a_plain_task() ->
     assert "worker_pool_specs" not in values_of(without, "prepare-data")
 
 
+def test_spot_machines_are_asked_for_even_if_it_is_one() -> None:
+    for nodes in (1, 3):
+        target = VertexTarget(data=DataNodes(nodes, strategy="spot"))
+        values = values_of(yaml.safe_load(target.text_of("train_evaluate_upload", plan("l4:1"))), "prepare-data")
+        assert values["strategy"] == "SPOT"
+        assert not values["restart_job_on_worker_restart"]
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         (DataNodes(0), "on 0 machines"),
         (DataNodes(2, "a2-highgpu-1g"), "'a2-highgpu-1g' is no machine without GPUs"),
+        (DataNodes(2, strategy="flex-start"), "by 'flex-start'; give standard or spot"),
     ],
 )
 def test_impossible_machines_are_refused(data: DataNodes, said: str) -> None:
@@ -83,13 +94,15 @@ def test_impossible_machines_are_refused(data: DataNodes, said: str) -> None:
 
 
 def test_the_flags_of_compile(tmp_path: Path) -> None:
-    flags = ["--data-nodes", "3", "--data-machine-type", "c2-standard-30"]
+    flags = ["--data-nodes", "3", "--data-machine-type", "c2-standard-30", "--data-strategy", "spot"]
     done = gpu_pipelines(
         "compile", "train_evaluate_upload", "--target", "vertex", "--accelerator", "l4:1", *flags, cwd=tmp_path
     )
     assert done.status == 0, done.err
     spec = yaml.safe_load((tmp_path / "train_evaluate_upload.yaml").read_text())
-    pools = values_of(spec, "prepare-data")["worker_pool_specs"]
+    values = values_of(spec, "prepare-data")
+    pools = values["worker_pool_specs"]
+    assert values["strategy"] == "SPOT"
     assert [(p["machine_spec"]["machine_type"], p["replica_count"]) for p in pools] == [
         ("c2-standard-30", 1),
         ("c2-standard-30", 2),
@@ -99,7 +112,7 @@ def test_the_flags_of_compile(tmp_path: Path) -> None:
     assert "The target local has no --data-nodes" in here.err
     run = gpu_pipelines("run", "train_evaluate_upload", *flags, cwd=tmp_path)
     assert run.status == 2
-    assert "The target local has no --data-nodes, --data-machine-type" in run.err
+    assert "The target local has no --data-nodes, --data-machine-type, --data-strategy" in run.err
 
 
 @pytest.mark.slow
@@ -109,7 +122,7 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
     set_variables(monkeypatch, vertex_api.environment())
     from vertex_api.pipeline_backend import PipelineBackend
 
-    file = compiled_preparation(tmp_path, nodes=3)
+    file = compiled_preparation(tmp_path, nodes=2)
     sdk = connected_sdk(vertex_api)
     source = str(write_photos(tmp_path / "photos"))
     job = sdk.PipelineJob("prepare", str(file), parameter_values={"source": source}, job_id="p-1")
@@ -119,11 +132,13 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
     assert vertex_api.state.pipeline_jobs.one(job.resource_name).state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(
         lines
     )
-    assert sum(line.startswith("reading ") for line in lines) == 3
+    assert sum(line.startswith("Ray: node 0 (127.0.0.1) is the head of 2 machines") for line in lines) == 1
+    assert sum(line.startswith("reading ") for line in lines) == 1, "the chief has the work, the other lends its cores"
     assert sum(line.startswith("kept 80 of 80 rows") for line in lines) == 1, "only the chief writes"
     from gpu_pipelines.artifacts.remote_files import RemoteFolder
 
     names = RemoteFolder("gs://example-bucket/root").names()
     (manifest,) = [name for name in names if name.endswith("dataset.json")]
     assert json.loads(RemoteFolder("gs://example-bucket/root").read(manifest))["rows_read"] == 80
-    assert not [name for name in names if "unfinished-preparations" in name], "what is finished is cleared away"
+    left = [name for name in names if "unfinished-preparations" in name or "ray-clusters" in name]
+    assert not left, "what is finished is cleared away, and so is the token"

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import requests
+import storage_preconditions  # noqa: F401 (mends the emulator)
 from gcp_storage_emulator.server import create_server
 from processes import free_port
 

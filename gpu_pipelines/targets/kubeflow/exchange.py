@@ -146,6 +146,16 @@ class Exchange:
         """Copies what rank 0 wrote; the executor output goes last."""
         _copy(directory, f"{self.place}/{_OUTPUTS}", last=EXECUTOR_OUTPUT)
 
+    def end_of_rank_0(self) -> str:
+        """Complete or Failed once rank 0 has left its outputs or an error; empty before.
+
+        Raises:
+            UserError: the storage cannot be read.
+        """
+        if Exchange(f"{self.place}/{_OUTPUTS}").noted(EXECUTOR_OUTPUT):
+            return "Complete"
+        return "Failed" if self.errors(1) else ""
+
     def collect_outputs(self, document: dict[str, Any]) -> None:
         """Puts what rank 0 wrote to where KFP's launcher expects it of the step.
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget
+from gpu_pipelines.targets.kubeflow.data_nodes import STANDARD, STRATEGIES, DataNodes, data_nodes_of
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, shown_request
-from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, setting
+from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, compiled_in, fixed, setting
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.plans import told_machines, told_warnings
 from gpu_pipelines.targets.target import Target
@@ -31,6 +32,10 @@ _TALKING = TALKING - {"schedule update"}
 class KubeflowOptions(CloudOptions):
     """What can be asked of Kubeflow Pipelines."""
 
+    data_nodes: int = compiled_in(1, "Nodes that prepare the data together.")
+    data_strategy: str | None = compiled_in(
+        None, "standard or spot: how these nodes are bought.", metavar="HOW", words=fixed(*STRATEGIES)
+    )
     kubeflow_host: str | None = setting(
         "Address of Kubeflow Pipelines, https://HOST/PATH.", _TALKING, "kubeflow_host", group=_GROUP, metavar="URL"
     )
@@ -53,7 +58,8 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def __init__(self, options: KubeflowOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
-        KubeflowTarget.__init__(self, self.settings, self.options.environment)
+        nodes = DataNodes(self.options.data_nodes, self.options.data_strategy or STANDARD)
+        KubeflowTarget.__init__(self, self.settings, self.options.environment, nodes)
         others = "registry=vertex://PROJECT/REGION for Vertex AI Model Registry"
         if self._claim:
             self.place_for_data = self.place_for_files = f"the mounted claim, {MOUNT_PATH}/…"
@@ -97,7 +103,8 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         from gpu_pipelines.targets.kubeflow.runs import parsed_pipeline
 
         pipeline: KubeflowPipeline = parsed_pipeline(text, origin)
-        return Compiled(pipeline.name, text, pipeline.spec, origin=pipeline, told=told)
+        known = {"data_nodes": data_nodes_of(pipeline.spec)}
+        return Compiled(pipeline.name, text, pipeline.spec, known=known, origin=pipeline, told=told)
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The run with a name of its own."""

@@ -1,5 +1,7 @@
 """The Kubeflow target: steps become pods of GKE; those on several nodes, or on Spot nodes, become TrainJobs.
 
+Data preparation on several nodes is a TrainJob too, whose nodes become a Ray cluster.
+
 A pipeline becomes a file of two YAML documents: the pipeline, and what is for Kubernetes.
 
 Spot nodes are taken away, and Kubeflow Pipelines cannot start such a step again: the manifests of its version 2.17 set
@@ -10,6 +12,7 @@ Argo's `retryPolicy: OnError`, which leaves out pods that failed, and the longes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +25,9 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK, preemption_variables
 from gpu_pipelines.targets.compiled import compiled, note_of_file
+from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
-from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec, runtime_for
+from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, SPEC_ARGUMENT, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.process_1 import as_process_1
 
 if TYPE_CHECKING:
@@ -52,6 +56,7 @@ class KubeflowTarget:
     Args:
         settings: image, claim or bucket, node pool, pull secret, queue, service account.
         environment: variables of the steps.
+        data: the nodes that prepare the data.
 
     Attributes:
         checkpoint_uri: on the claim or in the bucket, a folder for each run; artifacts are uploaded only when a step
@@ -62,17 +67,24 @@ class KubeflowTarget:
         notification: None: Kubeflow Pipelines comes with no component that sends mail.
         parameters: none.
         note: the image of the steps, or how to give one.
-        for_check: that it is Kubeflow.
+        for_check: that it is Kubeflow, and on how many nodes the data is prepared where that is more than one.
     """
 
     pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
     parameters: Mapping[str, Parameter] = MappingProxyType({})
-    for_check: Mapping[str, Any] = MappingProxyType({"place": "kubeflow"})
 
-    def __init__(self, settings: ProjectSettings | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: ProjectSettings | None = None,
+        environment: Mapping[str, str] | None = None,
+        data: DataNodes | None = None,
+    ) -> None:
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})
+        self._data = data or DataNodes()
+        several = {"data_nodes": self._data.nodes} if self._data.nodes > 1 else {}
+        self.for_check: Mapping[str, Any] = {"place": "kubeflow", **several}
         self.note = note_of_file(self._settings)
         self.encryption_key = self._settings.encryption_key or ""
         self._claim = claim_of(self._settings)
@@ -93,7 +105,8 @@ class KubeflowTarget:
         """
         name = component.name
         needs = _STEP_SIZES.get(name, _OTHER_SIZE) if plan is None else pod_needs(plan, self._settings)
-        is_train_job = plan is not None and (plan.nodes > 1 or plan.strategy == "spot")
+        train_job = self._train_job(name, plan, needs)
+        is_train_job = train_job is not None
         image = component.component_spec.implementation.container.image
         if is_train_job and image not in (STEPS_IMAGE, self._image):
             raise UserError(
@@ -106,9 +119,9 @@ class KubeflowTarget:
             made.set_caching_options(name in CACHED_STEPS)
             if name == PREPARES:
                 # Artifacts are uploaded only when a step ends, so that beside them nothing would outlive its pod.
-                made.set_env_variable(UNFINISHED_WORK, f"{self._storage}/unfinished-preparations")
-            if plan is not None and is_train_job:
-                self._as_train_job(made, plan, needs)
+                made.set_env_variable(UNFINISHED_WORK, self._unfinished_work)
+            if train_job is not None:
+                _become(made, train_job)
             self._in_pod(made, _LAUNCHER_SIZE if is_train_job else needs)
             if plan is not None and not is_train_job:
                 for told, value in {ACCELERATOR: plan.spec, **preemption_variables(plan.strategy)}.items():
@@ -184,28 +197,52 @@ class KubeflowTarget:
         google = {"GOOGLE_CLOUD_PROJECT": self._settings.project, "GOOGLE_CLOUD_REGION": self._settings.region}
         return {**{name: value for name, value in google.items() if value}, **self._environment}
 
-    def _as_train_job(self, task: Any, plan: AcceleratorPlan, needs: PodNeeds) -> None:
-        """Replaces what a task runs by what creates a TrainJob that runs it on each node."""
-        spec = TrainJobSpec(
-            step=task.name,
+    def _train_job(self, step: str, plan: AcceleratorPlan | None, needs: PodNeeds) -> TrainJobSpec | None:
+        """What the step is as a TrainJob; None for one that is a pod.
+
+        Raises:
+            UserError: there are no such nodes.
+        """
+        if plan is not None and (plan.nodes > 1 or plan.strategy == "spot"):
+            return replace(
+                self._on_nodes(step, plan.nodes, needs, is_spot=plan.strategy == "spot"),
+                runtime=runtime_for(plan, self._settings.kubeflow_runtime),
+                queue=self._settings.kueue_queue or "",
+                environment={ACCELERATOR: plan.spec, **preemption_variables(plan.strategy), **self._variables},
+                hours=plan.hours or DEFAULT_HOURS,
+            )
+        if plan is None and step == PREPARES and self._data != DataNodes():
+            self._data.require()
+            spec = self._on_nodes(step, self._data.nodes, self._data.needs(needs), is_spot=self._data.is_spot)
+            environment = {UNFINISHED_WORK: self._unfinished_work, **self._variables}
+            return replace(spec, environment=environment, is_elastic=True)
+        return None
+
+    def _on_nodes(self, step: str, nodes: int, needs: PodNeeds, *, is_spot: bool) -> TrainJobSpec:
+        return TrainJobSpec(
+            step=step,
             image=self._image,
-            nodes=plan.nodes,
+            nodes=nodes,
             needs=needs,
             storage=self._storage,
-            runtime=runtime_for(plan, self._settings.kubeflow_runtime),
             volume_claim=self._claim,
             mount_path=MOUNT_PATH if self._claim else "",
             pull_secret=self._settings.pull_secret or "",
-            queue=self._settings.kueue_queue or "",
             service_account=self._settings.kubeflow_service_account or "",
-            environment={ACCELERATOR: plan.spec, **preemption_variables(plan.strategy), **self._variables},
             secrets=dict(self._settings.secret_env),
-            hours=plan.hours or DEFAULT_HOURS,
-            restarts=SPOT_RESTARTS if plan.strategy == "spot" else _OTHER_RESTARTS,
+            restarts=SPOT_RESTARTS if is_spot else _OTHER_RESTARTS,
         )
-        container = task.container_spec
-        container.args = ["--train-job", spec.dumps(), "--", *as_process_1(container.command), *container.args]
-        container.command = ["python3", "-m", _LAUNCHER]
+
+    @property
+    def _unfinished_work(self) -> str:
+        return f"{self._storage}/unfinished-preparations"
+
+
+def _become(task: Any, spec: TrainJobSpec) -> None:
+    """Replaces what a task runs by what creates a TrainJob that runs it on each node."""
+    container = task.container_spec
+    container.args = [SPEC_ARGUMENT, spec.dumps(), "--", *as_process_1(container.command), *container.args]
+    container.command = ["python3", "-m", _LAUNCHER]
 
 
 def claim_of(settings: ProjectSettings) -> str:

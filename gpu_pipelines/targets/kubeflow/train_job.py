@@ -27,7 +27,7 @@ from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
 from gpu_pipelines.targets.kubeflow.trainer import LogFollower, TrainJobs, wait
 
 #: Seconds between two looks at a TrainJob, and seconds without a sign of this process after which its nodes end, for
@@ -139,7 +139,8 @@ def _run_until_complete(
         try:
             print(f"TrainJob {name}: {told}", flush=True)
             lines = LogFollower(jobs, name, _say)
-            state = wait(jobs, name, every, stopped, _say)
+            end = exchange.end_of_rank_0 if spec.is_elastic else str
+            state = wait(jobs, name, every, stopped, _say, end)
             lines.stop()
             if state == "Complete":
                 return
@@ -168,7 +169,7 @@ def _say(line: str) -> None:
 def main() -> None:
     """Reads the command line and runs the step."""
     parser = argparse.ArgumentParser(prog="kubeflow_train_job")
-    parser.add_argument("--train-job", required=True)
+    parser.add_argument(SPEC_ARGUMENT, required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     with own_process(), noted() as stopped:

@@ -65,7 +65,9 @@ def manifest_of(
 
 def _trainer(spec: TrainJobSpec, command: Sequence[str]) -> dict[str, Any]:
     needs = spec.needs
-    amounts = {"cpu": str(needs.cpus), "memory": f"{needs.memory_gib}Gi", GPU_RESOURCE: str(needs.gpus)}
+    amounts = {"cpu": str(needs.cpus), "memory": f"{needs.memory_gib}Gi"}
+    if needs.gpus:
+        amounts[GPU_RESOURCE] = str(needs.gpus)
     plain = [{"name": name, "value": value} for name, value in spec.environment.items()]
     secret = [
         {"name": name, "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), place.split("/", 1), strict=True))}}

@@ -27,6 +27,8 @@ RUNTIMES = {
     "GPUDirect-TCPXO": "gpu-pipelines-tcpxo",
     "GPUDirect-RDMA": "gpu-pipelines-rdma",
 }
+#: The option by which a step that is a TrainJob is told its specification.
+SPEC_ARGUMENT = "--train-job"
 #: The longest that a TrainJob runs where nobody said how long: as long as a custom job of Vertex AI.
 DEFAULT_HOURS = 168.0
 
@@ -51,6 +53,7 @@ class TrainJobSpec:
         secrets: variables whose values are in Kubernetes secrets, each as SECRET/KEY.
         hours: the longest that it may run.
         restarts: how often it is created again after an interruption that it can continue from.
+        is_elastic: whether nodes may come late, leave and come back, so that it is done when rank 0 is.
     """
 
     step: str
@@ -68,10 +71,14 @@ class TrainJobSpec:
     secrets: Mapping[str, str] = field(default_factory=dict)
     hours: float = DEFAULT_HOURS
     restarts: int = 0
+    is_elastic: bool = False
 
     def dumps(self) -> str:
         """The specification as a line of JSON."""
-        return json.dumps(asdict(self), sort_keys=True)
+        content = asdict(self)
+        if not self.is_elastic:
+            del content["is_elastic"]  # as files have it that were compiled before there was one
+        return json.dumps(content, sort_keys=True)
 
     @classmethod
     def loads(cls, text: str) -> TrainJobSpec:

@@ -289,7 +289,14 @@ def _service_errors(what: str, remedy: str = "") -> Iterator[None]:
         raise error_of_status(getattr(cause, "status", None), f"{what} failed: {text[:500]}", remedy) from error
 
 
-def wait(jobs: TrainJobs, name: str, every: float, stopped: Signalled, say: Callable[[str], None]) -> str:
+def wait(
+    jobs: TrainJobs,
+    name: str,
+    every: float,
+    stopped: Signalled,
+    say: Callable[[str], None],
+    end: Callable[[], str] = lambda: "",
+) -> str:
     """Waits until a TrainJob is complete or has failed, and tells of each state.
 
     Args:
@@ -299,6 +306,7 @@ def wait(jobs: TrainJobs, name: str, every: float, stopped: Signalled, say: Call
         stopped: whether this process was interrupted. An exception of a signal would be lost in the SDK, which catches
             everything.
         say: takes a line.
+        end: Complete or Failed where that is known, although nodes have not ended, or not even begun; else empty.
 
     Returns:
         Complete or Failed.
@@ -310,7 +318,7 @@ def wait(jobs: TrainJobs, name: str, every: float, stopped: Signalled, say: Call
     last, misses = "", 0
     while True:
         try:
-            state, misses = jobs.state(name), 0
+            state, misses = end() or jobs.state(name), 0
         except UserError:
             misses += 1
             if misses >= 5:

@@ -21,6 +21,8 @@ from gpu_pipelines.targets.vertex.job_spec import (
 
 #: The machine of each replica where none is named: CPUs and memory as those of the plain task.
 DATA_MACHINE = "n2-standard-16"
+#: How machines without GPUs are bought.
+STANDARD, SPOT = STRATEGIES = ("standard", "spot")
 _MOST_NODES = 256
 _BOOT_DISK = "pd-ssd"
 
@@ -32,15 +34,17 @@ class DataNodes:
     Attributes:
         nodes: how many.
         machine_type: of each; empty for `DATA_MACHINE`.
+        strategy: how they are bought, one of `STRATEGIES`.
     """
 
     nodes: int = 1
     machine_type: str = ""
+    strategy: str = STANDARD
 
     @property
     def is_plain_task(self) -> bool:
         """Whether one machine of the service's choice will do."""
-        return self.nodes == 1 and not self.machine_type
+        return self == DataNodes()
 
     def require(self) -> None:
         """Checks what can be checked here.
@@ -58,6 +62,8 @@ class DataNodes:
                 f"{self.machine_type[:60]!r} is no machine without GPUs that custom jobs take. "
                 f"Give one of {listed(list(series))}, such as {DATA_MACHINE}."
             )
+        if self.strategy not in STRATEGIES:
+            problems.append(f"Data cannot be prepared on machines by {self.strategy[:60]!r}; give standard or spot.")
         if problems:
             raise UserError.of_all(problems)
 
@@ -80,7 +86,6 @@ def data_job(
     pools = worker_pools(
         {"machine_type": data.machine_type or DATA_MACHINE}, data.nodes, _BOOT_DISK, container, options
     )
-    # A replica that is restarted cannot join the others in the middle; what is done is kept.
-    restart = {"restart_job_on_worker_restart": True} if data.nodes > 1 else {}
-    scheduling = {"strategy": "STANDARD", "timeout": seconds_of(STEP_HOURS), **restart}
+    # The replicas are a Ray cluster: one that is lost costs what it was doing, and joins again when it is restarted.
+    scheduling = {"strategy": data.strategy.upper(), "timeout": seconds_of(STEP_HOURS)}
     return job_around(pools, scheduling, "", settings, options)

@@ -44,6 +44,9 @@ class VertexOptions(CloudOptions):
     data_machine_type: str | None = compiled_in(
         None, "Type of these machines; n2-standard-16 if not given.", metavar="TYPE"
     )
+    data_strategy: str | None = compiled_in(
+        None, "standard or spot: how these machines are bought.", metavar="HOW", words=fixed("standard", "spot")
+    )
     repository: str | None = setting(
         "Repository of pipelines, https://LOCATION-kfp.pkg.dev/P/R.",
         {"upload", "schedule create", "schedule update"} | DOCTOR,

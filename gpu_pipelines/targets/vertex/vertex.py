@@ -18,7 +18,7 @@ from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
 from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
-from gpu_pipelines.targets.vertex.data_nodes import DataNodes
+from gpu_pipelines.targets.vertex.data_nodes import STANDARD, DataNodes
 from gpu_pipelines.targets.vertex.options import VertexOptions
 from gpu_pipelines.targets.vertex.target import (
     IMAGE_PARAMETER,
@@ -62,7 +62,8 @@ class Vertex(VertexTarget, CloudTarget):
 
     def __init__(self, options: VertexOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
-        nodes = DataNodes(self.options.data_nodes, self.options.data_machine_type or "")
+        asked = self.options
+        nodes = DataNodes(asked.data_nodes, asked.data_machine_type or "", asked.data_strategy or STANDARD)
         VertexTarget.__init__(self, self.settings, self.options.job, nodes)
 
     def can_read(self, uri: str) -> bool:

@@ -42,6 +42,12 @@ class Network:
     def cut(self) -> None:
         _run(*_inside(self._holders[0]), "ip", "link", "set", "eth0", "down")
 
+    def listening(self, machine: int) -> set[int]:
+        """The ports on which programs of a machine can be reached from the other."""
+        sockets = _run(*_inside(self._holders[machine]), "ss", "--listening", "--tcp", "--numeric", "--no-header")
+        places = [line.split()[3].rsplit(":", 1) for line in sockets.splitlines()]
+        return {int(port) for host, port in places if not host.strip("[]").removeprefix("::ffff:").startswith("127.")}
+
     def end(self) -> None:
         for node in self._nodes:
             if node.process.poll() is None:
@@ -53,13 +59,14 @@ def _inside(holder: int) -> list[str]:
     return ["nsenter", "--target", str(holder), "--user", "--net", "--preserve-credentials"]
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.fail(
             f"This test needs network namespaces of its own (unprivileged ones are enough) and iproute2; here, "
             f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}"
         )
+    return done.stdout
 
 
 @contextmanager

@@ -1,0 +1,78 @@
+"""The address of a Ray cluster that is there already, as `ray.init` takes it: what forms there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpu_pipelines.distributed.members import split_address
+from gpu_pipelines.errors import UserError
+
+#: What a user may give, for messages and documents.
+FORMS = (
+    "HOST:PORT, such as raycluster-head-svc:6379, where the step's machine is a part of the cluster; ray://HOST:10001, "
+    "where it is not, as in front of KubeRay; vertex_ray://projects/P/locations/R/persistentResources/NAME for Ray on "
+    "Vertex AI; anyscale://… for Anyscale; auto for the cluster of the machine itself"
+)
+_AUTO, _CLIENT, _VERTEX, _ANYSCALE = "auto", "ray://", "vertex_ray://", "anyscale://"
+#: `PersistentResource.name`, or its last part, which aiplatform completes.
+_RESOURCE = re.compile(r"(projects/[^/\s]+/locations/[^/\s]+/persistentResources/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+
+
+@dataclass(frozen=True)
+class RayEndpoint:
+    """Where a Ray cluster is asked.
+
+    Attributes:
+        host: name or address; empty where the cluster is found by its scheme or on this machine.
+        port: 0 without a host.
+        package: what the scheme needs besides Ray, as pip knows it; empty for nothing.
+        module: the module that Ray imports for the scheme.
+    """
+
+    host: str = ""
+    port: int = 0
+    package: str = ""
+    module: str = ""
+
+
+def ray_endpoint(address: str) -> RayEndpoint:
+    """What an address says.
+
+    Raises:
+        UserError: it is of none of the forms.
+    """
+    scheme, sign, rest = address.partition("://")
+    if address == _AUTO:
+        return RayEndpoint()
+    if address.startswith(_VERTEX) and _RESOURCE.fullmatch(rest):
+        return RayEndpoint(package="google-cloud-aiplatform[ray]", module="vertex_ray")
+    if address.startswith(_ANYSCALE) and not re.search(r"\s", rest):
+        return RayEndpoint(package="anyscale", module="anyscale")
+    if not sign or scheme == _CLIENT.removesuffix("://"):
+        place = rest if sign else address
+        host = place.rpartition(":")[0]
+        port = place.rpartition(":")[2]
+        if _HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536:
+            return RayEndpoint(*split_address(place))
+    raise UserError(f"{address[:200]!r} is no address of a Ray cluster.", f"Give {FORMS}.")
+
+
+def problems_of_ray_address(name: str, address: str) -> list[str]:
+    """What is wrong with the address of a Ray cluster, as far as it can be seen without asking it.
+
+    Args:
+        name: what messages call it.
+        address: any text; an empty one stands for processes of the step's own machines.
+    """
+    if not address:
+        return []
+    if address.startswith(("http://", "https://")):
+        dashboard = f"{name} is {address[:200]!r}, the address of a dashboard, where no work can be given."
+        return [f"{dashboard} Give the cluster's own: ray://HOST:10001, or HOST:6379 on a machine of the cluster."]
+    try:
+        ray_endpoint(address)
+    except UserError as error:
+        return [f"{name}: {error.problem} {error.remedy}"]
+    return []

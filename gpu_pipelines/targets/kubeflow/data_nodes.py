@@ -1,0 +1,68 @@
+"""Data preparation on several nodes of GKE: how many, and how they are bought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpu_pipelines.dag.placement import PREPARES
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.kubeflow.pods import SPOT_LABEL, PodNeeds, Toleration
+from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+
+#: How nodes without GPUs are bought.
+STANDARD, SPOT = STRATEGIES = ("standard", "spot")
+_MOST_NODES = 256
+#: Of a node's memory, for what workers pass to each other.
+_SHARED_MEMORY_GIB = 8
+
+
+@dataclass(frozen=True)
+class DataNodes:
+    """The nodes that prepare the data.
+
+    Attributes:
+        nodes: how many.
+        strategy: how they are bought, one of `STRATEGIES`.
+    """
+
+    nodes: int = 1
+    strategy: str = STANDARD
+
+    @property
+    def is_spot(self) -> bool:
+        """Whether they may be taken away."""
+        return self.strategy == SPOT
+
+    def require(self) -> None:
+        """Checks them.
+
+        Raises:
+            UserError: lists what is wrong.
+        """
+        problems = []
+        if not 1 <= self.nodes <= _MOST_NODES:
+            problems.append(f"Data cannot be prepared on {self.nodes} nodes; give 1 to {_MOST_NODES}.")
+        if self.strategy not in STRATEGIES:
+            problems.append(f"Data cannot be prepared on nodes by {self.strategy[:60]!r}; give standard or spot.")
+        if problems:
+            raise UserError.of_all(problems)
+
+    def needs(self, of_one: PodNeeds) -> PodNeeds:
+        """What the pod on each node asks for.
+
+        Args:
+            of_one: what the step's pod asks for where it is alone.
+        """
+        shared = replace(of_one, shared_memory_gib=_SHARED_MEMORY_GIB)
+        if not self.is_spot:
+            return shared
+        return replace(shared, node_selector={SPOT_LABEL: "true"}, tolerations=(Toleration(SPOT_LABEL, "true"),))
+
+
+def data_nodes_of(spec: Mapping[str, Any]) -> int:
+    """On how many nodes a compiled pipeline prepares its data."""
+    executors = spec.get("deploymentSpec", {}).get("executors", {})
+    arguments = executors.get(f"exec-{PREPARES}", {}).get("container", {}).get("args", [])
+    return TrainJobSpec.loads(arguments[1]).nodes if arguments[:1] == [SPEC_ARGUMENT] else 1
