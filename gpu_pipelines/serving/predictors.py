@@ -15,12 +15,13 @@ from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 
 
-def load_predictor(directory: Path, settings: ServerSettings) -> Predictor:
+def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0) -> Predictor:
     """Loads an exported model and predicts once with it.
 
     Args:
         directory: in Hugging Face layout.
         settings: limits of what it takes.
+        threads: of this process that compute for PyTorch on CPUs; 0 for as many as it chooses itself.
 
     Raises:
         UserError: it is not one that this server can serve, or a registered version whose files are damaged.
@@ -28,6 +29,8 @@ def load_predictor(directory: Path, settings: ServerSettings) -> Predictor:
     require_undamaged(directory)
     task = task_named(task_of(directory))
     kind = task.load_predictor()
+    if threads:
+        torch.set_num_threads(threads)
     try:
         predictor = kind(directory, settings, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     except (OSError, KeyError, ValueError, TypeError) as error:

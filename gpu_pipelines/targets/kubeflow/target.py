@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
-from gpu_pipelines.dag.placement import CACHED_STEPS, PREPARES
+from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
 
 
+#: Where steps keep what they have done until all is.
+_UNFINISHED = {PREPARES: "unfinished-preparations", PREDICTS: "unfinished-predictions"}
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
 #: CPUs and GiB of memory of the steps without a GPU.
@@ -104,9 +106,9 @@ class KubeflowTarget:
         def task(**arguments: Any) -> Any:
             made = component(**arguments)
             made.set_caching_options(name in CACHED_STEPS)
-            if name == PREPARES:
+            if name in _UNFINISHED:
                 # Artifacts are uploaded only when a step ends, so that beside them nothing would outlive its pod.
-                made.set_env_variable(UNFINISHED_WORK, f"{self._storage}/unfinished-preparations")
+                made.set_env_variable(UNFINISHED_WORK, f"{self._storage}/{_UNFINISHED[name]}")
             if plan is not None and is_train_job:
                 self._as_train_job(made, plan, needs)
             self._in_pod(made, _LAUNCHER_SIZE if is_train_job else needs)

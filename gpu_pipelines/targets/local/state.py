@@ -24,6 +24,8 @@ def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
     Args:
         arguments: all parameters of the pipeline.
     """
+    if "model_version" in arguments:  # a prediction, whose results are never taken for those of another
+        return {}
     program = digest_of_program()
     champion = open_registry(arguments["registry"]).champion(
         arguments["model_name"] or model_name_for(arguments["source"])
