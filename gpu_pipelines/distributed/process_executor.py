@@ -1,0 +1,228 @@
+"""Work in pieces on the cores or the GPUs of this machine: processes that are started when there is enough of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from typing import Any
+
+from gpu_pipelines.distributed import signals
+from gpu_pipelines.distributed.pieces import Answer, Bench, Executor, Needs, Outcome, Work, Workers, error_as_data
+from gpu_pipelines.distributed.processes import cores
+from gpu_pipelines.errors import UserError
+
+#: Pieces that are with a process at once, so that it need not wait for this one.
+_AT_ONCE = 2
+_SECONDS_TO_END = 5.0
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+#: What a message begins with: work, a piece, or that there is no more work for now.
+_WORK, _PIECE, _REST = b"w", b"p", b"r"
+
+
+class ProcessExecutor(Executor):
+    """Processes of this machine; they are kept from one `map` to the next.
+
+    Args:
+        processes: how many at most; 0 for one on each core.
+    """
+
+    few = 4
+
+    def __init__(self, processes: int = 0) -> None:
+        self._most = processes or cores()
+        # Whoever works takes them; work within other work starts its own.
+        self._idle: list[_Process] = []
+
+    def _is_alone(self, needs: Needs) -> bool:
+        return not needs.gpus and self._number(needs) == 1
+
+    def _number(self, needs: Needs) -> int:
+        return max(1, int(self._most / max(needs.cpus, 1)))
+
+    def _workers(self, work: Work, needs: Needs, check: Callable[[], None]) -> Workers:
+        number, devices = self._number(needs), [""]
+        if needs.gpus:
+            devices = _shares_of_gpus(needs.gpus)
+            number = min(number, len(devices))
+        wanted = [devices[place % len(devices)] for place in range(number)]
+        taken, self._idle = self._idle, []
+        return _Processes(taken, wanted, work, self._idle_again)
+
+    def _idle_again(self, processes: list[_Process]) -> None:
+        self.close()
+        self._idle = processes
+
+    def close(self) -> None:
+        for process in self._idle:
+            process.end()
+        self._idle = []
+
+
+def _shares_of_gpus(gpus: float) -> list[str]:
+    """The GPUs of each worker that this machine has room for, as `CUDA_VISIBLE_DEVICES` names them."""
+    import torch
+
+    given = os.environ.get(_DEVICES)
+    names = given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
+    if not torch.cuda.is_available() or len(names) < gpus:
+        found = len(names) if torch.cuda.is_available() else 0
+        raise UserError(f"The work needs GPUs, {gpus:g} for each worker, and this machine has {found}.")
+    if gpus < 1:
+        return names * int(1 / gpus)
+    whole = int(gpus)
+    return [",".join(names[start : start + whole]) for start in range(0, len(names) - whole + 1, whole)]
+
+
+class _Process:
+    """One process, and the numbers of the pieces that are with it, in their order.
+
+    Args:
+        devices: the GPUs that it sees, as `CUDA_VISIBLE_DEVICES` names them; empty to leave that as it is.
+    """
+
+    def __init__(self, devices: str) -> None:
+        # Forked, it would inherit locks that the threads of this one hold, and could not use CUDA.
+        spawn = multiprocessing.get_context("spawn")
+        self.connection, other = spawn.Pipe()
+        self.devices = devices
+        self.has: deque[int] = deque()
+        self._process = spawn.Process(target=_serve, args=(other, devices))
+        self._process.start()
+        other.close()
+
+    def send(self, kind: bytes, content: Any) -> None:
+        """Gives it work or a piece; that it is gone is seen when it is listened to."""
+        message = kind + pickle.dumps(content)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send_bytes(message)
+
+    def end(self) -> str:
+        """Ends it, if it has not ended, and tells which one it was."""
+        self.connection.close()
+        if self.has:
+            self._process.kill()
+        self._process.join(_SECONDS_TO_END)
+        self._process.kill()
+        self._process.join()
+        name = f"process {self._process.pid} (exit status {self._process.exitcode})"
+        self._process.close()
+        return name
+
+
+class _Processes(Workers):
+    """The processes of one `map`.
+
+    Args:
+        idle: processes that are there already.
+        wanted: the GPUs that each is to see.
+        work: what they do.
+        give_back: takes the processes at the end.
+    """
+
+    def __init__(
+        self, idle: list[_Process], wanted: list[str], work: Work, give_back: Callable[[list[_Process]], None]
+    ) -> None:
+        self._free, self._work, self._give_back = list(wanted), work, give_back
+        self._number = len(wanted)
+        self._processes: list[_Process] = []
+        for process in idle:
+            if process.devices in self._free:
+                self._free.remove(process.devices)
+                process.send(_WORK, self._work)
+                self._processes.append(process)
+            else:
+                process.end()
+
+    @property
+    def room(self) -> int:
+        return _AT_ONCE * self._number
+
+    def give(self, number: int, piece: Any) -> None:
+        process = min(self._processes, key=lambda one: len(one.has), default=None)
+        if process is None or (process.has and self._free):
+            process = _Process(self._free.pop())
+            process.send(_WORK, self._work)
+            self._processes.append(process)
+        process.has.append(number)
+        process.send(_PIECE, piece)
+
+    def outcomes(self, seconds: float) -> list[Outcome]:
+        by_connection: dict[Any, _Process] = {process.connection: process for process in self._processes}
+        return [
+            outcome
+            for connection in wait(list(by_connection), seconds)
+            for outcome in self._heard_of(by_connection[connection])
+        ]
+
+    def _heard_of(self, process: _Process) -> list[Outcome]:
+        try:
+            answer = Answer(*process.connection.recv())
+        except (EOFError, OSError):
+            self._processes.remove(process)
+            self._free.append(process.devices)
+            # It did the first; the second waited.
+            names = [process.end(), ""]
+            return [Outcome(number, None, name) for number, name in zip(process.has, names, strict=False)]
+        return [Outcome(process.has.popleft(), answer)]
+
+    def close(self, *, is_over: bool) -> None:
+        if is_over:
+            for process in self._processes:
+                process.send(_REST, None)
+            self._give_back(self._processes)
+            return
+        for process in self._processes:
+            process.end()
+
+
+def _serve(connection: Connection, devices: str) -> None:
+    """What a process does: takes work and pieces, and answers."""
+    signals.leave_to_the_starter()
+    if devices:
+        os.environ[_DEVICES] = devices
+    # One process for each core; the library's own threads would only be in each other's way.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    messages: SimpleQueue[bytes] = SimpleQueue()
+    answers: SimpleQueue[bytes] = SimpleQueue()
+    # Neither side ever waits for the other to listen.
+    threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
+    threading.Thread(target=_speak, args=(connection, answers), daemon=True).start()
+    bench: Bench | None = None
+    while True:
+        message = messages.get()
+        kind, read = message[:1], partial(pickle.loads, memoryview(message)[1:])
+        if kind == _PIECE and bench is not None:
+            answers.put(_pickled(bench.answer(read)))
+        else:
+            bench = Bench(read) if kind == _WORK else None
+
+
+def _pickled(answer: Answer) -> bytes:
+    try:
+        return pickle.dumps(tuple(answer))
+    except Exception as error:
+        return pickle.dumps((None, error_as_data(error)))
+
+
+def _listen(connection: Connection, messages: SimpleQueue[bytes]) -> None:
+    try:
+        while True:
+            messages.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        # Whoever had work is gone, or has no more. What is done now is of no use to anybody.
+        os._exit(0)
+
+
+def _speak(connection: Connection, answers: SimpleQueue[bytes]) -> None:
+    with suppress(OSError):
+        while True:
+            connection.send_bytes(answers.get())

@@ -1,0 +1,183 @@
+"""Work in pieces: the same from processes of this machine and from a Ray cluster of two nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from ray_cluster import RayCluster, ray_cluster
+from works import Fails, FailsUnexplained, KillsItself, SlowFirst, Square, made_nowhere
+
+from gpu_pipelines.distributed.executor import executor_for
+from gpu_pipelines.distributed.pieces import Executor, Needs
+from gpu_pipelines.distributed.process_executor import ProcessExecutor
+from gpu_pipelines.distributed.ray_executor import RayExecutor
+from gpu_pipelines.errors import Interrupted, NotFoundError, ProcessKilledError, UserError
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster(nodes=2) as started:
+        yield started
+
+
+@pytest.fixture(params=["processes", "ray"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    # Ray is started by the first test that needs it.
+    address = request.getfixturevalue("cluster").address if request.param == "ray" else ""
+    with executor_for(address, processes=2) as found:
+        yield found
+
+
+def test_pieces_come_back_with_their_numbers_from_workers_that_are_made_once(
+    executor: Executor, tmp_path: Path
+) -> None:
+    done = list(executor.map(Square, (str(tmp_path), 0.05), iter(range(10, 30))))
+    assert sorted((number, square) for number, (square, _) in done) == [(n, (n + 10) ** 2) for n in range(20)]
+    processes = {process for _, (_, process) in done}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    assert len(list(tmp_path.iterdir())) == 2
+    in_order = executor.in_order(Square, (), range(30))
+    assert [square for square, _ in in_order] == [number**2 for number in range(30)]
+
+
+def test_a_slow_piece_does_not_let_the_others_pile_up(executor: Executor, tmp_path: Path) -> None:
+    taken: list[int] = []
+
+    def pieces() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    looks = 0
+
+    def check() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 20 or len(taken) > 100:
+            (tmp_path / "go").touch()
+
+    results = executor.in_order(SlowFirst, (str(tmp_path / "go"),), pieces(), check=check)
+    assert next(results) == 0
+    assert 2 < len(taken) <= 12
+    assert list(results) == list(range(1, 1000))
+
+
+def test_an_error_comes_out_of_a_worker_as_it_was_raised(executor: Executor) -> None:
+    with pytest.raises(NotFoundError) as raised:
+        list(executor.map(Fails, (), range(20)))
+    assert (raised.value.problem, raised.value.remedy) == ("The bucket b is not there.", "Create it.")
+    assert isinstance(raised.value.__cause__, UserError)
+    with pytest.raises(ZeroDivisionError) as unexplained:
+        list(executor.map(FailsUnexplained, (), range(20)))
+    assert "works.py" in str(unexplained.value.__cause__), "it says where"
+    with pytest.raises(NotFoundError, match=r"No model\."):
+        list(executor.map(made_nowhere, (), range(20)))
+    assert dict(executor.map(Square, (), range(9)))[8][0] == 64, "the next work is done"
+
+
+def test_a_piece_whose_worker_is_killed_is_done_again(
+    executor: Executor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = executor.map(KillsItself, (str(tmp_path), 2), range(20), named=lambda piece: f"file {piece}")
+    assert sorted(done) == [(number, number) for number in range(20)]
+    assert capsys.readouterr().out.count("; file 7 is done again") == 2
+
+
+def test_a_piece_that_kills_worker_after_worker_is_named(executor: Executor, tmp_path: Path) -> None:
+    with pytest.raises(ProcessKilledError, match=r"^3 processes were killed .* while they did file 7, "):
+        list(executor.map(KillsItself, (str(tmp_path), 99), range(20), named=lambda piece: f"file {piece}"))
+
+
+def test_work_is_cancelled_by_whoever_checks(executor: Executor, tmp_path: Path) -> None:
+    def check() -> None:
+        if list(tmp_path.iterdir()):
+            raise Interrupted("stopped")
+
+    with pytest.raises(Interrupted):
+        list(executor.map(Square, (str(tmp_path), 60), range(20), check=check))
+    made = {int(path.name.split("-")[0]) for path in tmp_path.iterdir()}
+    _await(lambda: not any(map(psutil.pid_exists, made)))
+
+
+def test_work_within_work_has_workers_of_its_own() -> None:
+    with ProcessExecutor(2) as executor:
+
+        def pieces() -> Iterator[int]:
+            for number, (square, _) in executor.map(Square, (), range(10)):
+                assert square == number**2
+                yield number
+
+        assert sorted(square for _, (square, _) in executor.map(Square, (), pieces())) == [n**2 for n in range(10)]
+
+
+def test_little_work_starts_no_process() -> None:
+    with ProcessExecutor(2) as executor:
+        assert {process for _, (_, process) in executor.map(Square, (), range(4))} == {os.getpid()}
+        assert os.getpid() not in {process for _, (_, process) in executor.map(Square, (), range(5))}
+    assert list(ProcessExecutor(1).map(Square, (), range(6)))[5] == (5, (25, os.getpid()))
+
+
+def test_processes_are_kept_and_end_with_their_executor() -> None:
+    with ProcessExecutor(2) as executor:
+        first = {process for _, (_, process) in executor.map(Square, ("", 0.05), range(20))}
+        assert {process for _, (_, process) in executor.map(Square, ("", 0.05), range(20))} == first
+    assert not any(map(psutil.pid_exists, first))
+
+
+def test_gpus_that_are_not_there_are_missed() -> None:
+    with ProcessExecutor(2) as executor, pytest.raises(UserError, match="needs GPUs, 1 for each worker"):
+        list(executor.map(Square, (), range(9), needs=Needs(gpus=1)))
+
+
+def test_a_node_that_is_killed_costs_its_pieces_alone_and_one_that_joins_gets_some(
+    cluster: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (node,) = cluster.add()
+    joining = cluster.begin()
+
+    def pieces() -> Iterator[int]:
+        yield from range(20)
+        cluster.await_node(joining)
+        yield from range(20, 80)
+
+    with executor_for(cluster.address) as executor:
+        done: dict[int, int] = {}
+        for number, (square, _) in executor.map(Square, (str(tmp_path), 0.2), pieces()):
+            assert square == number**2
+            assert number not in done
+            done[number] = square
+            if len(done) == 5:
+                cluster.kill(node)
+        assert len(done) == 80
+    assert re.fullmatch(r"machine [0-9.]+ is gone; piece \d+ is done again\n", capsys.readouterr().out)
+    made = len(list(tmp_path.iterdir()))
+    assert made == 4, "two from the beginning, the one that was killed, the one that came"
+    cluster.kill(joining)
+
+
+def test_ray_leaves_signals_to_the_step(cluster: RayCluster) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with RayExecutor(cluster.address):
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with pytest.raises(NotFoundError, match=r"No Ray cluster can be used at nobody\.invalid:1"):
+        executor_for("nobody.invalid:1")
+    with pytest.raises(UserError, match="'nobody' is no address of the form host:port"):
+        executor_for("nobody")
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,104 @@
+"""A Ray cluster on this machine: each node is a `ray start` of its own, with its own ports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from processes import Started, free_port
+
+#: Of all clusters of the tests: a process that has read its token keeps it.
+TOKEN = "0123456789abcdef" * 3
+ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+_LIMITS = ["--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"]
+
+
+class RayCluster:
+    """Nodes that are started and killed.
+
+    Args:
+        folder: gets logs; its path is short, as those of sockets have to be.
+        cpus: of the head.
+    """
+
+    def __init__(self, folder: Path, cpus: int) -> None:
+        self._folder = folder
+        self.nodes: list[Started] = []
+        port = free_port()
+        self.head = self._start(
+            "--head", f"--port={port}", f"--num-cpus={cpus}", f"--temp-dir={folder}/s", "--include-dashboard=false",
+            f"--ray-client-server-port={free_port()}",
+        )  # fmt: skip
+        self.head.await_line("Ray runtime started")
+        line = next(line for line in self.head.output.splitlines() if "--address='" in line)
+        self.address = line.split("--address='")[1].split("'")[0]
+
+    def begin(self, cpus: int = 1) -> Started:
+        """Begins a node; `await_node` waits for it."""
+        return self._start(f"--address={self.address}", f"--num-cpus={cpus}")
+
+    @staticmethod
+    def await_node(node: Started) -> None:
+        node.await_line("Ray runtime started")
+
+    def add(self, number: int = 1) -> list[Started]:
+        """Starts nodes at the same time and waits until they are there."""
+        nodes = [self.begin() for _ in range(number)]
+        for node in nodes:
+            self.await_node(node)
+        return nodes
+
+    def kill(self, node: Started) -> None:
+        """Kills all processes of a node with SIGKILL, as a machine that is taken away."""
+        node.kill_tree()
+        node.process.wait()
+        self.nodes.remove(node)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.kill_tree()
+            node.process.wait()
+
+    def _start(self, *arguments: str) -> Started:
+        log = self._folder / f"{time.monotonic_ns()}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [str(Path(sys.executable).with_name("ray")), "start", "--block", *arguments, *_LIMITS],
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+        self.nodes.append(Started(process, log))
+        return self.nodes[-1]
+
+
+@contextmanager
+def ray_cluster(nodes: int = 1, cpus_of_head: int = 1) -> Iterator[RayCluster]:
+    """A cluster of so many nodes, the head among them, each of one CPU but for the head."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    os.environ.update(ENVIRONMENT)
+    cluster = None
+    try:
+        cluster = RayCluster(folder, cpus_of_head)
+        cluster.add(nodes - 1)
+        yield cluster
+    finally:
+        if cluster:
+            cluster.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def workers_of(node: Started) -> list[Any]:
+    """The processes of a node that do work."""
+    children = psutil.Process(node.process.pid).children(recursive=True)
+    return [child for child in children if "RayWorker" in " ".join(child.cmdline())]
