@@ -33,6 +33,7 @@ def predict_batch(
     rows_per_file: int = 1000000,
     max_rejected: str = "10%",
     executor: str = "",
+    device: str = "auto",
 ) -> None:
     """Predicts the rows of a source with a registered model, on one machine or with Ray on many.
 
@@ -71,7 +72,8 @@ def predict_batch(
         rows_per_file: Rows of an output file, at least; a multiple of a few thousand.
         max_rejected: Rejected rows above which the step fails: a share such as 5%, a number, or unlimited.
         executor: What predicts: empty for this machine, one process for each GPU; or the address of a Ray cluster,
-            ray://HOST:10001 or auto.
+            ray://HOST:10001, HOST:6379 or auto.
+        device: gpu, cpu, or auto for GPUs where there are any. Say gpu for a Ray cluster whose GPUs come later.
 
     Returns:
         predictions: Files of predictions in the order of the source, rejected.jsonl with the rows that have none and
@@ -105,6 +107,7 @@ def predict_batch(
             rows_per_file=rows_per_file,
             max_rejected=max_rejected,
             executor=executor,
+            device=device,
         ),
         predictions=predictions,
         report=report,

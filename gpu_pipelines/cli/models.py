@@ -175,7 +175,7 @@ def predict(
         return
     from gpu_pipelines.prediction.outputs import told
 
-    _say(f"{told(found)}, in {output}")
+    _say(told(found, output))
 
 
 def _say(text: str) -> None:

@@ -167,10 +167,10 @@ def write_predictions(folder: Path, predictions: Predictions) -> None:
     write_document(folder / DOCUMENT, asdict(predictions))
 
 
-def told(made: Predictions) -> str:
-    """What became of the rows, in a line."""
+def told(made: Predictions, place: str) -> str:
+    """What became of the rows, and where that is, in a line."""
     reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in made.rejected.items())
-    where = "one table" if made.table else f"{len(made.files)} file{'s' * (len(made.files) != 1)}"
+    where = made.table or f"{len(made.files)} file{'s' * (len(made.files) != 1)} in {place}"
     rejected = f"rejected {made.rows_rejected:,}{f' ({reasons})' if reasons else ''}"
     return f"predicted {made.rows_predicted:,} of {made.rows_read:,} rows, {rejected}: {where}"
 

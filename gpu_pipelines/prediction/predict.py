@@ -28,7 +28,7 @@ from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork, kept_work
 from gpu_pipelines.distributed.signals import noted
 from gpu_pipelines.errors import Interrupted, UserError
-from gpu_pipelines.prediction.here import Executor, Here
+from gpu_pipelines.prediction.devices import Workers, workers_for
 from gpu_pipelines.prediction.model import Model
 from gpu_pipelines.prediction.outputs import (
     REJECTED,
@@ -91,7 +91,8 @@ def predict_batch(
                 raise Interrupted(f"stopped by {signalled.name}; what is done is kept")
 
         prediction = _Prediction(settings, model, fingerprint, piece_rows)
-        joined = prediction.all_pieces(work, Here(), check)
+        with workers_for(settings.executor, settings.device) as workers:
+            joined = prediction.all_pieces(work, workers, check)
         with output_folder(filled_in(output)) as folder:
             found = prediction.write(joined, folder, work)
         work.remove()
@@ -133,12 +134,12 @@ class _Prediction:
                 raise UserError(f"{name} is given, but a model for {self._task} takes none.", "Leave it out.")
         return given
 
-    def all_pieces(self, work: UnfinishedWork, executor: Executor, check: Callable[[], None]) -> Joined:
+    def all_pieces(self, work: UnfinishedWork, workers: Workers, check: Callable[[], None]) -> Joined:
         """Predicts the pieces that are not done yet.
 
         Args:
             work: those that are done, and gets the others.
-            executor: who predicts.
+            workers: who predicts.
             check: is called again and again; ends the work by raising.
         """
         print(f"predicting {self._settings.source} with {self._model.title} ({self._task})", flush=True)
@@ -151,12 +152,10 @@ class _Prediction:
             first = next(iter(left), None)
             left.say()
             if first is not None:
-                told = Work(
-                    self._model.place, self._inputs.kind, self._parameters, self._settings.rows_at_once, self._form
-                )
-                pieces = chain([first], left)
+                pieces, told = chain([first], left), self._told(workers)
                 with _kept_by_threads(work, self._form.suffix) as keep:
-                    for _, predicted in executor.map(worker_for, (told,), pieces, check=check):
+                    given: Any = {"check": check, "needs": workers.needs, "named": _named}
+                    for _, predicted in workers.executor.map(worker_for, (told,), pieces, **given):
                         keep(predicted)
                         progress.advance(predicted.rows)
         done = [work.require(piece_name(number)) for number in range(left.pieces)]
@@ -168,6 +167,18 @@ class _Prediction:
                 "Run the same again.",
             )
         return joined
+
+    def _told(self, workers: Workers) -> Work:
+        """What a worker is told."""
+        return Work(
+            self._model.place,
+            self._inputs.kind,
+            self._parameters,
+            self._settings.rows_at_once,
+            self._form,
+            workers.threads,
+            workers.needs.gpus > 0,
+        )
 
     def write(self, joined: Joined, folder: Path, work: UnfinishedWork) -> Predictions:
         """Writes what was predicted, unless too many rows were rejected."""
@@ -210,6 +221,10 @@ class _Prediction:
             "Mend the rows, or raise max_rejected, a share such as 20%, a number, or unlimited; what is predicted is "
             "kept until then.",
         )
+
+
+def _named(piece: Piece) -> str:
+    return f"the {len(piece.rows):,} rows from {piece.rows[0].place}"
 
 
 class _Left:

@@ -16,6 +16,9 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.formats import FORMATS
 
+#: What a worker predicts on.
+AUTO, CPU, GPU = "auto", "cpu", "gpu"
+DEVICES = (AUTO, CPU, GPU)
 #: What a table in BigQuery is called, as a source and as a place for predictions.
 BIGQUERY = "bq://"
 JSON_LINES, PARQUET = "jsonl", "parquet"
@@ -23,7 +26,7 @@ OUTPUT_FORMATS = (JSON_LINES, PARQUET)
 #: Stand in a place for predictions for when the prediction began, UTC.
 DATE, TIME = "{date}", "{time}"
 #: The parameters that say where predictions go and how the work is shared, and not what they are.
-NOT_SHAPING = ("output", "max_rejected", "executor", "registry", "model_name", "model_version")
+NOT_SHAPING = ("output", "max_rejected", "executor", "device", "registry", "model_name", "model_version")
 _TABLE = re.compile(r"bq://([a-z0-9.-]+:)?[a-z0-9-]+\.\w+\.[^./:*$@`]+")
 
 
@@ -114,7 +117,12 @@ class PredictSettings:
     executor: str = parameter(
         "",
         "What predicts: empty for this machine, one process for each GPU; or the address of a Ray cluster, "
-        "ray://HOST:10001 or auto.",
+        "ray://HOST:10001, HOST:6379 or auto.",
+    )
+    device: str = parameter(
+        "auto",
+        "gpu, cpu, or auto for GPUs where there are any. Say gpu for a Ray cluster whose GPUs come later.",
+        choices=DEVICES,
     )
 
     def problems(self) -> list[str]:
@@ -127,6 +135,8 @@ class PredictSettings:
             found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
         if self.output_format not in OUTPUT_FORMATS:
             found.append(f"output_format is {self.output_format!r}; give {' or '.join(OUTPUT_FORMATS)}.")
+        if self.device not in DEVICES:
+            found.append(f"device is {self.device!r}; give {', '.join(DEVICES)}.")
         if not self.model_version:
             found.append("model_version is empty. Give an alias, such as champion, or a number.")
         for name in ("top_k", "max_new_tokens", "rows_at_once"):

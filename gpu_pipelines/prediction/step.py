@@ -54,7 +54,7 @@ def run(settings: PredictSettings, *, model: Any = None, predictions: Any, repor
         _note(made, predictions)
         write_report(made, place or place_of(predictions), Path(report.path))
         log_metrics(statistics, figures_of(made))
-        print(told(made), flush=True)
+        print(told(made, place or place_of(predictions)), flush=True)
 
 
 @contextmanager

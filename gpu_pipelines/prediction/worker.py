@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT, Problem
-from gpu_pipelines.data.units.parallel import cores, in_order
+from gpu_pipelines.data.units.parallel import in_order
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.source_rows import NOT_READ, InputRow, Piece
 from gpu_pipelines.prediction.written import Form, Prediction
 from gpu_pipelines.serving.batching import Unfinished
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Predictor
-from gpu_pipelines.serving.predictors import load_predictor
+from gpu_pipelines.serving.predictors import gpus_here, load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
 
@@ -48,7 +49,8 @@ class Work:
         parameters: of each request, as the server takes them.
         rows_at_once: that the model gets; 0 to choose it.
         form: how predictions are written.
-        workers: that are on this machine, among which the cores are shared.
+        threads: that decode, and that compute where there is no GPU.
+        on_gpu: whether the model goes on a GPU.
     """
 
     model: str
@@ -56,7 +58,8 @@ class Work:
     parameters: dict[str, Any]
     rows_at_once: int
     form: Form
-    workers: int = 1
+    threads: int
+    on_gpu: bool
 
 
 class Predicted(NamedTuple):
@@ -87,7 +90,8 @@ def worker_for(work: Work) -> Callable[[Piece], Predicted]:
 class _Worker:
     def __init__(self, work: Work) -> None:
         directory = fetched_folder(work.model) if is_remote(work.model) else Path(work.model)
-        self._threads = max(1, cores() // work.workers)
+        if work.on_gpu and not gpus_here():
+            raise UserError("A worker has no GPU that PyTorch sees.", "Check its image and driver, or give device=cpu.")
         limits = replace(
             ServerSettings(),
             max_pixels=_MOST_PIXELS,
@@ -95,14 +99,13 @@ class _Worker:
             max_new_tokens=max(work.parameters.get("max_new_tokens", 0), 1),
         )
         limits = replace(limits, max_batch=work.rows_at_once or limits.max_batch)
-        self._predictor: Predictor = load_predictor(directory, limits, self._threads)
-        on_gpu = self._predictor.device.type == "cuda"
-        self._at_once = work.rows_at_once or (_ROWS_ON_GPU if on_gpu else _ROWS_ON_CPU)
+        self._predictor: Predictor = load_predictor(directory, limits, work.threads, "cuda" if work.on_gpu else "cpu")
+        self._at_once = work.rows_at_once or (_ROWS_ON_GPU if work.on_gpu else _ROWS_ON_CPU)
         self._parameters = self._predictor.checked(work.parameters)
         self._work = work
-        self._reading = ThreadPoolExecutor(max(self._threads, _REMOTE_THREADS), thread_name_prefix="read")
+        self._reading = ThreadPoolExecutor(max(work.threads, _REMOTE_THREADS), thread_name_prefix="read")
         # While a GPU computes for one thread, another one makes its next batch. A text that is written has one thread.
-        at_a_time = 2 if on_gpu and self._predictor.advance is None else 1
+        at_a_time = 2 if work.on_gpu and self._predictor.advance is None else 1
         self._predicting = ThreadPoolExecutor(at_a_time, thread_name_prefix="predict")
 
     def __call__(self, piece: Piece) -> Predicted:
@@ -130,7 +133,7 @@ class _Worker:
         chunks = (order[start : start + _DECODED_AT_ONCE] for start in range(0, len(order), _DECODED_AT_ONCE))
         batch: list[tuple[int, Any]] = []
         is_far = any(isinstance(row.value, SourceFile) and is_remote(row.value.place) for row in piece.rows[:1])
-        ahead = _REMOTE_THREADS if is_far else self._threads + self._at_once // _DECODED_AT_ONCE
+        ahead = _REMOTE_THREADS if is_far else self._work.threads + self._at_once // _DECODED_AT_ONCE
         for numbers, made in in_order(self._reading, lambda chunk: self._decoded(piece, chunk), chunks, ahead):
             for number, row in zip(numbers, made, strict=True):
                 if isinstance(row, Problem):
@@ -158,7 +161,10 @@ class _Worker:
     def _predicted(self, batch: list[tuple[int, Any]]) -> tuple[list[tuple[int, Any]], list[Any]]:
         predictions = self._of_rows([row for _, row in batch])
         if len(batch) > 1 and all(isinstance(each, _Failure) for each in predictions):
-            raise predictions[0].error  # not a matter of the rows
+            raise UserError(  # not a matter of the rows
+                f"The model fails on each of {len(batch)} rows: {predictions[0].problem.detail}.",
+                "If its memory is full, give a smaller rows_at_once.",
+            ) from predictions[0].error
         return batch, [each.problem if isinstance(each, _Failure) else each for each in predictions]
 
     def _of_rows(self, rows: list[Any]) -> list[Any]:

@@ -272,7 +272,7 @@ def test_a_row_that_the_model_fails_on_does_not_fail_the_others(
     assert {row["detail"] for row in rejected(tmp_path / "out")} == {"RuntimeError: CUDA out of memory"}
     assert len(written(tmp_path / "out")) == 57
     write_lines(source, [{"text": "cat cat cat"}] * 10)
-    with pytest.raises(RuntimeError, match="out of memory"):
+    with pytest.raises(UserError, match=r"The model fails on each of 10 rows: RuntimeError: CUDA out of memory\."):
         predicted(model("text_classification"), source, tmp_path / "all")
 
 
