@@ -33,6 +33,7 @@ _SECONDS_BETWEEN_WRITES = 5.0
 #: What a step does before it ends when it is interrupted.
 _WHEN_STOPPED = {
     PREPARES: "keeps what is done and ends",
+    PREDICTS: "keeps what is done and ends",
     TRAINS: "writes a checkpoint and ends",
     RUNS_SCRIPT: "may write a checkpoint and ends",
 }
