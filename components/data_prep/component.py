@@ -41,6 +41,7 @@ def prepare_data(
     near_duplicates: float = 0.0,
     max_rejected: str = "10%",
     shard_megabytes: int = 0,
+    ray_address: str = "",
     slice_by: str = "",
     source_fingerprint: str = "",
     test_source_fingerprint: str = "",
@@ -112,6 +113,10 @@ def prepare_data(
             later is left out, such as 0.8; 0 looks for none. They are in near_duplicates.jsonl of the dataset.
         max_rejected: Rejected rows above which the step fails: a share such as 5%, a number, or unlimited.
         shard_megabytes: Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.
+        ray_address: A Ray cluster that prepares the data, where one machine is not enough: HOST:PORT of its head where
+            the step runs on a machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and
+            the step the token of the cluster in RAY_AUTH_TOKEN. Empty for this machine, or those that --data-nodes asks
+            for.
         slice_by: Of a table, for classification, a column whose values are kept with the rows and not trained on, so
             that the evaluation can score each value apart. Empty for none.
         source_fingerprint: What check_request told of the source, so that no result of other data is taken from a
@@ -159,6 +164,7 @@ def prepare_data(
             near_duplicates=near_duplicates,
             max_rejected=max_rejected,
             shard_megabytes=shard_megabytes,
+            ray_address=ray_address,
             slice_by=slice_by,
         ),
         dataset=dataset,

@@ -32,7 +32,7 @@ def predict_batch(
     rows_at_once: int = 0,
     rows_per_file: int = 1000000,
     max_rejected: str = "10%",
-    executor: str = "",
+    ray_address: str = "",
     device: str = "auto",
 ) -> None:
     """Predicts the rows of a source with a registered model, on one machine or with Ray on many.
@@ -71,8 +71,9 @@ def predict_batch(
             enough.
         rows_per_file: Rows of an output file, at least; a multiple of a few thousand.
         max_rejected: Rejected rows above which the step fails: a share such as 5%, a number, or unlimited.
-        executor: What predicts: empty for this machine, one process for each GPU; or the address of a Ray cluster,
-            ray://HOST:10001, HOST:6379 or auto.
+        ray_address: A Ray cluster that predicts, where one machine is not enough: HOST:PORT of its head where the step
+            runs on a machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and a model
+            in a place that all of them read. Empty for this machine, one process for each GPU.
         device: gpu, cpu, or auto for GPUs where there are any. Say gpu for a Ray cluster whose GPUs come later.
 
     Returns:
@@ -106,7 +107,7 @@ def predict_batch(
             rows_at_once=rows_at_once,
             rows_per_file=rows_per_file,
             max_rejected=max_rejected,
-            executor=executor,
+            ray_address=ray_address,
             device=device,
         ),
         predictions=predictions,

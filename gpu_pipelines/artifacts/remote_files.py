@@ -278,10 +278,10 @@ class RemoteFolder:
             found = self._files.find(self._path, detail=True)
         return {path[len(self._path) + 1 :]: info for path, info in found.items()}
 
-    def read(self, name: str) -> bytes:
-        """The content of a file."""
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """The content of a file, from byte `start` to byte `stop`."""
         with as_user_errors(self.uri, "read"):
-            content: bytes = self._files.cat_file(f"{self._path}/{name}")
+            content: bytes = self._files.cat_file(f"{self._path}/{name}", start=start or None, end=stop)
         return content
 
     def download(self, names: Sequence[str], directory: Path) -> None:

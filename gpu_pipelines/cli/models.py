@@ -147,7 +147,7 @@ def predict(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the rows of a source, here or with -p executor=… on a Ray cluster.
+    """Predict the rows of a source, here or with -p ray_address=… on a Ray cluster.
 
     An interrupted one is continued when the same command is run again.
     """

@@ -31,7 +31,7 @@ def require_one_node(plan: AcceleratorPlan | None) -> None:
     if plan is not None and plan.nodes > 1:
         raise UserError(
             f"batch_prediction runs on one machine, and {plan.nodes} are asked for.",
-            "Leave out --nodes and take a machine with more GPUs; or name a Ray cluster with -p executor=….",
+            "Leave out --nodes and take a machine with more GPUs; or name a Ray cluster with -p ray_address=….",
         )
 
 

@@ -17,8 +17,8 @@ from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
+from gpu_pipelines.data.units.host import Host
 from gpu_pipelines.data.units.progress import Progress
-from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Sizes, Writing
 from gpu_pipelines.data.usable import require_labels, require_labels_of_test
@@ -70,7 +70,7 @@ class Survey:
         return {"rows": self.rows, "labels": sorted(self.labels), "problems": self.problems}
 
     def add(self, folder: Path, said: Mapping[str, Any]) -> None:
-        """Adds what another machine has found, from what its `save` wrote and returned."""
+        """Adds what another has found, from what its `save` wrote and returned."""
         self.rows += said["rows"]
         self.labels.update(said["labels"])
         self.problems.update({**said["problems"], **self.problems})
@@ -126,20 +126,25 @@ class Preparation(ABC, Generic[Found]):
         """The columns that are read, where the first file tells them."""
         return ()
 
-    @abstractmethod
-    def survey(self, share: SourceFiles, replicas: Replicas) -> Found:
-        """Reads the files of this machine once."""
+    @property
+    def surveys_all(self) -> bool:
+        """Whether a survey reads all files; else it is for this process, whoever has the files."""
+        return True
 
     @abstractmethod
-    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Found:
-        """Reads the files of the test source that this machine has; what rows become does not depend on them."""
+    def survey(self, share: SourceFiles, host: Host) -> Found:
+        """Reads some files once."""
+
+    @abstractmethod
+    def survey_of_test(self, share: SourceFiles, host: Host) -> Found:
+        """Reads some files of the test source once; what rows become does not depend on them."""
 
     @abstractmethod
     def empty_survey(self) -> Found:
         """What has been found before anything is read."""
 
     def join_surveys(self, saved: Sequence[tuple[Path, Mapping[str, Any]]]) -> Found:
-        """What all machines together have found, from what each has written."""
+        """What several have found together, from what each has written, in the order of the source."""
         whole = self.empty_survey()
         for folder, said in saved:
             whole.add(folder, said)
@@ -162,17 +167,17 @@ class Preparation(ABC, Generic[Found]):
     def plan(self, found: Found, of_test: Found | None, folder: Path) -> dict[str, Any]:
         """Decides what the rows become; what is returned and written is all that the next steps know of it."""
 
-    def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
+    def entries(self, shard: SourceShard, host: Host) -> Iterator[Entry]:
         """What is known of the usable records of a shard before they are prepared."""
-        return (entry for _, entry in self.indexed(shard, replicas))
+        return (entry for _, entry in self.indexed(shard, host))
 
-    def indexed(self, shard: SourceShard, replicas: Replicas) -> Iterator[tuple[Any, Entry]]:
+    def indexed(self, shard: SourceShard, host: Host) -> Iterator[tuple[Any, Entry]]:
         """The usable records of a shard, where each has its `content`, and what is known of them."""
         meter = Meter(shard.source)
         progress = Progress("looking for duplicates", meter)
         for position, record in enumerate(self.records(shard.source, meter)):
             progress.advance()
-            replicas.check()
+            host.check()
             if not record.problem:
                 content = content_number(record.content, self.settings.split_seed)
                 yield record, Entry(position, content, record.label, record.source)

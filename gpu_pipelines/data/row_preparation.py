@@ -17,8 +17,8 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.data.units.host import Host
 from gpu_pipelines.data.units.progress import Progress
-from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.units import Made, Sizes, Writing, write_group
 
 ROWS_AT_ONCE = 2000
@@ -80,14 +80,18 @@ class RowPreparation(Preparation[Survey]):
     def empty_survey(self) -> Survey:
         return Survey()
 
-    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
+    @property
+    def surveys_all(self) -> bool:
+        return self.task.has_classes
+
+    def survey(self, share: SourceFiles, host: Host) -> Survey:
         meter, found = Meter(share), self.empty_survey()
         if self.task.has_classes:
-            found.labels.update(r.label for r in found.usable(self.records(share, meter), meter, replicas.check))
+            found.labels.update(r.label for r in found.usable(self.records(share, meter), meter, host.check))
         return found
 
-    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
-        return self.survey(share, replicas)
+    def survey_of_test(self, share: SourceFiles, host: Host) -> Survey:
+        return self.survey(share, host)
 
     def plan(self, found: Survey, of_test: Survey | None, folder: Path) -> dict[str, Any]:
         return {"labels": self.labels(found, of_test)}

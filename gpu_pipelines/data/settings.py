@@ -13,6 +13,7 @@ from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.sources.files import Dialect
 from gpu_pipelines.data.sources.sources import problems_of_source, source_of
+from gpu_pipelines.distributed.ray_executor import problems_of_address
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
 
@@ -195,6 +196,12 @@ class PrepareSettings:
         0,
         "Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.",
     )
+    ray_address: str = parameter(
+        "",
+        "A Ray cluster that prepares the data, where one machine is not enough: HOST:PORT of its head where the step "
+        "runs on a machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and the "
+        "step the token of the cluster in RAY_AUTH_TOKEN. Empty for this machine, or those that --data-nodes asks for.",
+    )
     slice_by: str = parameter(
         "",
         "Of a table, for classification, a column whose values are kept with the rows and not trained on, so that the "
@@ -225,6 +232,7 @@ class PrepareSettings:
             found.append(
                 f"max_rejected is {self.max_rejected!r}; give a share such as 5%, a number of rows, or unlimited."
             )
+        found += problems_of_address("ray_address", self.ray_address)
         if not 0 <= self.shard_megabytes <= MAX_SHARD_MEGABYTES:
             found.append(
                 f"shard_megabytes is {self.shard_megabytes}; give 1 to {MAX_SHARD_MEGABYTES:,} MiB, or 0 to choose it."
@@ -300,11 +308,10 @@ class PrepareSettings:
     def problems_on(self, nodes: int) -> list[str]:
         """What is wrong with preparing on so many machines together."""
         alone = [source for source in self.sources.values() if not source_of(source).is_repeatable]
-        if nodes == 1 or not alone:
-            return []
         return [
-            f"The source {alone[0]} is read by one machine, and there are {nodes}. Leave out --data-nodes, or "
-            "export the table to Parquet files in a bucket and give these."
+            f"The source {source} is read by one machine. Leave out ray_address and --data-nodes, or export the table "
+            "to Parquet files in a bucket and give these."
+            for source in alone[: nodes - 1][:1]
         ]
 
     def _problems_of_rows(self) -> list[str]:

@@ -15,6 +15,7 @@ from gpu_pipelines.data.prepare import prepare_together
 from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
+from gpu_pipelines.distributed.executor import executor_for
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import UNFINISHED_WORK
@@ -57,12 +58,12 @@ def run(
             settings, named = _of_artifact(settings, data)
         cluster = Cluster.from_environment(os.environ)
         place = os.environ.get(UNFINISHED_WORK) or _beside(dataset)
-        with unfinished_work(settings, place, cluster.nodes) as work:
+        if not cluster.is_rank_0:
+            # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
+            sys.exit(0)
+        with unfinished_work(settings, place) as work, executor_for(settings.ray_address) as executor:
             with output_files(dataset, MANIFEST) as directory:
-                manifest = prepare_together(settings, directory, work, cluster, named=named)
-                if manifest is None:
-                    # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
-                    sys.exit(0)
+                manifest = prepare_together(settings, directory, work, executor, named=named)
                 write_report(directory, Path(report.path))
             work.remove()
         if data is None and source_fingerprint not in ("", manifest.source_fingerprint):

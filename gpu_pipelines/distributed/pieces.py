@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from gpu_pipelines.errors import (
     Interrupted,
@@ -113,9 +113,11 @@ class Executor(ABC):
 
     Attributes:
         few: so many pieces are done in this process, before workers are started, which takes seconds.
+        is_cluster: whether workers may be on other machines, which see shared places alone.
     """
 
     few = 0
+    is_cluster: ClassVar[bool] = False
 
     @abstractmethod
     def _workers(self, work: Work, needs: Needs, check: Callable[[], None]) -> Workers:

@@ -25,6 +25,7 @@ from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UserError, fi
 _SECONDS_BETWEEN_COUNTS = 1.0
 _SECONDS_BETWEEN_MESSAGES = 30.0
 _SECONDS_TO_ANSWER, _SECONDS_TO_CONNECT = 2.0, 20.0
+_CLIENT = "ray://"
 _INSTALL = 'Install it with pip install "gpu-pipelines[ray]".'
 
 
@@ -38,6 +39,8 @@ class RayExecutor(Executor):
     Raises:
         UserError: Ray is not installed, nobody answers at the address, or the token is not that of the cluster.
     """
+
+    is_cluster = True
 
     def __init__(self, address: str) -> None:
         self._ray = _connected(address)
@@ -63,6 +66,22 @@ class RayExecutor(Executor):
     def close(self) -> None:
         self._end_idle()
         self._ray.shutdown()
+
+
+def problems_of_address(name: str, address: str) -> list[str]:
+    """What is wrong with the form of the address of a cluster; nothing is with an empty one.
+
+    Args:
+        name: of the parameter.
+        address: its value.
+    """
+    if address in ("", "auto"):
+        return []
+    try:
+        split_address(address.removeprefix(_CLIENT))
+    except UserError:
+        return [f"{name} is {address!r}; give HOST:PORT, ray://HOST:PORT, auto, or nothing for this machine."]
+    return []
 
 
 def _connected(address: str) -> Any:
@@ -94,7 +113,7 @@ def _connected(address: str) -> Any:
 
 def _require_answer(address: str) -> None:
     """Raises an `OSError` where nobody listens: Ray itself tries for minutes."""
-    host, port = split_address(address.removeprefix("ray://")) if address != "auto" else ("", 0)
+    host, port = split_address(address.removeprefix(_CLIENT)) if address != "auto" else ("", 0)
     if host:
         socket.create_connection((host, port), _SECONDS_TO_CONNECT).close()
 

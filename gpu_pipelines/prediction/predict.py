@@ -91,7 +91,7 @@ def predict_batch(
                 raise Interrupted(f"stopped by {signalled.name}; what is done is kept")
 
         prediction = _Prediction(settings, model, fingerprint, piece_rows)
-        with workers_for(settings.executor, settings.device) as workers:
+        with workers_for(settings.ray_address, settings.device) as workers:
             joined = prediction.all_pieces(work, workers, check)
         with output_folder(filled_in(output)) as folder:
             found = prediction.write(joined, folder, work)

@@ -12,6 +12,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.settings import PrepareSettings, limit_of
 from gpu_pipelines.data.sources.sources import problems_of_source
+from gpu_pipelines.distributed.ray_executor import problems_of_address
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.formats import FORMATS
@@ -26,7 +27,7 @@ OUTPUT_FORMATS = (JSON_LINES, PARQUET)
 #: Stand in a place for predictions for when the prediction began, UTC.
 DATE, TIME = "{date}", "{time}"
 #: The parameters that say where predictions go and how the work is shared, and not what they are.
-NOT_SHAPING = ("output", "max_rejected", "executor", "device", "registry", "model_name", "model_version")
+NOT_SHAPING = ("output", "max_rejected", "ray_address", "device", "registry", "model_name", "model_version")
 _TABLE = re.compile(r"bq://([a-z0-9.-]+:)?[a-z0-9-]+\.\w+\.[^./:*$@`]+")
 
 
@@ -114,10 +115,11 @@ class PredictSettings:
     max_rejected: str = parameter(
         "10%", "Rejected rows above which the step fails: a share such as 5%, a number, or unlimited."
     )
-    executor: str = parameter(
+    ray_address: str = parameter(
         "",
-        "What predicts: empty for this machine, one process for each GPU; or the address of a Ray cluster, "
-        "ray://HOST:10001, HOST:6379 or auto.",
+        "A Ray cluster that predicts, where one machine is not enough: HOST:PORT of its head where the step runs on a "
+        "machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and a model in a place "
+        "that all of them read. Empty for this machine, one process for each GPU.",
     )
     device: str = parameter(
         "auto",
@@ -135,6 +137,7 @@ class PredictSettings:
             found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
         if self.output_format not in OUTPUT_FORMATS:
             found.append(f"output_format is {self.output_format!r}; give {' or '.join(OUTPUT_FORMATS)}.")
+        found += problems_of_address("ray_address", self.ray_address)
         if self.device not in DEVICES:
             found.append(f"device is {self.device!r}; give {', '.join(DEVICES)}.")
         if not self.model_version:

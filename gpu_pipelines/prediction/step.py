@@ -39,7 +39,7 @@ def run(settings: PredictSettings, *, model: Any = None, predictions: Any, repor
         if nodes > 1:
             raise UserError(
                 f"predict_batch runs on {nodes} machines, each of which would predict everything.",
-                "Take one machine, with as many GPUs as you like; or name a Ray cluster with -p executor=….",
+                "Take one machine, with as many GPUs as you like; or name a Ray cluster with -p ray_address=….",
             )
         settings = replace(settings, output=filled_in(settings.output))
         # Parameters of a pipeline are checked by whoever sends it; those of a step, here, before anything is read.

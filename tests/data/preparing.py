@@ -6,25 +6,24 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from processes import Started, free_port, start_python
+from processes import Started, start_python
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.data.prepare import prepare_together
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
-from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.distributed.process_executor import ProcessExecutor
 
 PREPARE = """
-import json, os, sys
+import json, sys
 from pathlib import Path
-from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.distributed.peers import Timing
+from gpu_pipelines.distributed.executor import executor_for
 from gpu_pipelines.data.prepare import prepare_together
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
@@ -32,10 +31,9 @@ from gpu_pipelines.component_interface.step import own_process
 
 if __name__ == "__main__":
     settings, directory, base, unit_weight = json.loads(sys.argv[1])
-    settings, cluster = PrepareSettings(**settings), Cluster.from_environment(os.environ)
-    with own_process(), unfinished_work(settings, base, cluster.nodes) as work:
-        timing = Timing(silence=6, beat=0.1, settle=2)
-        prepare_together(settings, Path(directory), work, cluster, unit_weight=unit_weight, timing=timing)
+    settings = PrepareSettings(**settings)
+    with own_process(), unfinished_work(settings, base) as work, executor_for(settings.ray_address) as executor:
+        prepare_together(settings, Path(directory), work, executor, unit_weight=unit_weight)
 """
 TREES = "ash beech cedar date elm fir gum hazel ivy juniper kapok larch maple nutmeg oak pine rowan"
 WORDS = TREES.split(" ")
@@ -55,32 +53,10 @@ def start(
     return start_python([str(script), given], log, {**os.environ, **(environment or {})})
 
 
-def start_on(
-    nodes: int, settings: PrepareSettings, folder: Path, bases: str | Iterator[str], unit_weight: int
-) -> list[Started]:
-    """Begins the same preparation on several machines, as Vertex AI does: each with a CLUSTER_SPEC.
-
-    `bases` is where unfinished work is, for all or for each.
-    """
-    port = free_port()
-    members = {"workerpool0": [f"127.0.0.1:{port}"], "workerpool1": [f"127.0.0.1:{port}"] * (nodes - 1)}
-    tasks = [{"type": "workerpool0", "index": 0}, *({"type": "workerpool1", "index": n} for n in range(nodes - 1))]
-    return [
-        start(
-            settings,
-            folder / f"machine-{rank}",
-            bases if isinstance(bases, str) else next(bases),
-            unit_weight,
-            {"CLUSTER_SPEC": json.dumps({"cluster": members, "task": task})},
-        )
-        for rank, task in enumerate(tasks)
-    ]
-
-
 def prepare_alone(settings: PrepareSettings, directory: Path, unit_weight: int) -> dict[str, str]:
     """Prepares without an interruption in this process, and returns the hashes of all files."""
-    with unfinished_work(settings, f"{directory}-work") as work:
-        prepare_together(settings, directory, work, Cluster(), unit_weight=unit_weight)
+    with unfinished_work(settings, f"{directory}-work") as work, ProcessExecutor() as executor:
+        prepare_together(settings, directory, work, executor, unit_weight=unit_weight)
         work.remove()
     return sha256_of_tree(directory)
 

@@ -1,14 +1,19 @@
-"""One preparation on several machines: the dataset of one, and a clear end when one of them is gone."""
+"""One preparation on a Ray cluster: the dataset of one machine, whatever becomes of the others meanwhile."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import write_photos
-from preparing import await_units, prepare_alone, start_on, units_done, write_texts
+from preparing import await_units, prepare_alone, start, write_texts
+from processes import Started
+from ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.data.settings import PrepareSettings
@@ -16,6 +21,15 @@ from gpu_pipelines.errors import INTERRUPTED
 
 UNIT = 40_000
 LIKE = {"val_fraction": 0.2, "test_fraction": 0.2}
+#: What each phase leaves in the unfinished work, in their order.
+PHASES = ("survey", "index", "exchange/records", "exchange/kept", "exchange/assigned", "judged", "units")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    """Two nodes; the driver is on the first, which is never killed."""
+    with ray_cluster(nodes=2) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -23,27 +37,97 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_texts(tmp_path_factory.mktemp("texts") / "source", files=7, rows=300)
 
 
-def test_two_machines_leave_the_dataset_of_one(texts: Path, tmp_path: Path) -> None:
-    fixed = write_texts(tmp_path / "fixed", files=2, rows=20, seed=1)
-    shutil.copy(texts / "0.jsonl", fixed / "0.jsonl")
-    settings = PrepareSettings(
-        source=str(texts), task="causal_lm", sequence_length=64, vocabulary_size=400, near_duplicates=0.6,
-        test_source=str(fixed), **LIKE,
+@pytest.fixture(scope="module")
+def fixed(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = write_texts(tmp_path_factory.mktemp("texts") / "fixed", files=2, rows=20, seed=1)
+    shutil.copy(texts / "0.jsonl", found / "0.jsonl")
+    return found
+
+
+def everything(texts: Path, fixed: Path, address: str = "") -> PrepareSettings:
+    """Settings with every phase: classes, near-duplicates, a test source, exact shares."""
+    return PrepareSettings(
+        source=str(texts), task="text_classification", sequence_length=64, vocabulary_size=400, near_duplicates=0.6,
+        test_source=str(fixed), stratify=True, label_conflicts="reject", ray_address=address, **LIKE,
     )  # fmt: skip
-    whole = prepare_alone(settings, tmp_path / "alone", UNIT)
-    machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), UNIT)
-    assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
-    assert sha256_of_tree(tmp_path / "machine-0") == whole
-    assert not (tmp_path / "machine-1").exists(), "only rank 0 writes"
-    manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(texts: Path, fixed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The hashes of the dataset from the processes of this machine."""
+    return prepare_alone(everything(texts, fixed), tmp_path_factory.mktemp("whole") / "out", UNIT)
+
+
+def prepare_on(cluster: RayCluster, settings: PrepareSettings, folder: Path, unit: int = UNIT) -> Started:
+    return start(settings, folder / "out", str(folder / "work"), unit, ENVIRONMENT)
+
+
+def test_a_cluster_leaves_the_dataset_of_one_machine(
+    cluster: RayCluster, texts: Path, fixed: Path, whole: dict[str, str], tmp_path: Path
+) -> None:
+    preparing = prepare_on(cluster, everything(texts, fixed, cluster.address), tmp_path)
+    assert preparing.wait() == 0, preparing.output
+    assert sha256_of_tree(tmp_path / "out") == whole
+    manifest = json.loads((tmp_path / "out/dataset.json").read_text())
     assert manifest["duplicates"] > 100, "there are some, in other files than their first"
-    kept = sum(manifest["records"].values())
-    assert kept + manifest["duplicates"] + manifest["rows_rejected"] == manifest["rows_read"] == 7 * 300 + 320
     assert manifest["in_test_source"] > 250
+    assert list((tmp_path / "work").rglob("survey/*/done.json")), "workers did it"
+    # All is done: it is taken as it is.
+    again = prepare_on(cluster, everything(texts, fixed, cluster.address), tmp_path)
+    assert again.wait() == 0, again.output
+    assert "units of work were done before" in again.output
+    assert sha256_of_tree(tmp_path / "out") == whole
+
+
+def kill_when(node: Started, cluster: RayCluster, preparing: Started, begun: Callable[[], bool]) -> None:
+    """Kills a node as soon as something has begun."""
+    deadline = time.monotonic() + 120
+    while not begun():
+        assert preparing.process.poll() is None, preparing.output
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    cluster.kill(node)
 
 
 @pytest.mark.slow
-def test_images_on_two_machines_and_without_looking_for_all_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", range(10))
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_node_that_is_killed_changes_nothing(
+    cluster: RayCluster, texts: Path, fixed: Path, whole: dict[str, str], tmp_path: Path, phase: str, run: int
+) -> None:
+    (node,) = cluster.add()
+    preparing = prepare_on(cluster, everything(texts, fixed, cluster.address), tmp_path)
+    kill_when(node, cluster, preparing, lambda: any((tmp_path / "work").glob(f"*/{phase}/*/done.json")))
+    assert preparing.wait() == 0, preparing.output
+    assert sha256_of_tree(tmp_path / "out") == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", range(10))
+def test_a_node_that_joins_halfway_changes_nothing(
+    texts: Path, fixed: Path, whole: dict[str, str], tmp_path: Path, run: int
+) -> None:
+    with ray_cluster(nodes=1) as alone:
+        preparing = prepare_on(alone, everything(texts, fixed, alone.address), tmp_path)
+        joining = alone.begin()
+        assert preparing.wait() == 0, preparing.output
+        assert sha256_of_tree(tmp_path / "out") == whole
+        assert "Ray runtime started" in joining.output, "it came too late"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_number_of_nodes_changes_nothing(
+    texts: Path, fixed: Path, whole: dict[str, str], tmp_path: Path, nodes: int
+) -> None:
+    with ray_cluster(nodes=nodes) as cluster:
+        preparing = prepare_on(cluster, everything(texts, fixed, cluster.address), tmp_path)
+        assert preparing.wait() == 0, preparing.output
+        assert sha256_of_tree(tmp_path / "out") == whole
+
+
+@pytest.mark.slow
+def test_images_on_a_cluster_and_without_looking_for_all_first(cluster: RayCluster, tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos", per_class=60)
     # The same image once more with its own class, and once more with another.
     first = sorted((photos / "blue").iterdir())[0]
@@ -52,64 +136,52 @@ def test_images_on_two_machines_and_without_looking_for_all_first(tmp_path: Path
     (photos / "red/broken.png").write_bytes(b"broken")
     settings = PrepareSettings(source=str(photos), image_size=16)
     unit = 20 * 3 * 16 * 16
-    # One machine judges records as they come, two know all of them before.
+    # One machine judges records as they come, a cluster knows all of them before.
     whole = prepare_alone(settings, tmp_path / "alone", unit)
-    machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), unit)
-    assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
-    assert sha256_of_tree(tmp_path / "machine-0") == whole
-    shards = {name.rpartition("/units/")[2][:5] for name in units_done(str(tmp_path / "work"))}
-    assert len(shards) > 2, "there is something to share"
+    preparing = prepare_on(cluster, replace(settings, ray_address=cluster.address), tmp_path, unit)
+    assert preparing.wait() == 0, preparing.output
+    assert sha256_of_tree(tmp_path / "out") == whole
     manifest = json.loads((tmp_path / "alone/dataset.json").read_text())
     assert (manifest["duplicates"], manifest["rejected"]) == (1, {"unreadable image": 1})
     assert manifest["label_conflicts"] == 1
 
 
-def test_a_machine_that_is_gone_ends_the_others_and_a_second_try_continues(texts: Path, tmp_path: Path) -> None:
-    settings = PrepareSettings(source=str(texts), task="text_classification", vocabulary_size=400, **LIKE)
-    whole = prepare_alone(settings, tmp_path / "alone", UNIT)
-    base = str(tmp_path / "work")
-    machines = start_on(2, settings, tmp_path, base, UNIT)
-    machines[1].await_line("reading")
-    machines[1].process.kill()
-    assert machines[0].wait() == 1
-    assert "error: node 1 (127.0.0.1) has not been heard of for" in machines[0].output
-    assert "Traceback" not in machines[0].output
-    # On one machine less, it is still the same preparation.
-    (again,) = start_on(1, settings, tmp_path, base, UNIT)
-    assert again.wait() == 0, again.output
-    assert sha256_of_tree(tmp_path / "machine-0") == whole
+@pytest.mark.slow
+def test_a_preparation_that_is_interrupted_is_continued_on_another_number_of_machines(
+    cluster: RayCluster, texts: Path, fixed: Path, whole: dict[str, str], tmp_path: Path
+) -> None:
+    settings = everything(texts, fixed, cluster.address)
+    preparing = prepare_on(cluster, settings, tmp_path)
+    await_units(preparing, str(tmp_path / "work"), 1)
+    preparing.process.terminate()
+    assert preparing.wait() == INTERRUPTED
+    assert "interrupted: stopped by SIGTERM; what is done is kept" in preparing.output
+    # The same work, whoever does it.
+    alone = start(everything(texts, fixed), tmp_path / "out", str(tmp_path / "work"), UNIT)
+    assert alone.wait() == 0, alone.output
+    assert "units of work were done before" in alone.output
+    assert sha256_of_tree(tmp_path / "out") == whole
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_told_to_stop_stops_the_others(texts: Path, tmp_path: Path) -> None:
-    settings = PrepareSettings(source=str(texts), task="text_classification", vocabulary_size=400, **LIKE)
-    base = str(tmp_path / "work")
-    machines = start_on(2, settings, tmp_path, base, 4000)
-    await_units(machines[0], base, 1)
-    machines[1].process.terminate()
-    assert [machine.wait() for machine in machines] == [INTERRUPTED, INTERRUPTED], machines[0].output
-    assert "interrupted: node 1 (127.0.0.1) was interrupted; what is done is kept" in machines[0].output
-    assert units_done(base)
-
-
-@pytest.mark.slow
-def test_the_first_failure_is_what_all_machines_name(texts: Path, tmp_path: Path) -> None:
+def test_an_error_of_a_worker_is_told_as_one_of_this_machine(cluster: RayCluster, texts: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(texts, source)
     (source / "1.jsonl.gz").write_bytes(b"\x1f\x8b damaged")
-    settings = PrepareSettings(source=str(source), task="text_classification", vocabulary_size=400, **LIKE)
-    machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), UNIT)
-    assert [machine.wait() for machine in machines] == [1, 1]
-    told = [machine.output.partition("error: ")[2] for machine in machines]
-    assert sorted(text.startswith("The file 1.jsonl.gz is not JSON lines") for text in told) == [False, True]
-    assert any(text.startswith("node ") and "failed: The file 1.jsonl.gz is not JSON lines" in text for text in told)
+    settings = PrepareSettings(source=str(source), task="text_classification", ray_address=cluster.address)
+    preparing = prepare_on(cluster, settings, tmp_path)
+    assert preparing.wait() == 1
+    assert "\nerror: The file 1.jsonl.gz is not JSON lines" in preparing.output
+    assert "Traceback" not in preparing.output
 
 
-@pytest.mark.slow
-def test_a_place_that_not_all_machines_see_is_named(texts: Path, tmp_path: Path) -> None:
-    settings = PrepareSettings(source=str(texts), task="text_classification", vocabulary_size=400, **LIKE)
-    bases = iter([str(tmp_path / "here"), str(tmp_path / "there")])
-    machines = start_on(2, settings, tmp_path, bases, UNIT)
-    assert [machine.wait() for machine in machines] == [1, 1]
-    assert f"is not in {tmp_path / 'here'}" in machines[0].output
-    assert "All machines need a place that all of them see" in machines[0].output
+def test_a_sample_is_prepared_where_it_is_made(cluster: RayCluster, tmp_path: Path) -> None:
+    preparing = prepare_on(cluster, PrepareSettings(ray_address=cluster.address), tmp_path)
+    assert preparing.wait() == 0, preparing.output
+    assert "the source is made on this machine" in preparing.output
+
+
+def test_an_address_is_looked_at_before_anything_is_read() -> None:
+    assert "ray_address is 'cluster'; give HOST:PORT" in PrepareSettings(ray_address="cluster").problems()[0]
+    for address in ("", "auto", "10.0.0.2:6379", "ray://head:10001"):
+        assert not PrepareSettings(ray_address=address).problems()

@@ -23,8 +23,8 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.splits.duplicates import SeenRecords, record_number
 from gpu_pipelines.data.text.survey import TrainingTexts
-from gpu_pipelines.data.units import parallel
 from gpu_pipelines.data.units.parallel import batches, in_order
+from gpu_pipelines.distributed import process_executor
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.text_encoding import TextEncoder
@@ -68,7 +68,7 @@ def test_several_processes_write_the_dataset_that_one_writes(
     manifests = []
     # Without a core to spare all is done in this process.
     for name, cores in (("several", 2), ("one", 1)):
-        monkeypatch.setattr(parallel, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(process_executor, "cores", lambda cores=cores: cores)
         manifests.append(prepare(tmp_path / "data", tmp_path / name, task=task))
     assert manifests[0] == manifests[1]
     assert (manifests[0].rows_read, manifests[0].records_kept, manifests[0].rejected) == (

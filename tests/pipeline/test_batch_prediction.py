@@ -79,7 +79,7 @@ def test_the_command_and_the_function_predict_without_a_pipeline(
         (["digits", "--format", "csv"], "output_format is 'csv'; give jsonl or parquet"),
         (["digits", "--source", "gone"], "The source gone does not exist"),
         (["digits", "--output", ""], "output is empty"),
-        (["digits", "-p", "executor=127.0.0.1:1"], "No Ray cluster can be used at 127.0.0.1:1"),
+        (["digits", "-p", "ray_address=127.0.0.1:1"], "No Ray cluster can be used at 127.0.0.1:1"),
         (["digits", "-p", "device=gpu"], "PyTorch sees no GPU here"),
         (["digits", "--key-column", "id"], "which has no columns"),
     ],

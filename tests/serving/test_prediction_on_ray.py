@@ -39,7 +39,7 @@ def test_a_cluster_predicts_what_one_machine_does_also_when_a_machine_is_lost(
     predicted(model, source, tmp_path / "here", PIECE, **given)
     lost = threading.Thread(target=_kill_a_node_once_pieces_are_done, args=(cluster, tmp_path / "there-unfinished"))
     lost.start()
-    done = predicted(model, source, tmp_path / "there", PIECE, executor=cluster.address, **given)
+    done = predicted(model, source, tmp_path / "there", PIECE, ray_address=cluster.address, **given)
     lost.join()
     assert "is gone; the 50 rows from rows.jsonl:" in capfd.readouterr().out
     assert done.rows_read == done.rows_predicted + done.rows_rejected == ROWS
@@ -61,4 +61,4 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path) -> None:
     model = exported("text_classification", tmp_path / "model")
     source = write_lines(tmp_path / "rows.jsonl", [{"text": "a cat"}])
     with pytest.raises(UserError, match=r"No Ray cluster can be used at 127\.0\.0\.1:1"):
-        predicted(model, source, tmp_path / "out", executor="127.0.0.1:1")
+        predicted(model, source, tmp_path / "out", ray_address="127.0.0.1:1")

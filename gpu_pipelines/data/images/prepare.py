@@ -22,9 +22,9 @@ from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.splits.content_split import content_number
 from gpu_pipelines.data.splits.record_index import Entry
-from gpu_pipelines.data.units.parallel import batches, cores, in_order
+from gpu_pipelines.data.units.host import Host
+from gpu_pipelines.data.units.parallel import batches, in_order
 from gpu_pipelines.data.units.progress import Progress
-from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Made, Sizes, Writing, write_group
 from gpu_pipelines.errors import UserError
@@ -55,24 +55,26 @@ class ImagePreparation(Preparation[Survey]):
         self.source = source or open_source(settings, scratch / "source")
         self.test_source = open_source(settings.of_test_source(), scratch / "test") if settings.test_source else None
         require_usable_source(self.source, settings)
-        self._threads = max(cores(), REMOTE_THREADS) if is_remote(self.source.root) else cores()
+
+    def _threads(self, host: Host) -> int:
+        return max(host.cores, REMOTE_THREADS) if is_remote(self.source.root) else host.cores
 
     def empty_survey(self) -> Survey:
         return Survey()
 
-    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
-        return self._looked_through(share, self.settings, replicas)
+    def survey(self, share: SourceFiles, host: Host) -> Survey:
+        return self._looked_through(share, self.settings, host)
 
-    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
+    def survey_of_test(self, share: SourceFiles, host: Host) -> Survey:
         # Size and colours are those of the source.
         settings = replace(self.settings.of_test_source(), image_size=MAX_IMAGE_SIZE, color_mode="RGB")
-        return self._looked_through(share, settings, replicas)
+        return self._looked_through(share, settings, host)
 
-    def _looked_through(self, share: SourceFiles, settings: PrepareSettings, replicas: Replicas) -> Survey:
+    def _looked_through(self, share: SourceFiles, settings: PrepareSettings, host: Host) -> Survey:
         """Reads files once; of images in files of their own only some."""
         meter, found = Meter(share), self.empty_survey()
         is_open = not settings.image_size or settings.color_mode == "auto"
-        for record in found.usable(self.records(share, meter), meter, replicas.check):
+        for record in found.usable(self.records(share, meter), meter, host.check):
             if self.task.has_classes:
                 found.labels.add(record.label)
             if is_open:
@@ -102,17 +104,18 @@ class ImagePreparation(Preparation[Survey]):
         """What whoever serves the model has to know of how images are prepared."""
         return geometry.preprocessing()
 
-    def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
+    def entries(self, shard: SourceShard, host: Host) -> Iterator[Entry]:
         def content_of_all(records: list[Record]) -> list[int | None]:
             return [_content(record, self.settings.split_seed) for record in records]
 
         meter = Meter(shard.source)
         progress = Progress("looking for duplicates", meter)
         batched = batches(self.records(shard.source, meter), IMAGES_AT_ONCE, BYTES_AT_ONCE, lambda r: r.held)
-        with ThreadPoolExecutor(self._threads) as pool:
-            work = in_order(pool, lambda some: (some, content_of_all(some)), batched, ahead=2 * self._threads)
+        threads = self._threads(host)
+        with ThreadPoolExecutor(threads) as pool:
+            work = in_order(pool, lambda some: (some, content_of_all(some)), batched, ahead=2 * threads)
             for records, contents in work:
-                replicas.check()
+                host.check()
                 for place, (record, content) in enumerate(zip(records, contents, strict=True), start=progress.rows):
                     if content is not None:
                         yield Entry(place, content, record.label, record.source)
@@ -134,9 +137,10 @@ class ImagePreparation(Preparation[Survey]):
 
         progress = Progress("preparing", writing.units.meter)
         # Enough to be decoded while this thread hashes and writes a shard.
-        ahead = 2 * self._threads + 2 * cores()
+        threads = self._threads(writing.host)
+        ahead = 2 * threads + 2 * writing.host.cores
         # Pillow releases the interpreter lock while it decodes and resizes, so threads use all cores.
-        with ThreadPoolExecutor(self._threads) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             for group, made in in_order(pool, load_all, writing.units.groups(), ahead):
                 write_group(group, made, writing)
                 progress.advance(len(made))

@@ -1,248 +1,126 @@
 """Split assignments of all records of a source, from the indexes of its shards: duplicates, near-duplicates and splits.
 
-The memory that is needed does not grow with the number of records but for one byte each, and, where near-duplicates
-are looked for, what `near_duplicates` needs.
+Records go to the pieces that have a range of hashes of contents, and what becomes of them goes back to the shards.
+Which ranges there are depends on the source alone. A worker holds the records of one range, or of some shards; what is
+common to all is the number of contents of each class in each range.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.splits.near_duplicates import Signatures, near_duplicates
+from gpu_pipelines.data.splits.ranges import Range, Shares, keys_of, positions_of, shards_of
 from gpu_pipelines.data.splits.record_index import RecordIndex, index_name
-from gpu_pipelines.data.splits.split_assignments import (
-    CODES,
-    CONFLICT,
-    CONFLICTS,
-    DUPLICATE,
-    IN_TEST_SOURCE,
-    NEAR,
-    NEAR_DUPLICATE,
-    UNKNOWN,
-    judged_name,
-)
-from gpu_pipelines.data.units.source_shards import SourceShard
+from gpu_pipelines.data.splits.split_assignments import CODES, CONFLICTS, NEAR, UNKNOWN, judged_name
+from gpu_pipelines.data.units.exchange import Exchange
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
+from gpu_pipelines.distributed.pieces import Executor
 
-#: Records that are sorted at once.
+#: Records of a range, on average, and the most groups that shards are taken together in.
 RECORDS_AT_ONCE = 2_000_000
-_TRAIN, _VAL, _TEST = (SPLITS.index(name) for name in ("train", "val", "test"))
+MOST_GROUPS = 1024
+#: Similarities are exchanged as whole numbers of these.
+_THOUSANDTHS = 1000
 
 
-def judge(
-    work: UnfinishedWork, shards: Sequence[SourceShard], settings: PrepareSettings, check: Callable[[], None]
-) -> None:
+@dataclass(frozen=True)
+class Plan:
+    """What is to be judged, and how it is cut.
+
+    Attributes:
+        uri: of the unfinished work, in which there is an index of each shard.
+        settings: what is left out, and the split.
+        shards: number of all shards.
+        of_test: number of those of the test source, which come first.
+        ranges: of hashes of contents.
+        in_group: shards that are taken together.
+    """
+
+    uri: str
+    settings: PrepareSettings
+    shards: int
+    of_test: int
+    ranges: int
+    in_group: int
+
+    @classmethod
+    def of(cls, uri: str, settings: PrepareSettings, shards: int, of_test: int, records: int) -> Plan:
+        """The plan for so many shards and usable records."""
+        ranges = max(1, -(-records // RECORDS_AT_ONCE))
+        return cls(uri, settings, shards, of_test, ranges, -(-shards // MOST_GROUPS))
+
+    @property
+    def groups(self) -> int:
+        return -(-self.shards // self.in_group)
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Of what is not in the test source: the fractions of val and test."""
+        return self.settings.val_fraction, 0.0 if self.settings.test_source else self.settings.test_fraction
+
+    def range_of(self, contents: np.ndarray) -> np.ndarray:
+        """The range that each content is in."""
+        edges = np.array([(number << 64) // self.ranges for number in range(1, self.ranges)], dtype=np.uint64)
+        return np.searchsorted(edges, contents, side="right")
+
+    def group_of(self, keys: np.ndarray) -> np.ndarray:
+        """The group of shards that each record is in."""
+        return shards_of(keys) // self.in_group
+
+    def shards_in(self, group: int) -> range:
+        return range(group * self.in_group, min(self.shards, (group + 1) * self.in_group))
+
+
+def judge(plan: Plan, work: UnfinishedWork, executor: Executor, check: Callable[[], None]) -> None:
     """Finds the split of every record and leaves it as the parts `judged/SHARD`.
 
     Args:
+        plan: what is judged.
         work: has a part with the index of each shard.
-        shards: all there are, those of the test source first.
-        settings: what is left out, and the split.
+        executor: does it.
         check: is called again and again; ends it by raising.
     """
-    for shard in shards:
-        work.require(index_name(shard.number))
-        check()
-    indexes = [RecordIndex(work.path(index_name(shard.number))) for shard in shards]
-    judgement = _Judgement(indexes, np.array([shard.is_test for shard in shards]), check)
-    if settings.test_source:
-        judgement.keep_apart_from_test()
-    if settings.remove_duplicates:
-        judgement.find_duplicates()
-    near = judgement.find_near_duplicates(settings.near_duplicates) if settings.near_duplicates else {}
-    conflicts = judgement.find_conflicts(reject=settings.label_conflicts == "reject")
-    test_fraction = settings.test_fraction
-    if settings.test_source:
-        judgement.take_test()
-        test_fraction = 0.0
-    if settings.stratify:
-        judgement.split_by_class(settings.val_fraction, test_fraction)
-    else:
-        judgement.split(settings.val_fraction, test_fraction)
-    for number in range(len(shards)):
-        folder = work.begin(judged_name(number))
-        np.save(folder / CODES, judgement.codes[number])
-        np.save(folder / CONFLICTS, np.array(conflicts.get(number, []), dtype=np.uint64).reshape(-1, 2))
-        lines = [json.dumps({"position": position, **said}) + "\n" for position, said in near.get(number, [])]
-        (folder / NEAR).write_text("".join(lines), encoding="utf-8")
-        work.commit(judged_name(number), {})
+    if all(work.has(judged_name(shard)) for shard in range(plan.shards)):
+        return
+
+    def each(pieces: Iterable[tuple[str, int, Any]]) -> Iterator[tuple[int, Any]]:
+        return executor.map(Judge, (plan,), pieces, check=check, named=lambda piece: f"{piece[0]} {piece[1]}")
+
+    def all_of(kind: str, number: int) -> list[Any]:
+        return [found for _, found in sorted(each((kind, piece, None) for piece in range(number)))]
+
+    all_of("records", plan.groups)
+    if plan.settings.near_duplicates:
+        all_of("kept", plan.ranges)
+        all_of("near", 1)
+    shares: list[Any] = [None] * plan.ranges
+    if plan.settings.stratify:
+        shares = _shares_by_range(all_of("classes", plan.ranges), *plan.shares)
+    list(each(("assigned", number, shares[number]) for number in range(plan.ranges)))
+    all_of("judged", plan.groups)
 
 
-class _Some:
-    """Some records of all shards, those with content in one range: arrays of one length, in the source's order."""
-
-    def __init__(self, indexes: Sequence[RecordIndex], slices: Sequence[slice], is_test: np.ndarray) -> None:
-        def column(name: str) -> np.ndarray:
-            return np.concatenate([getattr(index, name)[part] for index, part in zip(indexes, slices, strict=True)])
-
-        sizes = [part.stop - part.start for part in slices]
-        self.shard = np.repeat(np.arange(len(indexes)), sizes)
-        self.is_test = np.repeat(is_test, sizes)
-        self.position, self.content = column("position"), column("content")
-        self.number, self.label = column("number"), column("label")
-        order = np.lexsort((self.position, self.shard))
-        for name, values in vars(self).items():
-            setattr(self, name, values[order])
-
-    def select(self, chosen: np.ndarray) -> _Some:
-        """Those for which `chosen` is true."""
-        some = object.__new__(_Some)
-        for name, values in vars(self).items():
-            setattr(some, name, values[chosen])
-        return some
-
-
-class _Judgement:
-    """Split assignments on the way. `codes` has, for each shard, one for each of its records."""
-
-    def __init__(self, indexes: Sequence[RecordIndex], is_test: np.ndarray, check: Callable[[], None]) -> None:
-        self._indexes = indexes
-        self._is_test = is_test
-        self._check = check
-        self.codes = []
-        for index in indexes:
-            codes = np.full(int(index.position.max()) + 1 if len(index) else 0, UNKNOWN, dtype=np.uint8)
-            codes[index.position] = _TRAIN
-            self.codes.append(codes)
-
-    def keep_apart_from_test(self) -> None:
-        """Leaves out records of the source whose content is in the test source, whatever their class."""
-        for some in self._ranges():
-            tested = np.unique(some.content[some.is_test])
-            self._set(some.select(~some.is_test & np.isin(some.content, tested)), IN_TEST_SOURCE)
-
-    def take_test(self) -> None:
-        """All of the test source that is kept is the test split."""
-        for some in self._ranges():
-            self._set(some.select(some.is_test & (self._get(some) == _TRAIN)), _TEST)
-
-    def find_duplicates(self) -> None:
-        """All but the first record with a number are duplicates."""
-        for some in self._ranges():
-            kept = some.select(self._get(some) == _TRAIN)
-            _, firsts = np.unique(kept.number, return_index=True)
-            is_first = np.zeros(len(kept.number), dtype=bool)
-            is_first[firsts] = True
-            self._set(kept.select(~is_first), DUPLICATE)
-
-    def find_conflicts(self, *, reject: bool) -> dict[int, list[tuple[int, int]]]:
-        """By shard: the place of each record whose content came before in another class, and that class.
-
-        Args:
-            reject: whether all records of such content are left out; then the first ones are there as well.
-        """
-        found: dict[int, list[tuple[int, int]]] = {}
-        for some in self._ranges():
-            kept = some.select(self._get(some) == _TRAIN)
-            _, firsts, which = np.unique(kept.content, return_index=True, return_inverse=True)
-            other = kept.label[firsts][which]
-            is_other = kept.label != other
-            if reject and is_other.any():
-                contents, seconds = np.unique(which[is_other], return_index=True)
-                of_second = np.zeros(len(firsts), dtype=np.uint64)
-                of_second[contents] = kept.label[is_other][seconds]
-                is_conflict = np.isin(which, contents)
-                other = np.where(is_other, other, of_second[which])
-                self._set(kept.select(is_conflict), CONFLICT)
-                is_other = is_conflict
-            for at in np.flatnonzero(is_other).tolist():
-                found.setdefault(int(kept.shard[at]), []).append((int(kept.position[at]), int(other[at])))
-        return found
-
-    def find_near_duplicates(self, threshold: float) -> dict[int, list[tuple[int, dict[str, object]]]]:
-        """Near-duplicates by shard: the place of each, and what it is like."""
-        # Usable records are numbered in the order of the source, as their signatures are.
-        positions = [np.sort(index.position) for index in self._indexes]
-        starts = np.cumsum([0] + [len(index) for index in self._indexes])
-        kept = np.concatenate([codes[at] == _TRAIN for codes, at in zip(self.codes, positions, strict=True)])
-        signatures = Signatures([index.signatures() for index in self._indexes])
-        found: dict[int, list[tuple[int, dict[str, object]]]] = {}
-        for near in near_duplicates(signatures, threshold, kept):
-            self._check()
-            shard, row = _place(starts, near.record)
-            other, other_row = _place(starts, near.of)
-            position = int(positions[shard][row])
-            self.codes[shard][position] = NEAR_DUPLICATE
-            like = self._indexes[other].sources()[other_row].as_py()
-            found.setdefault(shard, []).append((position, {"duplicate_of": like, "similarity": near.similarity}))
-        return found
-
-    def split(self, val_fraction: float, test_fraction: float) -> None:
-        """By the hash of the content alone, as `split_at`."""
-        for some in self._ranges():
-            kept = some.select(self._get(some) == _TRAIN)
-            place = kept.content / 2.0**64
-            code = np.where(place < test_fraction, _TEST, np.where(place < test_fraction + val_fraction, _VAL, _TRAIN))
-            self._set(kept, code)
-
-    def split_by_class(self, val_fraction: float, test_fraction: float) -> None:
-        """Of each class the contents with the smallest hashes are in test, those that follow in val.
-
-        Content with several labels counts for the one that comes first, so that all of it is in one split.
-        """
-        totals: Counter[int] = Counter()
-        for _, _, labels in self._contents():
-            totals.update(labels.tolist())
-        tests, vals = {}, {}
-        for label, total in totals.items():
-            tests[label], vals[label] = _shares(total, val_fraction, test_fraction)
-        so_far: Counter[int] = Counter()
-        for kept, which, labels in self._contents():
-            codes = np.empty(len(labels), dtype=np.uint8)
-            for label in np.unique(labels).tolist():
-                here = np.flatnonzero(labels == label)
-                rank = so_far[label] + np.arange(len(here))
-                codes[here] = np.where(
-                    rank < tests[label], _TEST, np.where(rank < tests[label] + vals[label], _VAL, _TRAIN)
-                )
-                so_far[label] += len(here)
-            # Set only now: what is not in train would not be looked at again.
-            self._set(kept, codes[which])
-
-    def _contents(self) -> Iterator[tuple[_Some, np.ndarray, np.ndarray]]:
-        """In the order of their hashes: records that are kept, for each which content it has, and each one's class."""
-        for some in self._ranges():
-            kept = some.select(self._get(some) == _TRAIN)
-            _, firsts, which = np.unique(kept.content, return_index=True, return_inverse=True)
-            yield kept, which, kept.label[firsts]
-
-    def _ranges(self) -> Iterator[_Some]:
-        """All records, in ranges of their content's hash that ascend."""
-        total = sum(len(index) for index in self._indexes)
-        ranges = max(1, -(-total // RECORDS_AT_ONCE))
-        edges = [((number << 64) // ranges) for number in range(ranges)]
-        places = [
-            [int(np.searchsorted(index.content, np.uint64(edge))) for edge in edges] + [len(index)]
-            for index in self._indexes
-        ]
-        for number in range(ranges):
-            self._check()
-            yield _Some(self._indexes, [slice(at[number], at[number + 1]) for at in places], self._is_test)
-
-    def _get(self, some: _Some) -> np.ndarray:
-        found = np.empty(len(some.position), dtype=np.uint8)
-        for shard in np.unique(some.shard).tolist():
-            here = some.shard == shard
-            found[here] = self.codes[shard][some.position[here]]
-        return found
-
-    def _set(self, some: _Some, code: int | np.ndarray) -> None:
-        codes = np.broadcast_to(np.asarray(code, dtype=np.uint8), some.position.shape)
-        for shard in np.unique(some.shard).tolist():
-            here = some.shard == shard
-            self.codes[shard][some.position[here]] = codes[here]
-
-
-def _place(starts: np.ndarray, record: int) -> tuple[int, int]:
-    """The shard of a record and its row in it."""
-    shard = int(np.searchsorted(starts, record, side="right")) - 1
-    return shard, record - int(starts[shard])
+def _shares_by_range(classes: list[dict[int, int]], val: float, test: float) -> list[dict[int, Shares]]:
+    totals: Counter[int] = Counter()
+    for found in classes:
+        totals.update(found)
+    of_class = {label: _shares(total, val, test) for label, total in totals.items()}
+    before: Counter[int] = Counter()
+    shares = []
+    for found in classes:
+        shares.append({label: Shares(before[label], *of_class[label]) for label in found})
+        before.update(found)
+    return shares
 
 
 def _shares(total: int, val_fraction: float, test_fraction: float) -> tuple[int, int]:
@@ -254,3 +132,133 @@ def _shares(total: int, val_fraction: float, test_fraction: float) -> tuple[int,
     test = max(least, round(test_fraction * total)) if test_fraction else 0
     val = max(least, min(round(val_fraction * total), total - test - least))
     return test, val
+
+
+class Judge:
+    """Does pieces of a judgement: `(kind, number, what else it has to know)`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._staging = tempfile.TemporaryDirectory(prefix="gpu-pipelines-judging-")
+        work = self._work = UnfinishedWork(plan.uri, Path(self._staging.name))
+        self._read: dict[int, tuple[Any, np.ndarray]] = {}
+        groups, ranges = plan.groups, plan.ranges
+        self._records = Exchange(work, "records", 4, groups, ranges)
+        self._kept = Exchange(work, "kept", 2, ranges, 1)
+        self._near = Exchange(work, "near", 2, 1, ranges)
+        self._near_of = Exchange(work, "near-of", 3, 1, groups)
+        self._assigned = Exchange(work, "assigned", 2, ranges, groups)
+        self._conflicts = Exchange(work, "conflicts", 2, ranges, groups)
+
+    def __call__(self, piece: tuple[str, int, Any]) -> Any:
+        kind, number, known = piece
+        if kind == "records":
+            return self._send_records(number)
+        if kind == "kept":
+            return self._send_kept(number)
+        if kind == "near":
+            return self._find_near()
+        if kind == "classes":
+            return self._range(number)[0].classes()
+        if kind == "assigned":
+            return self._assign(number, known)
+        return self._leave(number)
+
+    def _send_records(self, group: int) -> None:
+        """What is known of the records of some shards goes to the ranges that they are in."""
+        if self._records.is_sent(group):
+            return
+        rows = []
+        for shard in self._plan.shards_in(group):
+            self._work.require(index_name(shard))
+            index = RecordIndex(self._work.path(index_name(shard)))
+            key = keys_of(shard, np.asarray(index.position))
+            rows.append(np.stack([index.content, index.number, index.label, key], axis=1))
+        table = np.concatenate(rows)
+        self._records.send(group, table, self._plan.range_of(table[:, 0]))
+
+    def _first_look(self, number: int) -> Range:
+        return Range(self._records.received(number), self._plan.of_test, self._plan.settings)
+
+    def _send_kept(self, number: int) -> None:
+        """Which records are looked at for near-duplicates."""
+        if self._kept.is_sent(number):
+            return
+        some = self._first_look(number)
+        rows = np.stack([some.key, some.content], axis=1)[some.is_kept]
+        self._kept.send(number, rows, np.zeros(len(rows), dtype=np.int64))
+
+    def _range(self, number: int) -> tuple[Range, np.ndarray]:
+        """The records of a range but for those that are left out, and which are in conflict."""
+        some, settings = self._first_look(number), self._plan.settings
+        if settings.near_duplicates:
+            some.leave_out_near(self._near.received(number)[:, 0])
+        conflicts = some.find_conflicts()
+        if settings.test_source:
+            some.take_test()
+        return some, conflicts
+
+    def _assign(self, number: int, shares: dict[int, Shares] | None) -> None:
+        if self._assigned.is_sent(number) and self._conflicts.is_sent(number):
+            return
+        some, conflicts = self._range(number)
+        if shares is None:
+            some.split(*self._plan.shares)
+        else:
+            some.split_by_class(shares)
+        self._conflicts.send(number, conflicts, self._plan.group_of(conflicts[:, 0]))
+        rows = np.stack([some.key, some.codes.astype(np.uint64)], axis=1)
+        self._assigned.send(number, rows, self._plan.group_of(some.key))
+
+    def _find_near(self) -> None:
+        if self._near.is_sent(0) and self._near_of.is_sent(0):
+            return
+        indexes = [self._index(shard) for shard in range(self._plan.shards)]
+        # Usable records are numbered in the order of the source, as their signatures are.
+        keys = np.concatenate([keys_of(shard, np.sort(index.position)) for shard, index in enumerate(indexes)])
+        received = self._kept.received(0)
+        kept = np.isin(keys, received[:, 0])
+        signatures = Signatures([index.signatures() for index in indexes])
+        found = list(near_duplicates(signatures, self._plan.settings.near_duplicates, kept))
+        rows = [(int(keys[n.record]), int(keys[n.of]), round(n.similarity * _THOUSANDTHS)) for n in found]
+        of = np.array(rows, dtype=np.uint64).reshape(-1, 3)
+        self._near_of.send(0, of, self._plan.group_of(of[:, 0]))
+        here = received[np.isin(received[:, 0], of[:, 0])]
+        self._near.send(0, here, self._plan.range_of(here[:, 1]))
+
+    def _index(self, shard: int) -> RecordIndex:
+        self._work.require(index_name(shard))
+        return RecordIndex(self._work.path(index_name(shard)))
+
+    def _sources(self, shard: int) -> tuple[Any, np.ndarray]:
+        """Where the usable records of a shard are, for people, and their places in it."""
+        if shard not in self._read:
+            index = self._index(shard)
+            self._read[shard] = (index.sources(), np.sort(index.position))
+        return self._read[shard]
+
+    def _leave(self, group: int) -> None:
+        """Leaves what becomes of the records of some shards."""
+        assigned, conflicts = self._assigned.received(group), self._conflicts.received(group)
+        near = self._near_of.received(group) if self._plan.settings.near_duplicates else np.zeros((0, 3), np.uint64)
+        for shard in self._plan.shards_in(group):
+            if self._work.has(judged_name(shard)):
+                continue
+            rows, others, like = (table[shards_of(table[:, 0]) == shard] for table in (assigned, conflicts, near))
+            positions = positions_of(rows[:, 0])
+            codes = np.full(int(positions.max()) + 1 if len(positions) else 0, UNKNOWN, dtype=np.uint8)
+            codes[positions] = rows[:, 1]
+            folder = self._work.begin(judged_name(shard))
+            np.save(folder / CODES, codes)
+            others = np.stack([positions_of(others[:, 0]).astype(np.uint64), others[:, 1]], axis=1)
+            np.save(folder / CONFLICTS, others)
+            (folder / NEAR).write_text("".join(self._told(like[np.argsort(like[:, 0])])), encoding="utf-8")
+            self._work.commit(judged_name(shard), {})
+
+    def _told(self, near: np.ndarray) -> Iterator[str]:
+        """Lines on near-duplicates: the place of each, and what it is like."""
+        for position, of, thousandths in zip(positions_of(near[:, 0]), near[:, 1:2], near[:, 2].tolist(), strict=True):
+            sources, places = self._sources(int(shards_of(of)[0]))
+            row = int(np.searchsorted(places, np.uint64(positions_of(of)[0])))
+            said = {"duplicate_of": sources[row].as_py(), "similarity": thousandths / _THOUSANDTHS}
+            yield json.dumps({"position": int(position), **said}) + "\n"

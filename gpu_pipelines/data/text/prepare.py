@@ -24,9 +24,9 @@ from gpu_pipelines.data.text.packing import PackedRows, Packer, packed_rows
 from gpu_pipelines.data.text.sources import Text, TextRecord
 from gpu_pipelines.data.text.survey import Survey
 from gpu_pipelines.data.text.work import RowForm, SingleTexts, TextRows, UsableText
-from gpu_pipelines.data.units.parallel import batches, in_processes
+from gpu_pipelines.data.units.host import Host
+from gpu_pipelines.data.units.parallel import batches
 from gpu_pipelines.data.units.progress import Progress
-from gpu_pipelines.data.units.replicas import Replicas
 from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Sizes, UnitWriters, Writing, candidates, leave_out
 from gpu_pipelines.data.usable import require_rows
@@ -89,26 +89,28 @@ class TextPreparation(Preparation[Survey]):
     def empty_survey(self) -> Survey:
         return Survey()
 
-    def survey(self, share: SourceFiles, replicas: Replicas) -> Survey:
-        if self._reads_all(self.settings):
-            return self._looked_through(share, self.settings, replicas)
-        # Only the beginning of the source matters, whoever has it.
-        return self._looked_through(self.source, self.settings, replicas) if replicas.is_rank_0 else Survey()
+    @property
+    def surveys_all(self) -> bool:
+        # Else the beginning of the source is all that matters.
+        return self._reads_all(self.settings)
 
-    def survey_of_test(self, share: SourceFiles, replicas: Replicas) -> Survey:
+    def survey(self, share: SourceFiles, host: Host) -> Survey:
+        return self._looked_through(share, self.settings, host)
+
+    def survey_of_test(self, share: SourceFiles, host: Host) -> Survey:
         # No tokenizer is trained on its texts.
-        return self._looked_through(share, replace(self.settings, tokenizer="none is trained"), replicas)
+        return self._looked_through(share, replace(self.settings, tokenizer="none is trained"), host)
 
     def _reads_all(self, settings: PrepareSettings) -> bool:
         return self.reads_all or self.task.has_classes or settings.tokenizer == "train"
 
-    def _looked_through(self, source: SourceFiles, settings: PrepareSettings, replicas: Replicas) -> Survey:
+    def _looked_through(self, source: SourceFiles, settings: PrepareSettings, host: Host) -> Survey:
         meter = Meter(source)
         records = self.records(source, meter)
         if not self._reads_all(settings):
             records = islice(records, FIRST_RECORDS)
         found, trains = self.empty_survey(), settings.tokenizer == "train"
-        for record in found.usable(records, meter, replicas.check):
+        for record in found.usable(records, meter, host.check):
             found.labels.update(self.names_in(record))
             found.has_chats = found.has_chats or isinstance(record.text, list)
             if trains:
@@ -129,19 +131,19 @@ class TextPreparation(Preparation[Survey]):
         encoder.save(folder / TOKENIZER, length)
         return {"labels": labels, "length": length}
 
-    def entries(self, shard: SourceShard, replicas: Replicas) -> Iterator[Entry]:
+    def entries(self, shard: SourceShard, host: Host) -> Iterator[Entry]:
         if not self.settings.near_duplicates:
-            yield from super().entries(shard, replicas)
+            yield from super().entries(shard, host)
             return
         waiting = deque[Entry]()
 
         def texts() -> Iterator[list[str]]:
-            usable = (("\n".join(texts_of(record.text)), entry) for record, entry in self.indexed(shard, replicas))
+            usable = (("\n".join(texts_of(record.text)), entry) for record, entry in self.indexed(shard, host))
             for batch in batches(usable, RECORDS_AT_ONCE, CHARACTERS_AT_ONCE, lambda item: len(item[0])):
                 waiting.extend(entry for _, entry in batch)
                 yield [text for text, _ in batch]
 
-        for signatures in in_processes(Signer, (), texts()):
+        for signatures in host.executor.in_order(Signer, (), texts()):
             for signature in signatures:
                 yield waiting.popleft()._replace(signature=signature)
 
@@ -159,7 +161,9 @@ class TextPreparation(Preparation[Survey]):
         form = RowForm(plan["length"], TextTokenizer.read(tokenizer).padding, several=self.settings.packing)
         sorter = _Sorter(self.target_of(plan), self.settings.split_seed, writing.assignments)
         progress = Progress("preparing", writing.units.meter)
-        done = in_processes(self.work, (tokenizer, form), sorter.texts(writing.units.groups()))
+        done = writing.host.executor.in_order(
+            self.work, (tokenizer, form), sorter.texts(writing.units.groups()), check=writing.host.check
+        )
         rows, cut = _UnitRows(form), 0
         for made in done:
             sorted_group = sorter.waiting.popleft()

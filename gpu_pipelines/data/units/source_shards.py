@@ -63,11 +63,6 @@ def _cuts(source: SourceFiles, most: int) -> Iterator[tuple[int, int]]:
         yield start, len(source)
 
 
-def share_of(shards: Sequence[SourceShard], rank: int, nodes: int) -> list[SourceShard]:
-    """The shards that one of several machines prepares."""
-    return list(shards[rank::nodes])
-
-
 def joined(source: SourceFiles, shards: Sequence[SourceShard]) -> SourceFiles:
     """The files of some shards as one source."""
     parts = [shard.source for shard in shards]

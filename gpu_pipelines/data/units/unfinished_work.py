@@ -54,6 +54,36 @@ class UnfinishedWork:
         """The folder of a part, here."""
         return self._directory / name
 
+    def here(self) -> UnfinishedWork:
+        """The parts that are on this machine, as work that other processes of it see."""
+        return UnfinishedWork(str(self._directory), self._directory)
+
+    def has(self, name: str) -> bool:
+        """Whether a part is done, as far as its marker tells."""
+        if self._remote is not None:
+            return f"{name}/{MARKER}" in self._names
+        return (self.path(name) / MARKER).is_file()
+
+    def said(self, name: str) -> dict[str, Any]:
+        """What was said of a part that is done, without its files."""
+        if name in self._found:
+            return self._found[name]
+        return dict(json.loads(self.read(name, MARKER)))
+
+    def read(self, name: str, file: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Some bytes of a file of a part that is done; all of them by themselves."""
+        if self._remote is not None:
+            return self._remote.read(f"{name}/{file}", start, stop)
+        with (self.path(name) / file).open("rb") as content:
+            content.seek(start)
+            return content.read(-1 if stop is None else stop - start)
+
+    def let_go(self, name: str) -> None:
+        """Deletes this machine's copy of a part that is in object storage too."""
+        if self._remote is not None:
+            self._found.pop(name, None)
+            shutil.rmtree(self.path(name), ignore_errors=True)
+
     def begin(self, name: str) -> Path:
         """Makes the empty folder of a part; what an interrupted attempt left there is deleted."""
         self._forget(name)
@@ -75,6 +105,7 @@ class UnfinishedWork:
         write_document(folder / MARKER, {"files": files, **content})
         if self._remote is not None:
             self._remote.upload(self._directory, [f"{name}/{MARKER}"])
+            self._names.update(f"{name}/{file}" for file in (*files, MARKER))
         self._found[name] = {"files": files, **content}
 
     def find(self, name: str) -> dict[str, Any] | None:
@@ -141,39 +172,37 @@ class UnfinishedWork:
 
 
 @contextmanager
-def unfinished_work(settings: PrepareSettings, base: str, nodes: int = 1) -> Iterator[UnfinishedWork]:
+def unfinished_work(settings: PrepareSettings, base: str) -> Iterator[UnfinishedWork]:
     """The place of the unfinished work of one preparation; whoever finishes it calls `remove`.
 
     Args:
         settings: what is prepared; other settings, another source or another program have a place of their own.
         base: a directory or `gs://…` below which each preparation has its place.
-        nodes: how many machines work on it together.
 
     Raises:
         UserError: the source or the place cannot be read.
     """
     is_repeatable = all(source_of(source).is_repeatable for source in settings.sources.values())
     place = f"{base.rstrip('/')}/{_key(settings)}" if is_repeatable else ""
-    with kept_work(place, "prepares the same data", is_shared=nodes > 1) as work:
+    with kept_work(place, "prepares the same data") as work:
         yield work
 
 
 @contextmanager
-def kept_work(place: str, doing: str, *, is_shared: bool = False) -> Iterator[UnfinishedWork]:
+def kept_work(place: str, doing: str) -> Iterator[UnfinishedWork]:
     """The unfinished work in a place; whoever finishes it calls `remove`.
 
     Args:
         place: a directory, or `gs://…`; empty for one that is gone afterwards.
         doing: what another run does that has the place, for the log.
-        is_shared: whether machines work there together.
 
     Raises:
         UserError: the place cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-") as scratch, ExitStack() as held:
         alone = f"{scratch}/alone"
-        # Machines that work together share the place; two runs of one machine that know nothing of each other must not.
-        if place and not is_shared and not is_remote(place) and not _is_ours(Path(place), held):
+        # Two runs that know nothing of each other must not share the place.
+        if place and not is_remote(place) and not _is_ours(Path(place), held):
             print(f"another run {doing} at this moment; this one shares nothing with it", flush=True)
             place = ""
         yield UnfinishedWork(place or alone, Path(scratch) / "parts")
@@ -190,8 +219,8 @@ def _is_ours(place: Path, held: ExitStack) -> bool:
 
 
 def _key(settings: PrepareSettings) -> str:
-    # How many rows may be rejected is looked at when all is done.
-    said = {name: value for name, value in asdict(settings).items() if name != "max_rejected"}
+    # How many rows may be rejected is looked at when all is done; machines change no byte.
+    said = {name: value for name, value in asdict(settings).items() if name not in ("max_rejected", "ray_address")}
     # A source is asked for its state by a right name only.
     sources = () if settings.problems() else settings.sources.values()
     try:

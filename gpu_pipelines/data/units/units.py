@@ -16,6 +16,7 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.duplicates import label_number, record_number
 from gpu_pipelines.data.splits.split_assignments import NUMBERS, Candidate, SplitAssignment, SplitAssignments
+from gpu_pipelines.data.units.host import Host
 from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 
@@ -249,11 +250,12 @@ class UnitWriters:
 
 @dataclass(frozen=True)
 class Writing:
-    """What is written: the units that are to be done, the writers of each, and the splits of their records."""
+    """What is written: the units that are to be done, the writers of each, the splits of their records, and by whom."""
 
     units: Units[Any]
     writers: UnitWriters
     assignments: SplitAssignments
+    host: Host
 
 
 def write_group(group: Group[Any], made: Sequence[Made | Problem], writing: Writing) -> None:
