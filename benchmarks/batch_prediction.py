@@ -6,8 +6,8 @@ Run with `python benchmarks/batch_prediction.py [--rounds N] [--images N] [--tex
 Ours is `predict_batch`, from JPEG files (500 × 375 pixels) or JSON lines on disk to JSON lines on disk: the model
 loaded and its files verified, rows read, decoded or encoded, predicted, written, hashed, joined. Bare are the forward
 passes alone over the same rows, decoded and encoded before, in batches of the same size in memory, texts sorted by
-their length: what is predicted is copied back from the device and thrown away. Peer is the text-classification pipeline of
-transformers with the same model and the same size of batches, texts in memory, nothing written.
+their length: what is predicted is copied back from the device and thrown away. Peer is transformers' own pipeline for
+text classification with the same model and the same size of batches, texts in memory, nothing written.
 """
 
 from __future__ import annotations
