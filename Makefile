@@ -61,6 +61,7 @@ bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/compile.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/batch_prediction.py
 
 # Hours on two cores; docs/benchmarks.md says how to run less of it.
 bench-training: $(VENV)/.bench

@@ -1,7 +1,7 @@
 """Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.
 
-What the commands do, a program does with `plan`, `run`, `compile`, `open_run`, `open_registry` and `Evaluation`. Each
-is imported when it is used first; see docs/python.md.
+What the commands do, a program does with `plan`, `run`, `predict`, `compile`, `open_run`, `open_registry` and
+`Evaluation`. Each is imported when it is used first; see docs/python.md.
 """
 
 __version__ = "0.1.0"
@@ -11,10 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators.plan import plan
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.driver.prediction import predict
     from gpu_pipelines.driver.programs import compile, open_run, run
     from gpu_pipelines.registry import open_registry
 
-__all__ = ["Evaluation", "__version__", "compile", "open_registry", "open_run", "plan", "run"]
+__all__ = ["Evaluation", "__version__", "compile", "open_registry", "open_run", "plan", "predict", "run"]
 
 _PLACES = {
     "Evaluation": "gpu_pipelines.artifacts.evaluation",
@@ -22,6 +23,7 @@ _PLACES = {
     "open_registry": "gpu_pipelines.registry",
     "open_run": "gpu_pipelines.driver.programs",
     "plan": "gpu_pipelines.accelerators.plan",
+    "predict": "gpu_pipelines.driver.prediction",
     "run": "gpu_pipelines.driver.programs",
 }
 

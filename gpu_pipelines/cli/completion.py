@@ -200,6 +200,8 @@ _WORDS_OF_COMMAND: dict[tuple[str, str], Words] = {
     ("models alias", "alias"): _fixed("champion", "challenger"),
     ("models alias", "version"): _numbers_of_versions,
     ("models deploy", "model"): _versions,
+    ("models predict", "model"): _versions,
+    ("models predict", "output_format"): _fixed("jsonl", "parquet"),
     ("serve", "model"): _versions,
     **dict.fromkeys([("runs show", "run"), ("runs open", "run"), ("runs rm", "run")], _runs),
     **dict.fromkeys([("runs compare", "first"), ("runs compare", "second")], _runs),

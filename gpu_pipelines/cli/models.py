@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application, print_json
+from gpu_pipelines.cli.application import INTERRUPTED, Application, print_json
 from gpu_pipelines.cli.target_options import AsJson
+from gpu_pipelines.errors import INTERRUPTED_PREFIX
 from gpu_pipelines.terminal import Column, Table, wrapped
 
-app = Application(help="Look at registered models and move their aliases.")
+app = Application(help="Look at registered models, move their aliases, and predict with them.")
 
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
 Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
@@ -127,6 +129,53 @@ def deploy(
     deployer = EndpointDeployer(opened.settings, _say)  # type: ignore[attr-defined]
     deployed = deployer.deploy(opened.version(name, reference or "champion"), request)
     _say(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
+
+
+@app.command()
+def predict(
+    model: Annotated[
+        str,
+        typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model."),
+    ],
+    source: Annotated[str, typer.Option(metavar="PLACE", help="What is predicted: all that prepare_data reads.")],
+    output: Annotated[str, typer.Option(metavar="PLACE", help="A folder, gs://… or bq://PROJECT.DATASET.TABLE.")],
+    registry: Registry = DEFAULT_REGISTRY,
+    key_column: Annotated[str, typer.Option(metavar="NAME", help="Column of the keys of the predictions.")] = "",
+    output_format: Annotated[str, typer.Option("--format", help="jsonl or parquet.")] = "jsonl",
+    param: Annotated[
+        list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of predict_batch.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the rows of a source, here or with -p ray_address=… on a Ray cluster.
+
+    An interrupted one is continued when the same command is run again.
+    """
+    from contextlib import redirect_stdout
+    from dataclasses import asdict
+
+    from gpu_pipelines.component_interface.parameter import parameters_in
+    from gpu_pipelines.driver.arguments import all_arguments
+    from gpu_pipelines.driver.prediction import predict as run_prediction
+    from gpu_pipelines.errors import Interrupted
+    from gpu_pipelines.prediction.settings import PredictSettings
+
+    own = {"source": source, "output": output, "registry": registry, "key_column": key_column}
+    own["output_format"] = output_format
+    known = {name: each for name, each in parameters_in(PredictSettings).items() if name not in own}
+    given = {**all_arguments(known, param or [], None), **own}
+    try:
+        with redirect_stdout(sys.stderr if as_json else sys.stdout):
+            found = run_prediction(model, **given)
+    except Interrupted as interrupted:
+        print(f"{INTERRUPTED_PREFIX}{interrupted}; run the same command again to continue", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print_json(asdict(found))
+        return
+    from gpu_pipelines.prediction.outputs import told
+
+    _say(told(found, output))
 
 
 def _say(text: str) -> None:

@@ -15,6 +15,7 @@ COMPONENTS = {
     "evaluate_checkpoints": "evaluation",
     "upload_model": "model_upload",
     "check_for_new_data": "data_watch",
+    "predict_batch": "predict_batch",
     "check_request": "check_request",
 }
 # The dataclass that declares the parameters of each, as `module:class`.
@@ -25,6 +26,7 @@ _SETTINGS = {
     "evaluate_checkpoints": "gpu_pipelines.evaluation.settings:EvaluationSettings",
     "upload_model": "gpu_pipelines.registry.upload:UploadSettings",
     "check_for_new_data": "gpu_pipelines.data.watch:WatchSettings",
+    "predict_batch": "gpu_pipelines.prediction.settings:PredictSettings",
     "check_request": "gpu_pipelines.dag.request:Request",
 }
 

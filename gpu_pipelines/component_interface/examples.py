@@ -51,6 +51,13 @@ _PARTS = {
         accelerate(train_model(dataset=prepared.outputs["dataset"]), "l4:1")
 """,
     ),
+    "predict_batch": (
+        ["accelerate"],
+        """    predicted = predict_batch(source=source, registry="vertex://", model_name="photos")
+    # Of upload_model: model=….outputs["model"], in place of a name.
+    accelerate(predicted, "l4:1")
+""",
+    ),
     "check_request": (
         ["prepare_data"],
         """    checked = check_request(source=source, task="text_classification")

@@ -8,9 +8,11 @@ from typing import Any
 from gpu_pipelines.errors import UserError, nearest
 
 #: Names of the pipelines on the command line, which are those of their folders.
-PIPELINES = ("train_evaluate_upload", "scheduled_retraining", "train_script_evaluate_upload")
+PIPELINES = ("train_evaluate_upload", "scheduled_retraining", "train_script_evaluate_upload", "batch_prediction")
 #: Those of which files are published.
-PUBLISHED = PIPELINES[:2]
+PUBLISHED = ("train_evaluate_upload", "scheduled_retraining", "batch_prediction")
+#: The one that trains nothing: what it reads needs no labels.
+PREDICTION = "batch_prediction"
 #: The pipeline that trains by a script in place of another, by the name of that one.
 _BY_SCRIPT = {"train_evaluate_upload": "train_script_evaluate_upload"}
 

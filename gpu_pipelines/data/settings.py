@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter
@@ -42,7 +42,13 @@ _TABS = {"tab": "\t", "\\t": "\t"}
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """The parameters of `prepare_data`."""
+    """The parameters of `prepare_data`.
+
+    Attributes:
+        has_labels: whether there is something to learn from each row: of images in files, that folders name classes.
+    """
+
+    has_labels: ClassVar[bool] = True
 
     source: str = parameter(
         "sample:digits",
@@ -241,6 +247,18 @@ class PrepareSettings:
                 "less than 1 must be left for training."
             )
         return found
+
+    def column_choices(self) -> list[tuple[str, ...]]:
+        """The choices of columns that are read, the first one first; a table needs all columns of one choice."""
+        return task_named(self.task).columns(self)
+
+    def columns_of(self, has: Sequence[str]) -> tuple[str, ...]:
+        """The columns that are read, of those that a table has.
+
+        Raises:
+            UserError: one is missing.
+        """
+        return task_named(self.task).columns_of(self, has)
 
     @property
     def dialect(self) -> Dialect:

@@ -36,9 +36,9 @@ def warn_of_data(compiled: Compiled, values: Values) -> None:
 
 
 def _look(compiled: Compiled, values: Values) -> Look | None:
-    from gpu_pipelines.dag import PIPELINES
+    from gpu_pipelines.dag import PIPELINES, PREDICTION
 
-    if compiled.name.replace("-", "_") not in PIPELINES:
+    if compiled.name.replace("-", "_") not in PIPELINES or compiled.name.replace("-", "_") == PREDICTION:
         return None
     from gpu_pipelines.component_interface.step import fields_from
     from gpu_pipelines.data.remote_check import look_at_sources

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from gpu_pipelines.serving.batching import Advance
 from gpu_pipelines.serving.preparation import Pending
-from gpu_pipelines.serving.request_body import require_keys
+from gpu_pipelines.serving.request_body import WrongRequest, require_keys
 from gpu_pipelines.serving.settings import ServerSettings
 
 #: A tensor of the Open Inference Protocol: its name, its type, and the shape that it has, -1 for sizes that vary.
 Output = tuple[str, str, list[int]]
+
+
+#: What a model predicts from: an image, a text, or the numbers in some columns of a table.
+IMAGES, TEXTS, NUMBERS = "images", "texts", "numbers"
+
+
+class Inputs(NamedTuple):
+    """What a model predicts from, as rows of a source have it.
+
+    Attributes:
+        kind: `IMAGES`, `TEXTS` or `NUMBERS`.
+        field: of an instance; a table may have it as a column.
+        columns: of numbers, those of a table that hold them.
+    """
+
+    kind: str
+    field: str
+    columns: tuple[str, ...] = ()
 
 
 class Predictor(ABC):
@@ -56,6 +75,11 @@ class Predictor(ABC):
     @abstractmethod
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None: ...
 
+    @classmethod
+    def inputs_of(cls, directory: Path) -> Inputs:
+        """What an exported model predicts from, without loading it."""
+        return Inputs(IMAGES if cls.field == "b64" else TEXTS, cls.field)
+
     def checked(self, parameters: Mapping[str, Any]) -> Any:
         """The parameters of a request. Raises `WrongRequest`."""
         require_keys(parameters, tuple(self.parameters), "parameters")
@@ -65,6 +89,25 @@ class Predictor(ABC):
     def read(self, instance: Any, parameters: Any) -> Pending:
         """An instance, to be decoded, and what `checked` gave; called from several threads. Raises `WrongRequest`."""
 
+    def rows_of(self, values: Sequence[Any], parameters: Any) -> list[Any]:
+        """Rows of many values at once, for whoever has no requests; called from several threads.
+
+        Args:
+            values: bytes of images, texts, or mappings of numbers by column.
+            parameters: what `checked` gave.
+
+        Returns:
+            For each value its row, or the `WrongRequest` that says why it has none.
+        """
+        return [row_or_why_not(partial(self._row_of, value, parameters)) for value in values]
+
+    def _row_of(self, value: Any, parameters: Any) -> Any:
+        return self.pending_of(value, parameters).row()
+
+    def pending_of(self, value: Any, parameters: Any) -> Pending:
+        """As `read`, of a value that is in no request: of images their bytes. Raises `WrongRequest`."""
+        return self.read({self.field: value}, parameters)
+
     @abstractmethod
     def predict(self, rows: Sequence[Any]) -> list[Any]:
         """A prediction for each row, in the terms of JSON, or an `Unfinished`; called from one thread."""
@@ -72,6 +115,14 @@ class Predictor(ABC):
     def tensors(self, predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Predictions as tensors; each is one text of JSON, unless a task has a better form."""
         return [tensor("prediction", "BYTES", [len(predictions)], [json.dumps(each) for each in predictions])]
+
+
+def row_or_why_not(make: Callable[[], Any]) -> Any:
+    """What a function gives, or the `WrongRequest` that it raises."""
+    try:
+        return make()
+    except WrongRequest as wrong:
+        return wrong
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: list[Any] | None = None) -> dict[str, Any]:

@@ -15,12 +15,19 @@ from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 
 
-def load_predictor(directory: Path, settings: ServerSettings) -> Predictor:
+def gpus_here() -> int:
+    """How many GPUs PyTorch sees on this machine."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0, device: str = "") -> Predictor:
     """Loads an exported model and predicts once with it.
 
     Args:
         directory: in Hugging Face layout.
         settings: limits of what it takes.
+        threads: of this process that compute for PyTorch on CPUs; 0 for as many as it chooses itself.
+        device: where the model goes, as PyTorch calls it; empty for a GPU, if there is one.
 
     Raises:
         UserError: it is not one that this server can serve, or a registered version whose files are damaged.
@@ -28,8 +35,10 @@ def load_predictor(directory: Path, settings: ServerSettings) -> Predictor:
     require_undamaged(directory)
     task = task_named(task_of(directory))
     kind = task.load_predictor()
+    if threads:
+        torch.set_num_threads(threads)
     try:
-        predictor = kind(directory, settings, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        predictor = kind(directory, settings, torch.device(device or ("cuda" if gpus_here() else "cpu")))
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise UserError(
             f"The model in {directory} cannot be loaded: {type(error).__name__}: {str(error)[:300]}"

@@ -127,7 +127,15 @@ def text_of(instance: Any, name: str, longest: int) -> str:
     Raises:
         WrongRequest: it is missing, empty, too long, or not Unicode.
     """
-    text = field_of(instance, name, f'{{"{name}": "…"}}')
+    return checked_text(field_of(instance, name, f'{{"{name}": "…"}}'), name, longest)
+
+
+def checked_text(text: str, name: str, longest: int) -> str:
+    """A text that can be encoded.
+
+    Raises:
+        WrongRequest: it is empty, too long, or not Unicode.
+    """
     if not text:
         raise WrongRequest(f"{name} is empty. Send a text.")
     if len(text) > longest:

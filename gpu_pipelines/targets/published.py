@@ -15,6 +15,9 @@ from gpu_pipelines.tasks.tasks import TASKS
 #: What a file is called after its GPU: see `file_of`.
 _PUBLISHED = re.compile(r"(?P<count>[0-9]+)(-(?P<nodes>[0-9]+)-nodes)?(-(?P<strategy>[a-z-]+))?")
 
+#: What files of predictions are published for.
+_PREDICTS_ON = "l4:1"
+
 
 def published(most_used: bool = False) -> tuple[PlanRequest, ...]:
     """The accelerators that compiled files are published for, as the rows of the GPUs in the catalog have them.
@@ -50,7 +53,8 @@ def published_in_the_cloud(options: Any) -> Iterator[Published]:
     """The files of a target in Google Cloud.
 
     `train_evaluate_upload` has one for each accelerator and each task that files are published for;
-    `scheduled_retraining`, of all tasks in one, has one for each of the accelerators that are used most.
+    `scheduled_retraining`, of all tasks in one, has one for each of the accelerators that are used most, and
+    `batch_prediction` one for the smallest GPU.
 
     Args:
         options: the dataclass of the target's options, a subclass of `CloudOptions`.
@@ -58,6 +62,7 @@ def published_in_the_cloud(options: Any) -> Iterator[Published]:
     tasks = [task.name for task in TASKS.values() if task.published]
     wanted = [("train_evaluate_upload", request, task) for request in published() for task in tasks]
     wanted += [("scheduled_retraining", request, "") for request in published(most_used=True)]
+    wanted.append(("batch_prediction", PlanRequest(_PREDICTS_ON), ""))
     for pipeline, request, task in wanted:
         file = file_of(plan_request(request))
         given = options(accelerator=request.spec, nodes=request.nodes, strategy=request.strategy)

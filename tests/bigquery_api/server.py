@@ -1,6 +1,7 @@
 """The server: REST and gRPC with TLS behind a proxy, at Google's own addresses, as Google's clients reach BigQuery.
 
-It can be told to fail: a request, a page of a stream, or the connection while a page is on its way.
+It can be told to fail: a request, a page of a stream, or the connection while a page is on its way. Files are loaded
+from resumable uploads; a load job runs when its upload ends.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import parse_qsl
 
 import grpc
 from google.cloud.bigquery_storage_v1 import types
@@ -48,6 +50,7 @@ class BigQueryApi:
         self.url = ""
         self.grpc_port = self.tls_port = 0
         self.connections: list[socket.socket] = []
+        self.uploads: dict[str, tuple[dict[str, Any], bytearray]] = {}
         self._certificates = certificates
         self._faults = Faults()
 
@@ -94,7 +97,12 @@ class BigQueryApi:
         self.require_no_fault(f"{verb} {path}")
         path = path.removeprefix("/bigquery/v2/projects/")
         if match := re.fullmatch(r"([^/]+)/datasets/([^/]+)/tables/([^/]+)", path):
-            return self.tables.described(".".join(match.groups()))
+            name = ".".join(match.groups())
+            if verb == "PATCH":
+                self.tables.get(name).labels = dict(body["labels"])
+            return self.tables.described(name)
+        if match := re.fullmatch(r"([^/]+)/datasets/([^/]+)", path):
+            return self.tables.described_dataset(*match.groups())
         if verb == "POST" and re.fullmatch(r"[^/]+/jobs", path):
             return self.tables.insert_job(body)
         if match := re.fullmatch(r"[^/]+/jobs/([^/]+)", path):
@@ -104,6 +112,25 @@ class BigQueryApi:
             reference = self.tables.told_job(match[1])["jobReference"]
             return {"jobComplete": True, "jobReference": reference, "totalRows": str(rows), "schema": {"fields": []}}
         raise ApiError(404, f"There is no {verb} {path}.")
+
+    def upload(self, verb: str, query: dict[str, str], content: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+        """A resumable upload of a file that is loaded: it is begun with the job, and carried out in pieces.
+
+        Returns:
+            The answer, and its headers; of a piece that is not the last, none of the first.
+        """
+        if query.get("uploadType") != "resumable":
+            raise ApiError(400, f"There are no uploads of the type {query.get('uploadType')}.")
+        if verb == "POST":
+            self.require_no_fault("POST /upload")
+            number = str(len(self.uploads))
+            self.uploads[number] = (json.loads(content), bytearray())
+            place = f"https://bigquery.googleapis.com/upload/bigquery/v2/projects/p/jobs?uploadType=resumable&upload_id={number}"
+            return {}, {"Location": place}
+        self.require_no_fault("PUT /upload")
+        job, held = self.uploads[query["upload_id"]]
+        held.extend(content)
+        return self.tables.load(job, bytes(held)), {}
 
     def create_session(self, request: Any, context: Any) -> Any:
         """CreateReadSession."""
@@ -183,21 +210,25 @@ class _Handler(ProxyHandler):
 
     def _handle(self) -> None:
         content = self.body()
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
+        headers: dict[str, str] = {}
         is_json = self.headers.get("Content-Type", "").startswith("application/json")
         status = 200
         try:
             if path != "/token" and not self.headers.get("Authorization", "").startswith("Bearer "):
                 raise ApiError(401, "Request is missing required authentication credential.")
-            told = self.api.answer(self.command, path, json.loads(content) if content and is_json else None)
+            if path.startswith("/upload/"):
+                told, headers = self.api.upload(self.command, dict(parse_qsl(query)), content)
+            else:
+                told = self.api.answer(self.command, path, json.loads(content) if content and is_json else None)
         except ApiError as error:
             status, told = error.code, error.body()
         except ConnectionError:
             self.close_connection = True
             return
-        self.send(status, told)
+        self.send(status, told, **headers)
 
-    do_GET = do_POST = _handle
+    do_GET = do_POST = do_PUT = do_PATCH = _handle
 
 
 def _start_grpc(api: BigQueryApi, certificates: Certificates) -> Any:

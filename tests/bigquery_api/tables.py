@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1 import types
 from vertex_api.api_error import ApiError
@@ -30,12 +31,14 @@ class StoredTable:
         version: counts its changes.
         kind: TABLE or VIEW.
         streaming: rows that are still in the buffer of streamed rows; those are not counted in `numRows`.
+        labels: of the table.
     """
 
     rows: pa.Table
     version: int = 1
     kind: str = "TABLE"
     streaming: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -58,6 +61,8 @@ class Tables:
         sessions: requests for read sessions, in their order.
         streams: rows of each stream, by its name.
         most_streams: that a session is given.
+        datasets: `project.dataset` of those that tables may be written to.
+        loads: what load jobs were asked to do, by their ids.
     """
 
     tables: dict[str, StoredTable] = field(default_factory=dict)
@@ -65,6 +70,8 @@ class Tables:
     sessions: list[Any] = field(default_factory=list)
     streams: dict[str, pa.Table] = field(default_factory=dict)
     most_streams: int = 4
+    datasets: set[str] = field(default_factory=set)
+    loads: dict[str, dict[str, Any]] = field(default_factory=dict)
     _numbers: Any = field(default_factory=count)
 
     def get(self, name: str) -> StoredTable:
@@ -85,10 +92,45 @@ class Tables:
             "lastModifiedTime": str(1_700_000_000_000 + stored.version),
             "numRows": str(stored.rows.num_rows - stored.streaming),
             "type": stored.kind,
+            "labels": stored.labels,
         }
         if stored.streaming:
             told["streamingBuffer"] = {"estimatedRows": str(stored.streaming), "oldestEntryTime": "1700000000000"}
         return told
+
+    def described_dataset(self, project: str, dataset: str) -> dict[str, Any]:
+        """The resource of a dataset that there is."""
+        if f"{project}.{dataset}" not in self.datasets:
+            raise ApiError(404, f"Not found: Dataset {project}:{dataset}")
+        return bigquery.Dataset(f"{project}.{dataset}").to_api_repr()
+
+    def load(self, job: dict[str, Any], content: bytes) -> dict[str, Any]:
+        """Runs a load job of one Parquet file; its rows replace those of the table, or are added to them."""
+        name, wanted = job["jobReference"]["jobId"], job["configuration"]["load"]
+        if name in self.loads:
+            raise ApiError(409, f"Already Exists: Job {PROJECT}:US.{name}")
+        if wanted["sourceFormat"] != "PARQUET" or not wanted["parquetOptions"]["enableListInference"]:
+            raise ApiError(400, "Parquet with lists is what is loaded here.")
+        reference = wanted["destinationTable"]
+        place = f"{reference['projectId']}.{reference['datasetId']}.{reference['tableId']}"
+        rows = pq.read_table(pa.BufferReader(content))
+        stored = self.tables.setdefault(place, StoredTable(rows.slice(0, 0)))
+        is_added = wanted.get("writeDisposition", "WRITE_APPEND") == "WRITE_APPEND"
+        stored.rows = pa.concat_tables([stored.rows, rows]) if is_added else rows
+        stored.version += 1
+        self.loads[name] = {"load": wanted}
+        return self.told_load(name)
+
+    def told_load(self, name: str) -> dict[str, Any]:
+        """The resource of a load job, which has ended."""
+        reference = {"projectId": PROJECT, "jobId": name, "location": "US"}
+        configuration = {"jobType": "LOAD", **self.loads[name]}
+        return {
+            "kind": "bigquery#job",
+            "jobReference": reference,
+            "configuration": configuration,
+            "status": {"state": "DONE"},
+        }
 
     def insert_job(self, body: dict[str, Any]) -> dict[str, Any]:
         """Checks a query and, if it is no dry run, runs it."""
@@ -109,6 +151,8 @@ class Tables:
 
     def told_job(self, name: str, state: str = "DONE") -> dict[str, Any]:
         """The resource of a job."""
+        if name in self.loads:
+            return self.told_load(name)
         if name not in self.jobs:
             raise ApiError(404, f"Not found: Job {PROJECT}:US.{name}")
         job = self.jobs[name]
@@ -185,6 +229,8 @@ def _load(base: sqlite3.Connection, name: str, rows: pa.Table) -> None:
 
 def _field(field_: pa.Field) -> bigquery.SchemaField:
     kind = field_.type
+    if pa.types.is_struct(kind):
+        return bigquery.SchemaField(field_.name, "RECORD", fields=[_field(part) for part in kind])
     if pa.types.is_list(kind):
         item = kind.value_type
         inner = [_field(part) for part in item] if pa.types.is_struct(item) else []

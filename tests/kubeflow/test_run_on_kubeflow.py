@@ -398,6 +398,23 @@ def test_the_life_of_a_schedule(folder: Path, kfp_api: KfpApi, compiled: Path) -
     assert (gone.status, "There are no schedules here" in gone.err) == (2, True), gone.err
 
 
+def test_a_prediction_is_scheduled(folder: Path, kfp_api: KfpApi) -> None:
+    done(folder, "upload", "batch_prediction", "--target", "kubeflow", "--accelerator", "l4:1")
+    create = ("schedule", "create", "batch-prediction", "--target", "kubeflow", "--name", "scores")
+    given = ("-p", "source=gs://example-bucket/rows", "-p", "output=gs://example-bucket/{date}", "-p", "model_name=m")
+    done(folder, *create, "--cron", "0 3 * * *", *given)
+    (schedule,) = kfp_api.state.recurring.values()
+    values = schedule["runtime_config"]["parameters"]
+    assert (values["output"], values["model_version"]) == ("gs://example-bucket/{date}", "champion")
+    (version,) = kfp_api.state.versions
+    pipeline, kubernetes = version["pipeline_spec"]["pipeline_spec"], version["pipeline_spec"]["platform_spec"]
+    container = pipeline["deploymentSpec"]["executors"]["exec-predict-batch"]["container"]
+    assert container["resources"]["accelerator"]["resourceCount"] == "1"
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert variables["GPU_PIPELINES_UNFINISHED_WORK"].endswith("/unfinished-predictions")
+    assert "nvidia-l4" in json.dumps(kubernetes)
+
+
 def test_a_file_is_scheduled_as_it_is_placed(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
     own = Path(__file__).parents[1] / "own_pipelines/mine.py"
     create = ("schedule", "create", f"{own}:mine", "--target", "kubeflow", "--name", "nightly", "--cron", "0 3 * * *")

@@ -13,7 +13,6 @@ from gpu_pipelines.data.sources.files import Dialect, SourceFile, format_of, has
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, as_damaged, text_of
 from gpu_pipelines.tasks.formats import FORMATS
-from gpu_pipelines.tasks.tasks import task_named
 
 _BYTES_LOOKED_AT = 1 << 16
 DELIMITERS = (",", ";", "\t", "|")
@@ -41,7 +40,7 @@ def kinds_of(root: str, names: Sequence[str], settings: PrepareSettings, dialect
             group = re.sub("[0-9]+", "0", name)
             if group not in alike:
                 file = SourceFile(f"{root}{name}", shown_path(name), dialect=dialect)
-                alike[group] = format_by_content(file, task_named(settings.task).columns(settings))
+                alike[group] = format_by_content(file, settings.column_choices())
             kinds[name] = alike[group]
     return kinds
 

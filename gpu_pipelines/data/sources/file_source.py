@@ -155,6 +155,8 @@ def _kinds(settings: PrepareSettings, listing: Listing, names: Iterable[str]) ->
 def _folder(settings: PrepareSettings, listing: Listing) -> SourceFiles:
     files, wanted = listing.files, settings.source_format
     read = task_named(settings.task).formats
+    if not settings.has_labels:
+        return _folder_without_labels(settings, listing, read)
     if wanted == "auto" and "images" in read and _has_sub_folders(listing):
         wanted = "images"
     kinds = {} if wanted == "images" else _kinds(settings, listing, files)
@@ -172,6 +174,22 @@ def _folder(settings: PrepareSettings, listing: Listing) -> SourceFiles:
         what = f"holds no files that {settings.task} reads" if files else "is empty"
         raise UserError(f"The folder {settings.source} {what}{_passed_over(listing)}.", _remedy(settings.task))
     left = {name: _why_not(kind, settings.task, read) for name, kind in kinds.items() if name not in chosen}
+    return _of_one_format(settings, listing, chosen, kinds, wanted, left)
+
+
+def _folder_without_labels(settings: PrepareSettings, listing: Listing, read: tuple[str, ...]) -> SourceFiles:
+    """What of a folder is read where nothing is learned: folders name no classes, and images may be at any depth."""
+    files, wanted = listing.files, settings.source_format
+    kinds = _kinds(settings, listing, files)
+    # Beside tables there may be the images that they name.
+    tables = {kind for kind in kinds.values() if kind in read and kind != "images"}
+    taken = (wanted,) if wanted != "auto" else tuple(tables) or read
+    # Where images are asked for by name, what is none is a row that is rejected.
+    chosen = {name: size for name, size in files.items() if wanted == "images" or kinds[name] in taken}
+    if not chosen:
+        what = f"holds no files that {settings.task} reads" if files else "is empty"
+        raise UserError(f"The folder {settings.source} {what}{_passed_over(listing)}.", _remedy(settings.task))
+    left = {name: _why_not(kind, settings.task, taken) for name, kind in kinds.items() if name not in chosen}
     return _of_one_format(settings, listing, chosen, kinds, wanted, left)
 
 
@@ -222,7 +240,7 @@ def _of_one_format(
             )
         wanted = next(iter(found))
     read = task_named(settings.task).formats
-    if wanted not in read or (wanted == "images" and listing.kind == "file"):
+    if wanted not in read or (wanted == "images" and listing.kind == "file" and settings.has_labels):
         if "images" in read:
             raise UserError(
                 f"The source {settings.source} is neither a folder nor a table ({', '.join(read)}).",

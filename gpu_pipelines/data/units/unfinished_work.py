@@ -182,15 +182,30 @@ def unfinished_work(settings: PrepareSettings, base: str) -> Iterator[Unfinished
     Raises:
         UserError: the source or the place cannot be read.
     """
+    is_repeatable = all(source_of(source).is_repeatable for source in settings.sources.values())
+    place = f"{base.rstrip('/')}/{_key(settings)}" if is_repeatable else ""
+    with kept_work(place, "prepares the same data") as work:
+        yield work
+
+
+@contextmanager
+def kept_work(place: str, doing: str) -> Iterator[UnfinishedWork]:
+    """The unfinished work in a place; whoever finishes it calls `remove`.
+
+    Args:
+        place: a directory, or `gs://…`; empty for one that is gone afterwards.
+        doing: what another run does that has the place, for the log.
+
+    Raises:
+        UserError: the place cannot be read.
+    """
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-") as scratch, ExitStack() as held:
         alone = f"{scratch}/alone"
-        is_repeatable = all(source_of(source).is_repeatable for source in settings.sources.values())
-        place = f"{base.rstrip('/')}/{_key(settings)}" if is_repeatable else alone
         # Two runs that know nothing of each other must not share the place.
-        if not is_remote(place) and not _is_ours(Path(place), held):
-            print("another run prepares the same data at this moment; this one shares nothing with it", flush=True)
-            place = alone
-        yield UnfinishedWork(place, Path(scratch) / "parts")
+        if place and not is_remote(place) and not _is_ours(Path(place), held):
+            print(f"another run {doing} at this moment; this one shares nothing with it", flush=True)
+            place = ""
+        yield UnfinishedWork(place or alone, Path(scratch) / "parts")
 
 
 def _is_ours(place: Path, held: ExitStack) -> bool:

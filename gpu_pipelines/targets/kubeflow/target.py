@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
-from gpu_pipelines.dag.placement import CACHED_STEPS, PREPARES
+from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
 
 
+#: Where steps keep what they have done until all is.
+_UNFINISHED = {PREPARES: "unfinished-preparations", PREDICTS: "unfinished-predictions"}
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
 #: CPUs and GiB of memory of the steps without a GPU.
@@ -117,9 +119,9 @@ class KubeflowTarget:
         def task(**arguments: Any) -> Any:
             made = component(**arguments)
             made.set_caching_options(name in CACHED_STEPS)
-            if name == PREPARES:
+            if name in _UNFINISHED:
                 # Artifacts are uploaded only when a step ends, so that beside them nothing would outlive its pod.
-                made.set_env_variable(UNFINISHED_WORK, self._unfinished_work)
+                made.set_env_variable(UNFINISHED_WORK, self._unfinished(name))
             if train_job is not None:
                 _become(made, train_job)
             self._in_pod(made, _LAUNCHER_SIZE if is_train_job else needs)
@@ -214,7 +216,7 @@ class KubeflowTarget:
         if plan is None and step == PREPARES and self._data != DataNodes():
             self._data.require()
             spec = self._on_nodes(step, self._data.nodes, self._data.needs(needs), is_spot=self._data.is_spot)
-            environment = {UNFINISHED_WORK: self._unfinished_work, **self._variables}
+            environment = {UNFINISHED_WORK: self._unfinished(step), **self._variables}
             return replace(spec, environment=environment, is_elastic=True)
         return None
 
@@ -233,9 +235,8 @@ class KubeflowTarget:
             restarts=SPOT_RESTARTS if is_spot else _OTHER_RESTARTS,
         )
 
-    @property
-    def _unfinished_work(self) -> str:
-        return f"{self._storage}/unfinished-preparations"
+    def _unfinished(self, step: str) -> str:
+        return f"{self._storage}/{_UNFINISHED[step]}"
 
 
 def _become(task: Any, spec: TrainJobSpec) -> None:

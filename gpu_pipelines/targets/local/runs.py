@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import shown_value
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, RUNS_SCRIPT, TRAINS
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
@@ -33,6 +33,7 @@ _SECONDS_BETWEEN_WRITES = 5.0
 #: What a step does before it ends when it is interrupted.
 _WHEN_STOPPED = {
     PREPARES: "keeps what is done and ends",
+    PREDICTS: "keeps what is done and ends",
     TRAINS: "writes a checkpoint and ends",
     RUNS_SCRIPT: "may write a checkpoint and ends",
 }
@@ -299,9 +300,10 @@ def _version(record: RunRecord) -> list[str]:
 
 def _failure(record: RunRecord) -> Iterator[str]:
     if record.status == "interrupted":
-        in_preparation = record.steps and record.steps[-1].name == PREPARES
+        # What these have done is kept and found without being asked for.
+        goes_on_itself = record.steps and record.steps[-1].name in (PREPARES, PREDICTS)
         yield f"interrupted; logs: {record.directory / 'logs'}"
-        yield f"run the same command {'again' if in_preparation else 'with --resume'} to continue"
+        yield f"run the same command {'again' if goes_on_itself else 'with --resume'} to continue"
         return
     step = record.failed_step
     log = record.directory / str(step.log)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.digests import digest_of_files, digest_of_program
 from gpu_pipelines.component_interface.step import fields_from
-from gpu_pipelines.dag.placement import EVALUATES, LOOKING_STEPS, PREPARES, RUNS_SCRIPT, TRAINS, UPLOADS
+from gpu_pipelines.dag.placement import EVALUATES, LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, UPLOADS
 from gpu_pipelines.dag.train_script_evaluate_upload import of_script
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
@@ -24,6 +24,8 @@ def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
     Args:
         arguments: all parameters of the pipeline.
     """
+    if "model_version" in arguments:  # a prediction, whose results are never taken for those of another
+        return {}
     program = digest_of_program()
     champion = open_registry(arguments["registry"]).champion(
         arguments["model_name"] or model_name_for(arguments["source"])
@@ -65,7 +67,7 @@ def state_of_own(steps: Sequence[Step], arguments: Mapping[str, Any]) -> dict[st
     program, found = digest_of_program(), {}
     for step in steps:
         values, unknown = step.known(arguments)
-        if not step.is_ours or step.component in (EVALUATES, UPLOADS, *LOOKING_STEPS):
+        if not step.is_ours or step.component in (EVALUATES, UPLOADS, PREDICTS, *LOOKING_STEPS):
             continue
         if step.component == PREPARES and "source_fingerprint" not in values:
             if "source" in unknown:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREPARES, RUNS_SCRIPT
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT
 from gpu_pipelines.errors import ERROR_FILE, UserError
 from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, RUN_CHECKPOINTS, RUN_DIRECTORY, UNFINISHED_WORK
 from gpu_pipelines.targets.compiled import compiled
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # The effect of one, a new version, is what it is run for, and the others look at what may have changed.
-NEVER_REUSED = ("upload-model", *LOOKING_STEPS)
+NEVER_REUSED = ("upload-model", PREDICTS, *LOOKING_STEPS)
 #: The outputs of a run by the name that pipelines give them, each with the step and the step's own name of it.
 _ARTIFACTS = {
     "data_report": ("prepare-data", "report"),
@@ -53,7 +53,8 @@ class LocalTarget:
         state_by_step: for each step that reads more than its inputs, a digest of that; it becomes part of the key under
             which the step's results are kept for reuse.
         checkpoint_uri: directory in which a training is to be continued; None for one of the run's own.
-        unfinished_work: directory in which a preparation is kept until it is finished; None for one of the run's own.
+        unfinished_work: directory in which a preparation, or a prediction, is kept until it is finished; None for one
+            of the run's own.
 
     Attributes:
         registry: a directory where the command is run.
@@ -92,7 +93,7 @@ class LocalTarget:
             placed.set_caching_options(known and component.name not in NEVER_REUSED)
             if plan is not None:
                 placed.set_env_variable(ACCELERATOR, plan.spec)
-            if component.name == PREPARES and self._unfinished_work is not None:
+            if component.name in (PREPARES, PREDICTS) and self._unfinished_work is not None:
                 placed.set_env_variable(UNFINISHED_WORK, str(self._unfinished_work))
             if component.name in self._state_by_step:
                 placed.set_env_variable(INPUT_STATE, self._state_by_step[component.name])

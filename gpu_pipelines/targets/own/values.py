@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from
-from gpu_pipelines.dag.placement import EVALUATES, PREPARES, RUNS_SCRIPT, TRAINS, UPLOADS, Placement
+from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, UPLOADS, Placement
 from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place, places_of_script
 from gpu_pipelines.targets.own.placed import Step
 from gpu_pipelines.tasks.tasks import task_problems
@@ -26,6 +26,7 @@ _PLACES = {
     TRAINS: {"model": DIRECTORY, "checkpoint_uri": DIRECTORY},
     EVALUATES: {"registry": REGISTRY},
     UPLOADS: {"registry": REGISTRY},
+    PREDICTS: {"source": DATA, "image_root": DATA, "registry": REGISTRY, "output": DIRECTORY},
 }
 #: Stands for data that a step before makes, of which nothing is known before the run.
 _OF_A_STEP = "data"
@@ -45,7 +46,7 @@ def fill_in(steps: Sequence[Step], target: Placement, checkpoints: str) -> None:
         if step.trains:
             # The turns of a loop are told apart by their parameters.
             step.give("checkpoint_uri", f"{checkpoints}/{step.name}{f'/{THIS_TRAINING}' if step.in_loop else ''}")
-        if step.component in (EVALUATES, UPLOADS):
+        if step.component in (EVALUATES, UPLOADS, PREDICTS):
             step.give("registry", target.registry)
         if step.component == UPLOADS:
             step.give("pipeline_job", target.pipeline_job)

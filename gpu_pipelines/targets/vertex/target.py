@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.dag.placement import CACHED_STEPS, LOOKING_STEPS, PREPARES, UPLOADS
+from gpu_pipelines.dag.placement import CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
@@ -35,7 +35,14 @@ IMAGE_PARAMETER = "steps_image"
 #: cannot tell an error of its own from a user's. Each of these continues or repeats what was begun. The request is
 #: checked once: its errors are a user's, and no work is lost with it. A training is begun again once, from its newest
 #: checkpoint, unless it was given a time that it may take.
-_RETRIES = {"check-for-new-data": 2, PREPARES: 2, "train-model": 1, "evaluate-checkpoints": 2, "upload-model": 2}
+_RETRIES = {
+    "check-for-new-data": 2,
+    PREPARES: 2,
+    "train-model": 1,
+    "evaluate-checkpoints": 2,
+    "upload-model": 2,
+    PREDICTS: 2,
+}
 _FIRST_PAUSE, _LONGEST_PAUSE = 60, 600
 #: The service fills in the key of the run, or nothing: `ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER` of GCPC.
 ENCRYPTION_KEY = "{{$.pipeline_encryption_key_name}}"

@@ -39,7 +39,11 @@ class LanguageModel(Predictor):
     parameters = {"max_new_tokens": {"type": "integer", "minimum": 0}}  # noqa: RUF012 (read only)
     answer = {  # noqa: RUF012 (read only)
         "type": "object",
-        "properties": {"loss": {"type": ["number", "null"]}, "tokens": {"type": "number"}},
+        "properties": {
+            "loss": {"type": ["number", "null"]},
+            "tokens": {"type": "integer"},
+            "text": {"type": "string"},
+        },
         "required": ["loss", "tokens"],
     }
     outputs = (("loss", "FP64", [-1]), ("tokens", "INT64", [-1]), ("text", "BYTES", [-1]))

@@ -20,7 +20,10 @@ class ClassPredictor(Predictor):
     parameters = {"top_k": {"type": "integer", "minimum": 0}}  # noqa: RUF012 (read only)
     answer = {  # noqa: RUF012 (read only)
         "type": "object",
-        "properties": {"label": {"type": "string"}, "scores": {"type": "object"}},
+        "properties": {
+            "label": {"type": "string"},
+            "scores": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
+        },
         "required": ["label", "scores"],
     }
     outputs = (("label", "BYTES", [-1]), ("scores", "FP64", [-1, -1]), ("labels", "BYTES", [-1, -1]))

@@ -61,6 +61,10 @@ class ImageClassifier(ClassPredictor):
             encoded = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError) as error:
             raise WrongRequest(f"b64 is not base64: {error}. Send {_EXAMPLE}.") from None
+        return self.pending_of(encoded, parameters)
+
+    def pending_of(self, value: bytes, parameters: int) -> Pending:
+        encoded = value
         try:
             image = open_image(encoded)
             if image.width * image.height > self._max_pixels:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gpu_pipelines.data.sources.row_streams import Problem
-from gpu_pipelines.serving.predictor import Predictor
+from gpu_pipelines.serving.predictor import NUMBERS, Inputs, Predictor
 from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.request_body import WrongRequest, require_keys
 from gpu_pipelines.serving.settings import ServerSettings
@@ -21,6 +21,8 @@ from gpu_pipelines.tasks.regression.recipe import Regression
 from gpu_pipelines.tasks.regression.scoring import as_answer
 from gpu_pipelines.tasks.text_classification.predictor import TextClassifier
 
+#: What reads what a model of numbers learns from, by the kind of that.
+_READERS: dict[str, Any] = {"image": ImageClassifier, "text": TextClassifier}
 _NUMBERS = {"type": "object", "additionalProperties": {"type": ["number", "null"]}}
 
 
@@ -38,9 +40,8 @@ class Regressor(Predictor):
         self._recipe = Regression.for_exported(directory)
         self._model = self._recipe.load_exported(directory).to(device).eval()
         self._targets = tuple(self._recipe.form.targets)
-        readers: dict[str, Any] = {"image": ImageClassifier, "text": TextClassifier}
         self._reader: Any = None
-        if kind := readers.get(self._recipe.form.kind):
+        if kind := _READERS.get(self._recipe.form.kind):
             self._reader = kind(directory, settings, device)
             self.field, self.example = self._reader.field, self._reader.example
             return
@@ -48,6 +49,16 @@ class Regressor(Predictor):
         names = self._recipe.form.inputs
         self.value = {"type": "object", "properties": {name: {"type": "number"} for name in names}, "required": names}
         self.example = {"values": dict(zip(names, self._recipe.form.inputs_mean, strict=True))}
+
+    @classmethod
+    def inputs_of(cls, directory: Path) -> Inputs:
+        form = Regression.for_exported(directory).form
+        if form.kind in _READERS:
+            return _READERS[form.kind].inputs_of(directory)
+        return Inputs(NUMBERS, "values", tuple(form.inputs))
+
+    def rows_of(self, values: Sequence[Any], parameters: Any) -> list[Any]:
+        return self._reader.rows_of(values, 0) if self._reader is not None else super().rows_of(values, parameters)
 
     def read(self, instance: Any, parameters: Any) -> Pending:
         if self._reader is not None:

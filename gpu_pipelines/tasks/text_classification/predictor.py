@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from gpu_pipelines.serving.predictor import row_or_why_not
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
-from gpu_pipelines.serving.request_body import text_of
+from gpu_pipelines.serving.request_body import checked_text, text_of
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.classification.predictions import ClassPredictor
@@ -52,6 +54,13 @@ class TextClassifier(ClassPredictor):
     def _encoded(self, text: str, parameters: int) -> _Row:
         with self._encoding:
             return _Row(self._encoder.classified([text], self._recipe.sequence_length)[0], parameters)
+
+    def rows_of(self, values: Sequence[Any], parameters: int) -> list[Any]:
+        texts = [row_or_why_not(partial(checked_text, value, "text", self._max_characters)) for value in values]
+        with self._encoding:
+            right = [text for text in texts if isinstance(text, str)]
+            encoded = iter(self._encoder.classified(right, self._recipe.sequence_length))
+        return [_Row(next(encoded), parameters) if isinstance(text, str) else text for text in texts]
 
     def columns(self, rows: Sequence[_Row]) -> dict[str, np.ndarray]:
         """The rows of requests as those of a dataset."""

@@ -83,13 +83,14 @@ class BigQuery:
 
 
 @contextmanager
-def as_bigquery_errors(what: str, wrong: tuple[str, str], needs: str) -> Iterator[None]:
+def as_bigquery_errors(what: str, wrong: tuple[str, str], needs: str, done: str = "read") -> Iterator[None]:
     """Turns what Google's clients raise into a `UserError`.
 
     Args:
         what: what is read, such as "The table bq://…".
         wrong: problem and remedy where the request itself is refused; BigQuery's words follow the problem.
-        needs: the roles that reading it takes.
+        needs: the roles that it takes.
+        done: what is done with it, such as "read".
 
     Raises:
         UserError: in place of every error of the API, the credentials or the network.
@@ -103,12 +104,12 @@ def as_bigquery_errors(what: str, wrong: tuple[str, str], needs: str) -> Iterato
     except api.NotFound as error:
         raise UserError(f"{what} does not exist: {first_line(error)}", "Check its name, and its location.") from None
     except (api.Forbidden, api.Unauthorized) as error:
-        raise UserError(f"{what} may not be read: {first_line(error)}", f"It takes {needs}.") from None
+        raise UserError(f"{what} may not be {done}: {first_line(error)}", f"It takes {needs}.") from None
     except api.BadRequest as error:
         raise UserError(f"{wrong[0]}: {first_line(error)}", wrong[1]) from None
     except (api.GoogleAPIError, GoogleAuthError, RequestException) as error:
         raise UserError(
-            f"{what} could not be read: {type(error).__name__}: {first_line(error)}", "Run the step again."
+            f"{what} could not be {done}: {type(error).__name__}: {first_line(error)}", "Run the step again."
         ) from None
 
 

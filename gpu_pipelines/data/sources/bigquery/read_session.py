@@ -15,7 +15,6 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row
 from gpu_pipelines.data.sources.source import Service, SourceFiles
 from gpu_pipelines.data.sources.tables import parts, python_rows
 from gpu_pipelines.distributed.processes import cores
-from gpu_pipelines.tasks.tasks import task_named
 
 if TYPE_CHECKING:
     from google.cloud.bigquery import Table
@@ -54,7 +53,7 @@ class BigQueryRows(Service):
         Raises:
             UserError: a column is not there; errors of the API as they come.
         """
-        columns = task_named(settings.task).columns_of(settings, names_of(table))
+        columns = settings.columns_of(names_of(table))
         streams = _streams(bigquery, table, columns, settings.row_filter)
         return SourceFiles("bigquery", f"bq://{shown}/", streams, columns=columns, given=settings.source, service=self)
 

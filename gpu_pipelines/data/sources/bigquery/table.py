@@ -13,7 +13,6 @@ from gpu_pipelines.data.sources.bigquery.clients import BigQuery, as_bigquery_er
 from gpu_pipelines.data.sources.bigquery.read_session import BigQueryRows, names_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.tasks import task_named
 
 if TYPE_CHECKING:
     from google.cloud.bigquery import Table
@@ -40,7 +39,7 @@ class BigQueryTables(BigQueryRows):
     def require_readable(self, settings: PrepareSettings) -> None:
         """Asks BigQuery for the table's description, which costs nothing."""
         described = _described(BigQuery(settings.billing_project), settings.source)
-        task_named(settings.task).columns_of(settings, names_of(described))
+        settings.columns_of(names_of(described))
 
     def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
         bigquery = BigQuery(settings.billing_project)

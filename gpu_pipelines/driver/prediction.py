@@ -1,0 +1,59 @@
+"""A batch prediction on this machine, or with Ray on many, without a pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.trial_record import RUNS
+
+if TYPE_CHECKING:
+    from gpu_pipelines.prediction.outputs import Predictions
+
+#: Below the directory of runs: what is left of predictions that were interrupted, as of runs of the local target.
+_UNFINISHED = Path(".unfinished")
+#: Where the rejected rows are listed of predictions that become a table.
+_DOCUMENTS = Path("predictions")
+
+
+def predict(model: str, source: str, output: str, **parameters: Any) -> Predictions:
+    """Predicts the rows of a source, as `gpu-pipelines models predict`.
+
+    One that was interrupted is continued when the same is asked for again in the same directory.
+
+    Args:
+        model: `NAME@ALIAS` or `NAME@VERSION` of the registry; NAME alone is its champion; or the directory of an
+            exported model.
+        source: what is predicted.
+        output: where the predictions go: a folder, `gs://…`, or a table in BigQuery, `bq://PROJECT.DATASET.TABLE`.
+        parameters: further ones of `predict_batch`, such as `registry`, `key_column` and `output_format`.
+
+    Returns:
+        How many rows were predicted and rejected, and the files.
+
+    Raises:
+        UserError: something is wrong with a value, the model, the source or the output.
+        TypeError: there is no such parameter.
+    """
+    from gpu_pipelines.prediction.model import model_in, registered_model
+    from gpu_pipelines.prediction.predict import predict_batch
+    from gpu_pipelines.prediction.settings import BIGQUERY, PredictSettings
+
+    if not output:
+        raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
+    name, _, reference = model.partition("@")
+    settings = PredictSettings(source=source, output=output, **parameters)
+    directory = Path(model).expanduser()
+    if not directory.is_dir():
+        settings = PredictSettings(
+            source=source, output=output, **{**parameters, "model_name": name, "model_version": reference or "champion"}
+        )
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    if directory.is_dir():
+        found = model_in(directory, str(directory))
+    else:
+        found = registered_model(settings.registry, settings.model_name, settings.model_version)
+    place = str(_DOCUMENTS / output.removeprefix(BIGQUERY)) if settings.is_table else output
+    return predict_batch(settings, found, place, str(RUNS / _UNFINISHED))

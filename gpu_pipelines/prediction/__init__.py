@@ -1,0 +1,1 @@
+"""Batch prediction: the rows of a source, predicted with a registered model."""

@@ -1,0 +1,238 @@
+"""What a batch prediction leaves: predictions, the rejected rows, and `predictions.json`, which is written last.
+
+predictions-00000-of-00002.jsonl    or .parquet
+rejected.jsonl                      the other rows, each with its source, a reason and a detail
+predictions.json                    the model, the source, how many rows, and each file with its hash
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, write_document
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.prediction.settings import DATE, TIME
+from gpu_pipelines.prediction.worker import Predicted
+from gpu_pipelines.prediction.written import Form
+
+DOCUMENT, REJECTED = "predictions.json", "rejected.jsonl"
+_PART = "part"
+_WHAT = "document of predictions"
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file of predictions: its name, its rows and its hex SHA-256."""
+
+    path: str
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What there is to say of predictions.
+
+    Attributes:
+        task: of the model.
+        model: which one it was; see `Model.said`.
+        source: as it was named.
+        source_fingerprint: what tells its version from others; empty where that cannot be known.
+        rows_read: of the source.
+        rows_predicted: so many have a prediction.
+        rejected: the other rows by reason.
+        labels: of a classifier, how often each class was predicted; the most frequent 1,000.
+        parameters: of the prediction that are not their defaults.
+        files: with the predictions; none where they are in a table.
+        table: in BigQuery; empty for none.
+    """
+
+    task: str
+    model: dict[str, Any]
+    source: str
+    source_fingerprint: str
+    rows_read: int
+    rows_predicted: int
+    rejected: dict[str, int]
+    labels: dict[str, int]
+    parameters: dict[str, Any]
+    files: list[OutputFile] = field(default_factory=list)
+    table: str = ""
+
+    @property
+    def rows_rejected(self) -> int:
+        return sum(self.rejected.values())
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Predictions:
+        """Reads what `asdict` gives; raises KeyError or TypeError for something else."""
+        files = [OutputFile(**each) for each in content["files"]]
+        return cls(**{name: content[name] for name in cls.__dataclass_fields__ if name != "files"}, files=files)
+
+    @classmethod
+    def load(cls, folder: Path) -> Predictions:
+        """What the document in a folder says. Raises `UserError` if there is none, or another program's."""
+        return read_as(folder / DOCUMENT, _WHAT, cls.from_json)
+
+
+def keep_piece(work: UnfinishedWork, found: Predicted, suffix: str) -> None:
+    """Keeps what became of a piece, so that it is not predicted again."""
+    import json
+
+    name = piece_name(found.number)
+    folder = work.begin(name)
+    (folder / f"{_PART}.{suffix}").write_bytes(found.content)
+    lines = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in found.rejected)
+    (folder / REJECTED).write_text(lines, encoding="utf-8")
+    reasons = dict(Counter(row["reason"] for row in found.rejected))
+    counts = {"read": found.rows, "predicted": found.predicted, "rejected": reasons, "labels": dict(found.labels)}
+    work.commit(name, counts)
+
+
+def piece_name(number: int) -> str:
+    """The name of a piece as a part of the work."""
+    return f"pieces/{number:07d}"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """All pieces, in the order of the source."""
+
+    work: UnfinishedWork
+    done: Sequence[Mapping[str, Any]]
+    form: Form
+
+    def sum_of(self, name: str) -> int:
+        """How many rows were read, or predicted, in all pieces."""
+        return sum(int(each[name]) for each in self.done)
+
+    def counted(self, name: str) -> dict[str, int]:
+        """Rejected rows by reason, or labels, of all pieces, the most frequent first."""
+        total: Counter[str] = Counter()
+        for each in self.done:
+            total.update(each[name])
+        return dict(sorted(total.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def write_files(self, folder: Path, rows_per_file: int) -> list[OutputFile]:
+        """Writes the predictions; a file ends with the piece with which it has so many rows."""
+        groups = list(self._groups(rows_per_file))
+        files = []
+        for number, pieces in enumerate(groups):
+            path = folder / f"predictions-{number:05d}-of-{len(groups):05d}.{self.form.suffix}"
+            self._join(pieces, path)
+            rows = sum(int(self.done[piece]["predicted"]) for piece in pieces)
+            files.append(OutputFile(path.name, rows, sha256_of_file(path)))
+        return files
+
+    def write_table(self, path: Path) -> None:
+        """Writes all predictions as one file."""
+        self._join(range(len(self.done)), path)
+
+    def write_rejected(self, path: Path) -> None:
+        """Writes the list of the rejected rows."""
+        with path.open("wb") as whole:
+            for number in range(len(self.done)):
+                with (self.work.path(piece_name(number)) / REJECTED).open("rb") as part:
+                    shutil.copyfileobj(part, whole)
+
+    def _join(self, pieces: Sequence[int], path: Path) -> None:
+        parts = (self.work.path(piece_name(piece)) / f"{_PART}.{self.form.suffix}" for piece in pieces)
+        self.form.join(parts, path)
+
+    def _groups(self, rows_per_file: int) -> Iterator[list[int]]:
+        group: list[int] = []
+        rows = 0
+        for number, done in enumerate(self.done):
+            group.append(number)
+            rows += int(done["predicted"])
+            if rows >= rows_per_file:
+                yield group
+                group, rows = [], 0
+        if group or not self.done:
+            yield group
+
+
+def write_predictions(folder: Path, predictions: Predictions) -> None:
+    """Writes the document; whatever it names has been written."""
+    write_document(folder / DOCUMENT, asdict(predictions))
+
+
+def told(made: Predictions, place: str) -> str:
+    """What became of the rows, and where that is, in a line."""
+    reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in made.rejected.items())
+    where = made.table or f"{len(made.files)} file{'s' * (len(made.files) != 1)} in {place}"
+    rejected = f"rejected {made.rows_rejected:,}{f' ({reasons})' if reasons else ''}"
+    return f"predicted {made.rows_predicted:,} of {made.rows_read:,} rows, {rejected}: {where}"
+
+
+def filled_in(place: str, now: datetime | None = None) -> str:
+    """A place in which date and time are filled in."""
+    now = now or datetime.now(timezone.utc)
+    return place.replace(DATE, f"{now:%Y%m%d}").replace(TIME, f"{now:%H%M%S}")
+
+
+@contextmanager
+def output_folder(place: str) -> Iterator[Path]:
+    """A folder of this machine to write predictions to, which are where they belong when the block has ended.
+
+    What an earlier prediction left there is replaced; other files stay.
+
+    Args:
+        place: a directory, or `gs://…`.
+
+    Raises:
+        UserError: the place cannot be written to, or holds a document of another program.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-predictions-") as scratch:
+        folder = Path(scratch) if is_remote(place) else Path(place).expanduser()
+        before = _remote_before(place, folder) if is_remote(place) else _before(folder)
+        yield folder
+        now = {path.name for path in folder.iterdir() if path.is_file()}
+        if not is_remote(place):
+            for name in before - now:
+                (folder / name).unlink(missing_ok=True)
+            return
+        remote = RemoteFolder(place)
+        remote.upload(folder, sorted(now - {DOCUMENT}))
+        remote.upload(folder, [DOCUMENT])
+        remote.delete(sorted(before - now))
+
+
+def _before(folder: Path) -> set[str]:
+    """The files of an earlier prediction, which counts no more."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = _named(folder) if (folder / DOCUMENT).exists() else set()
+        (folder / DOCUMENT).unlink(missing_ok=True)
+        for name in found:
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to: {error.strerror or error}.", "Give another output.") from None
+    return found
+
+
+def _remote_before(place: str, scratch: Path) -> set[str]:
+    remote = RemoteFolder(place)
+    if DOCUMENT not in remote.names():
+        return set()
+    remote.download([DOCUMENT], scratch)
+    found = _named(scratch)
+    with suppress(FileNotFoundError):
+        remote.delete([DOCUMENT])
+    (scratch / DOCUMENT).unlink()
+    return found
+
+
+def _named(folder: Path) -> set[str]:
+    """The files that a document names, but for places elsewhere."""
+    return {Path(file.path).name for file in Predictions.load(folder).files}

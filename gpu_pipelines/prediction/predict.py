@@ -1,0 +1,276 @@
+"""Predicts the rows of a source with a model: read in pieces, predicted by workers, kept piece by piece, and joined.
+
+Which pieces there are depends on the source and the parameters alone. One that is done is kept with its hashes; after
+an interruption it is passed over, so that no row is twice in the output, and none is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.digests import digest_of_program
+from gpu_pipelines.data.settings import limit_of
+from gpu_pipelines.data.sources.bigquery.load import load_table, require_dataset
+from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.sources import source_of
+from gpu_pipelines.data.units.progress import Progress
+from gpu_pipelines.data.units.unfinished_work import UnfinishedWork, kept_work
+from gpu_pipelines.distributed.signals import noted
+from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.prediction.devices import Workers, workers_for
+from gpu_pipelines.prediction.model import Model
+from gpu_pipelines.prediction.outputs import (
+    REJECTED,
+    Joined,
+    Predictions,
+    filled_in,
+    keep_piece,
+    output_folder,
+    piece_name,
+    write_predictions,
+)
+from gpu_pipelines.prediction.settings import NOT_SHAPING, PARQUET, PredictSettings
+from gpu_pipelines.prediction.source_rows import MOST_ROWS, Piece, RowSource
+from gpu_pipelines.prediction.worker import Predicted, Work, worker_for
+from gpu_pipelines.prediction.written import Form
+from gpu_pipelines.serving.predictors import task_of
+from gpu_pipelines.tasks.tasks import task_named
+
+#: Rows of a piece where each takes long: texts that are written.
+_MOST_TEXTS = 256
+#: Pieces that are being written to the unfinished work.
+_KEPT_AT_ONCE = 4
+_REASONS_TOLD = 3
+
+
+def predict_batch(
+    settings: PredictSettings, model: Model, output: str, unfinished: str, piece_rows: int = 0
+) -> Predictions:
+    """Predicts all rows of a source, and continues what an interruption has left.
+
+    Args:
+        settings: what is predicted, and how it is written.
+        model: what predicts.
+        output: a directory, or `gs://…`, for the predictions; where these are a table in BigQuery, for the rejected
+            rows and the document.
+        unfinished: a directory, or `gs://…`, below which what is done is kept until all is.
+        piece_rows: rows of a piece at most; 0 to choose it; for tests.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UserError: a value is wrong, the source or the model cannot be read, too many rows were rejected, or the output
+            cannot be written.
+        Interrupted: this process got a signal; what is done is kept.
+    """
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    if settings.is_table:
+        settings = replace(settings, output_format=PARQUET, output=filled_in(settings.output))
+        require_dataset(settings.output, settings.billing_project)
+    fingerprint = source_fingerprint(settings.source, settings.billing_project)
+    place = ""
+    if source_of(settings.source).is_repeatable:
+        place = f"{unfinished.rstrip('/')}/{_key(settings, model, fingerprint)}"
+    with noted() as signalled, kept_work(place, "predicts the same rows") as work:
+
+        def check() -> None:
+            if signalled:
+                raise Interrupted(f"stopped by {signalled.name}; what is done is kept")
+
+        prediction = _Prediction(settings, model, fingerprint, piece_rows)
+        with workers_for(settings.ray_address, settings.device) as workers:
+            joined = prediction.all_pieces(work, workers, check)
+        with output_folder(filled_in(output)) as folder:
+            found = prediction.write(joined, folder, work)
+        work.remove()
+    return found
+
+
+def _key(settings: PredictSettings, model: Model, fingerprint: str) -> str:
+    """What the pieces depend on; files that differ in how many rows they have are made of the same."""
+    left_out = {*NOT_SHAPING, "rows_per_file"}
+    said = {name: value for name, value in asdict(settings).items() if name not in left_out}
+    content = json.dumps([said, model.digest, model.name, model.version, fingerprint, digest_of_program()])
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+class _Prediction:
+    """One batch prediction.
+
+    Args:
+        settings: checked.
+        model: what predicts.
+        fingerprint: of the source.
+        piece_rows: rows of a piece at most; 0 to choose it.
+    """
+
+    def __init__(self, settings: PredictSettings, model: Model, fingerprint: str, piece_rows: int) -> None:
+        self._settings, self._model, self._fingerprint = settings, model, fingerprint
+        self._piece_rows = piece_rows or (_MOST_TEXTS if settings.max_new_tokens else MOST_ROWS)
+        self._task = task_of(model.directory)
+        self._predictor: Any = task_named(self._task).load_predictor()
+        self._inputs = self._predictor.inputs_of(model.directory)
+        self._form = Form(settings.output_format, self._predictor.answer, model.said, not settings.key_column)
+        self._parameters = self._checked_parameters()
+
+    def _checked_parameters(self) -> dict[str, Any]:
+        given = {name: getattr(self._settings, name) for name in ("top_k", "max_new_tokens")}
+        given = {name: value for name, value in given.items() if value}
+        for name in given:
+            if name not in self._predictor.parameters:
+                raise UserError(f"{name} is given, but a model for {self._task} takes none.", "Leave it out.")
+        return given
+
+    def all_pieces(self, work: UnfinishedWork, workers: Workers, check: Callable[[], None]) -> Joined:
+        """Predicts the pieces that are not done yet.
+
+        Args:
+            work: those that are done, and gets the others.
+            workers: who predicts.
+            check: is called again and again; ends the work by raising.
+        """
+        print(f"predicting {self._settings.source} with {self._model.title} ({self._task})", flush=True)
+        with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
+            rows = self._settings.rows(self._task)
+            source = RowSource(rows, self._inputs, self._settings.key_column, Path(scratch) / "source")
+            meter = Meter(source.files)
+            left = _Left(work, source.pieces(meter, self._piece_rows), check)
+            progress = Progress("predicting", meter)
+            first = next(iter(left), None)
+            left.say()
+            if first is not None:
+                pieces, told = chain([first], left), self._told(workers)
+                with _kept_by_threads(work, self._form.suffix) as keep:
+                    given: Any = {"check": check, "needs": workers.needs, "named": _named}
+                    for _, predicted in workers.executor.map(worker_for, (told,), pieces, **given):
+                        keep(predicted)
+                        progress.advance(predicted.rows)
+        done = [work.require(piece_name(number)) for number in range(left.pieces)]
+        joined = Joined(work, done, self._form)
+        if joined.sum_of("read") != left.rows:
+            raise UserError(
+                f"{self._settings.source} has changed while it was read: {left.rows:,} rows, and "
+                f"{joined.sum_of('read'):,} before.",
+                "Run the same again.",
+            )
+        return joined
+
+    def _told(self, workers: Workers) -> Work:
+        """What a worker is told."""
+        return Work(
+            self._model.place,
+            self._inputs.kind,
+            self._parameters,
+            self._settings.rows_at_once,
+            self._form,
+            workers.threads,
+            workers.needs.gpus > 0,
+        )
+
+    def write(self, joined: Joined, folder: Path, work: UnfinishedWork) -> Predictions:
+        """Writes what was predicted, unless too many rows were rejected."""
+        rejected = joined.counted("rejected")
+        joined.write_rejected(folder / REJECTED)
+        self._require_few(rejected, joined.sum_of("read"), folder / REJECTED)
+        found = Predictions(
+            self._task,
+            self._model.said,
+            self._settings.source,
+            self._fingerprint,
+            joined.sum_of("read"),
+            joined.sum_of("predicted"),
+            rejected,
+            joined.counted("labels"),
+            _not_default(self._settings),
+        )
+        if self._settings.is_table:
+            with tempfile.TemporaryDirectory(prefix="gpu-pipelines-table-") as scratch:
+                file = Path(scratch) / "predictions.parquet"
+                joined.write_table(file)
+                load_table(file, self._settings.output, self._settings.billing_project, self._model.said, work)
+            found = replace(found, table=self._settings.output)
+        else:
+            found = replace(found, files=joined.write_files(folder, self._settings.rows_per_file))
+        write_predictions(folder, found)
+        return found
+
+    def _require_few(self, rejected: dict[str, int], rows: int, file: Path) -> None:
+        most_share, most = limit_of(self._settings.max_rejected)
+        count = sum(rejected.values())
+        if count <= most and count <= most_share * rows:
+            return
+        first = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[:_REASONS_TOLD]]
+        told = "; ".join(f"{row['source']}: {row['reason']}, {row['detail']}"[:300] for row in first)
+        reasons = ", ".join(f"{number:,} × {reason}" for reason, number in rejected.items())
+        raise UserError(
+            f"{count:,} of {rows:,} rows of {self._settings.source} were rejected, more than "
+            f"max_rejected={self._settings.max_rejected}: {reasons} (first: {told}).",
+            "Mend the rows, or raise max_rejected, a share such as 20%, a number, or unlimited; what is predicted is "
+            "kept until then.",
+        )
+
+
+def _named(piece: Piece) -> str:
+    return f"the {len(piece.rows):,} rows from {piece.rows[0].place}"
+
+
+class _Left:
+    """The pieces that are not done, in order; counts all of them."""
+
+    def __init__(self, work: UnfinishedWork, pieces: Iterator[Piece], check: Callable[[], None]) -> None:
+        self._work, self._all, self._check = work, pieces, check
+        self.pieces = self.rows = 0
+        self._passed_over = self._rows_passed_over = 0
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        for piece in self._all:
+            self._check()
+            self.pieces += 1
+            self.rows += len(piece.rows)
+            if self._work.find(piece_name(piece.number)) is None:
+                return piece
+            self._passed_over += 1
+            self._rows_passed_over += len(piece.rows)
+        raise StopIteration
+
+    def say(self) -> None:
+        """Says how much an earlier attempt has done, of what has been looked at."""
+        if self._passed_over:
+            print(f"continuing: the first {self._rows_passed_over:,} rows are predicted already", flush=True)
+
+
+@contextmanager
+def _kept_by_threads(work: UnfinishedWork, suffix: str) -> Iterator[Callable[[Predicted], None]]:
+    """What keeps pieces while others are predicted: in object storage each takes a tenth of a second."""
+    waiting: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(_KEPT_AT_ONCE, thread_name_prefix="keep") as pool:
+
+        def keep(found: Predicted) -> None:
+            waiting.append(pool.submit(keep_piece, work, found, suffix))
+            if len(waiting) > _KEPT_AT_ONCE:
+                waiting.popleft().result()
+
+        yield keep
+        for future in waiting:
+            future.result()
+
+
+def _not_default(settings: PredictSettings) -> dict[str, Any]:
+    usual = asdict(PredictSettings())
+    return {name: value for name, value in asdict(settings).items() if value != usual[name] and name != "source"}

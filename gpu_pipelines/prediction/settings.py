@@ -1,0 +1,199 @@
+"""What `predict_batch` is asked to do, checked without reading any data."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place
+from gpu_pipelines.component_interface.parameter import parameter
+from gpu_pipelines.data.settings import PrepareSettings, limit_of
+from gpu_pipelines.data.sources.sources import problems_of_source
+from gpu_pipelines.distributed.ray_executor import problems_of_address
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import registry_problems
+from gpu_pipelines.tasks.formats import FORMATS
+
+#: What a worker predicts on.
+AUTO, CPU, GPU = "auto", "cpu", "gpu"
+DEVICES = (AUTO, CPU, GPU)
+#: What a table in BigQuery is called, as a source and as a place for predictions.
+BIGQUERY = "bq://"
+JSON_LINES, PARQUET = "jsonl", "parquet"
+OUTPUT_FORMATS = (JSON_LINES, PARQUET)
+#: Stand in a place for predictions for when the prediction began, UTC.
+DATE, TIME = "{date}", "{time}"
+#: The parameters that say where predictions go and how the work is shared, and not what they are.
+NOT_SHAPING = ("output", "max_rejected", "ray_address", "device", "registry", "model_name", "model_version")
+_TABLE = re.compile(r"bq://([a-z0-9.-]+:)?[a-z0-9-]+\.\w+\.[^./:*$@`]+")
+
+
+@dataclass(frozen=True)
+class RowsToPredict(PrepareSettings):
+    """How the rows of a source are read that are to be predicted.
+
+    Attributes:
+        choices: which columns are read of a table, the first choice that it has; see `PrepareSettings.column_choices`.
+    """
+
+    has_labels: ClassVar[bool] = False
+    choices: tuple[tuple[str, ...], ...] = ()
+
+    def column_choices(self) -> list[tuple[str, ...]]:
+        return list(self.choices)
+
+    def columns_of(self, has: Sequence[str]) -> tuple[str, ...]:
+        found = next((choice for choice in self.choices if set(choice) <= set(has)), None)
+        if found is not None:
+            return found
+        missing = [column for column in self.choices[0] if column not in has]
+        raise UserError(
+            f"The source {self.source} has no column {' and no column '.join(map(repr, missing))}; it has "
+            f"{', '.join(has) or 'none at all'}.",
+            "Name the columns with image_column, text_column and key_column; numbers need the names that they had in "
+            "training.",
+        )
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """The parameters of `predict_batch`."""
+
+    source: str = parameter(
+        "sample:digits",
+        "What is predicted: everything that prepare_data reads, without labels. A file, a folder or a pattern, on this "
+        "machine or in Cloud Storage (gs://…): images, at any depth of a folder; tables with a column of image paths "
+        "or bytes, of texts, or the columns of numbers that the model was trained with; tar shards; for causal_lm also "
+        "text. A table in BigQuery, bq://PROJECT.DATASET.TABLE, a file with a query for it, NAME.sql, a data set of "
+        "the Hugging Face hub, hf://OWNER/NAME, or a sample.",
+    )
+    output: str = parameter(
+        "",
+        "Where the predictions go: a folder, gs://…, or a table in BigQuery, bq://PROJECT.DATASET.TABLE, whose rows "
+        "are replaced. {date} and {time} in it stand for when the step begins, UTC, as in 20261122 and 174205. Empty "
+        "for the place of the output predictions.",
+    )
+    output_format: str = parameter(
+        "jsonl",
+        "jsonl, a JSON object in each line with key, instance and prediction, as Vertex AI's batch prediction writes "
+        "it, or parquet. A table in BigQuery has the columns of parquet.",
+        choices=OUTPUT_FORMATS,
+    )
+    key_column: str = parameter(
+        "",
+        "Of a table, the column whose values are the keys of the predictions, in place of the instances. Empty for the "
+        "place of each row in the source, such as rows.csv:17.",
+    )
+    registry: str = parameter(
+        "./registry",
+        "Directory of the model registry, or vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone "
+        "for that of the job's own project and region.",
+    )
+    model_name: str = parameter(
+        "", "Name of the model in the registry; empty for the only one that is there. Not used with an input model."
+    )
+    model_version: str = parameter("champion", "Alias or number of the version.")
+    source_format: str = parameter("auto", "As for prepare_data.")
+    delimiter: str = parameter("", "As for prepare_data.")
+    encoding: str = parameter("auto", "As for prepare_data.")
+    row_filter: str = parameter("", "As for prepare_data.")
+    billing_project: str = parameter(
+        "", "Project that pays for reading from and writing to BigQuery; as for prepare_data."
+    )
+    image_column: str = parameter("image", "As for prepare_data. Where there is none, the column b64 is read, base64.")
+    image_root: str = parameter("", "As for prepare_data.")
+    text_column: str = parameter("text", "As for prepare_data. Where causal_lm finds none, it reads the column prompt.")
+    top_k: int = parameter(0, "Of classifiers, scores that are written for each row, the greatest first; 0 for all.")
+    max_new_tokens: int = parameter(0, "Of causal_lm, tokens that are written at most for each prompt.")
+    rows_at_once: int = parameter(
+        0, "Rows that the model gets at once; 0 for 32 on a CPU, and 128 on a GPU. Less if the memory is not enough."
+    )
+    rows_per_file: int = parameter(1_000_000, "Rows of an output file, at least; a multiple of a few thousand.")
+    max_rejected: str = parameter(
+        "10%", "Rejected rows above which the step fails: a share such as 5%, a number, or unlimited."
+    )
+    ray_address: str = parameter(
+        "",
+        "A Ray cluster that predicts, where one machine is not enough: HOST:PORT of its head where the step runs on a "
+        "machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and a model in a place "
+        "that all of them read. Empty for this machine, one process for each GPU.",
+    )
+    device: str = parameter(
+        "auto",
+        "gpu, cpu, or auto for GPUs where there are any. Say gpu for a Ray cluster whose GPUs come later.",
+        choices=DEVICES,
+    )
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the values, each with what to do."""
+        found = [] if self.source else ["source is empty. Give files, a folder, a pattern, gs://… or bq://…."]
+        found += problems_of_source(self.rows("any task")) if self.source else []
+        found += self._problems_of_output()
+        found += registry_problems(self.registry, self.model_name)
+        if self.source_format != "auto" and self.source_format not in FORMATS:
+            found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
+        if self.output_format not in OUTPUT_FORMATS:
+            found.append(f"output_format is {self.output_format!r}; give {' or '.join(OUTPUT_FORMATS)}.")
+        found += problems_of_address("ray_address", self.ray_address)
+        if self.device not in DEVICES:
+            found.append(f"device is {self.device!r}; give {', '.join(DEVICES)}.")
+        if not self.model_version:
+            found.append("model_version is empty. Give an alias, such as champion, or a number.")
+        for name in ("top_k", "max_new_tokens", "rows_at_once"):
+            if getattr(self, name) < 0:
+                found.append(f"{name} is {getattr(self, name)}; give 0 or more.")
+        if self.rows_per_file < 1:
+            found.append(f"rows_per_file is {self.rows_per_file}; give 1 or more.")
+        return [*found, *self._problems_of_reading()]
+
+    def _problems_of_reading(self) -> list[str]:
+        found = []
+        dialect = self.rows("any task").dialect
+        if self.delimiter and (len(dialect.delimiter) != 1 or dialect.delimiter in '"\r\n\0'):
+            found.append(f"delimiter is {self.delimiter!r}; give one character such as ; or tab, or leave it empty.")
+        try:
+            io.TextIOWrapper(io.BytesIO(), encoding=dialect.encoding or "utf-8")
+        except (LookupError, ValueError):
+            found.append(
+                f"encoding is {self.encoding!r}; give one that Python knows, such as latin-1 or cp1252, or auto."
+            )
+        try:
+            limit_of(self.max_rejected)
+        except ValueError:
+            found.append(
+                f"max_rejected is {self.max_rejected!r}; give a share such as 5%, a number of rows, or unlimited."
+            )
+        return found
+
+    def _problems_of_output(self) -> list[str]:
+        place = self.output.replace(DATE, "0").replace(TIME, "0")
+        if "{" in place or "}" in place:
+            return [f"output is {self.output[:200]!r}; {DATE} and {TIME} alone may stand in braces."]
+        if self.is_table and not _TABLE.fullmatch(place):
+            return [f"output is {self.output[:200]!r}; a table is bq://PROJECT.DATASET.TABLE."]
+        return [] if self.is_table else problems_of_place("output", place)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the predictions become a table in BigQuery."""
+        return self.output.startswith(BIGQUERY)
+
+    @property
+    def is_written_anywhere(self) -> bool:
+        """Whether `output` means the same on every machine."""
+        return not self.output or self.is_table or is_remote(self.output)
+
+    def rows(self, task: str, choices: tuple[tuple[str, ...], ...] = ()) -> RowsToPredict:
+        """How the rows are read.
+
+        Args:
+            task: of the model, whose formats are read.
+            choices: which columns are read of a table.
+        """
+        names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
+        columns = ("image_column", "image_root", "text_column")
+        given = {name: getattr(self, name) for name in (*names, *columns)}
+        return RowsToPredict(**given, task=task, label_column="", choices=choices)

@@ -1,0 +1,205 @@
+"""The rows of a source as they are predicted: each with its key and what the model takes, in pieces.
+
+Where a piece ends depends on the source and the parameters alone, whoever predicts it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpu_pipelines.data.class_names import encoding_problem
+from gpu_pipelines.data.images.named_images import NamedImages
+from gpu_pipelines.data.sources.files import LARGEST_IMAGE, SourceFile
+from gpu_pipelines.data.sources.listing import shown_path
+from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.rows import rows_of, source_columns
+from gpu_pipelines.data.sources.sources import open_source
+from gpu_pipelines.data.units.parallel import batches
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.prediction.settings import RowsToPredict
+from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Inputs
+from gpu_pipelines.tasks.formats import FORMATS
+
+#: Rows of a piece, and bytes of what they hold, at most.
+MOST_ROWS, MOST_BYTES = 2048, 64 << 20
+#: What a row weighs besides its content.
+_ROW = 200
+#: A column of images in base64, as the server takes them.
+_BASE64 = "b64"
+_REMEDY = "All files of a source need the same columns."
+NO_KEY, NO_TEXT, NO_IMAGE, NOT_READ = "no key", "no text", "no image", "file cannot be read"
+
+
+class InputRow(NamedTuple):
+    """A row of the source.
+
+    Attributes:
+        key: what its prediction is found by: the value of the key column, or else its place in the source.
+        place: where it is, for people.
+        value: what the model takes: a text, the bytes of an image or the file that it is in, numbers by column; or the
+            `Problem` for which there is nothing.
+        instance: the same as it is written beside the prediction; None for the bytes of an image.
+    """
+
+    key: Any
+    place: str
+    value: Any
+    instance: Any = None
+
+
+class Piece(NamedTuple):
+    """Rows that follow one another, which one worker predicts; pieces are numbered from 0."""
+
+    number: int
+    rows: list[InputRow]
+
+
+class RowSource:
+    """A source that has been found.
+
+    Args:
+        settings: how it is read.
+        inputs: what the model takes.
+        key_column: empty for none.
+        scratch: an empty directory.
+
+    Raises:
+        UserError: there is no such source, it is in a format that the task does not read, or it lacks a column.
+    """
+
+    def __init__(self, settings: RowsToPredict, inputs: Inputs, key_column: str, scratch: Path) -> None:
+        self._inputs, self._key_column = inputs, key_column
+        self._settings = replace(settings, choices=_choices(settings, inputs, key_column))
+        self.files = open_source(self._settings, scratch)
+        self._columns = self._found_columns()
+        self._images = NamedImages.of(self.files, settings.image_root) if inputs.kind == IMAGES else None
+
+    def _found_columns(self) -> tuple[str, ...]:
+        if self.files.service:
+            return self._settings.columns_of(self.files.columns)
+        if self._key_column and not FORMATS[self.files.format].is_table:
+            raise UserError(
+                f"key_column is {self._key_column!r}, but {self._settings.source} is {self.files.format}, which has no "
+                "columns.",
+                "Leave it out; the keys are then the places of the rows in the source.",
+            )
+        if self.files.format == "images":
+            return ()
+        if self.files.format == "tar":
+            return (self._settings.image_column, "")
+        choices = self._settings.column_choices()
+        has = source_columns(self.files, choices) if len(self.files) else []
+        # What is wrong with rows that have no columns at all is said one by one.
+        return self._settings.columns_of(has) if has else choices[0]
+
+    def pieces(self, meter: Meter, most_rows: int = MOST_ROWS) -> Iterator[Piece]:
+        """All rows in the order of the source, read as they are wanted.
+
+        Args:
+            meter: is told how much has been read.
+            most_rows: of a piece.
+
+        Raises:
+            UserError: a file cannot be read, or lacks a column.
+        """
+        for number, rows in enumerate(batches(self._rows(meter), most_rows, MOST_BYTES, _weight)):
+            yield Piece(number, rows)
+
+    def _rows(self, meter: Meter) -> Iterator[InputRow]:
+        if self.files.format == "images":
+            for file in self.files:
+                yield InputRow(file.name, file.name, file, {"image": file.name})
+                meter.finish_file()
+            return
+        for file, (where, row) in rows_of(self.files, list(self._columns), _REMEDY, meter):
+            yield self._row(file, where, row)
+
+    def _row(self, file: SourceFile, where: str, row: dict[str, Any] | Problem) -> InputRow:
+        if isinstance(row, Problem):
+            return InputRow(where, where, row)
+        key = where
+        if self._key_column:
+            key = _key(row.get(self._key_column))
+            if key is None:
+                return InputRow(where, where, Problem(NO_KEY, f"the column {self._key_column!r} is empty"))
+        if self._inputs.kind == IMAGES:
+            value, instance = self._image(file, row)
+        elif self._inputs.kind == NUMBERS:
+            value, instance = self._numbers(row)
+        else:
+            value, instance = self._text(row)
+        return InputRow(key, where, value, instance)
+
+    def _image(self, file: SourceFile, row: Mapping[str, Any]) -> tuple[Any, Any]:
+        column = self._columns[0]
+        value = row.get(column)
+        if isinstance(value, dict):  # Hugging Face's image feature: {"bytes": …, "path": …}
+            value = value.get("bytes") or value.get("path")
+        if isinstance(value, str) and column == _BASE64 != self._settings.image_column:
+            try:
+                value = base64.b64decode(value, validate=True)
+            except (binascii.Error, ValueError) as error:
+                return Problem(NO_IMAGE, f"{column} is not base64: {error}"), None
+        if isinstance(value, bytes):
+            return (value if len(value) <= LARGEST_IMAGE else Problem(NO_IMAGE, "the image is too large")), None
+        if isinstance(value, str) and value.strip():
+            path = value.strip()
+            assert self._images is not None
+            try:
+                return self._images.file(file, path), {"image": shown_path(path)}
+            except OSError as error:
+                return Problem(NOT_READ, f"{shown_path(path)}: {error}"), None
+        return Problem(NO_IMAGE, f"the column {column!r} has no image"), None
+
+    def _numbers(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
+        values: Any = {name: row.get(name) for name in self._inputs.columns}
+        if self._columns[0] == self._inputs.field not in self._inputs.columns:
+            values = row.get(self._inputs.field)
+            try:
+                values = json.loads(values) if isinstance(values, str) else values
+            except ValueError as error:
+                return Problem("no numbers", f"the column {self._inputs.field!r} is no JSON: {error}"), None
+        return values, {self._inputs.field: values}
+
+    def _text(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
+        column = self._columns[0]
+        text = row.get(column)
+        if isinstance(text, list) and all(isinstance(word, str) for word in text):
+            text = " ".join(text)  # the words of token classification
+        if not isinstance(text, str) or not text:
+            return Problem(NO_TEXT, f"{column!r} is empty or no text"), None
+        if problem := encoding_problem([text]):
+            return problem, None
+        return text, {self._inputs.field: text}
+
+
+def _choices(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tuple[tuple[str, ...], ...]:
+    key = (key_column,) if key_column else ()
+    named: list[tuple[str, ...]]
+    if inputs.kind == IMAGES:
+        named = [(settings.image_column,), (_BASE64,)]
+    elif inputs.kind == NUMBERS:
+        named = [inputs.columns, (inputs.field,)]
+    else:
+        named = [(settings.text_column,), (inputs.field,)]
+    return tuple(tuple(dict.fromkeys((*columns, *key))) for columns in named)
+
+
+def _key(value: Any) -> Any:
+    """A key as JSON has it: numbers and truth values as they are, everything else as text; None for none."""
+    if value is None or value != value or isinstance(value, (bool, int)):
+        return None if value is None or value != value else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return shown_path(value) if isinstance(value, str) else str(value)
+
+
+def _weight(row: InputRow) -> int:
+    return _ROW + (len(row.value) if isinstance(row.value, (str, bytes)) else 0)

@@ -1,0 +1,232 @@
+"""What predicts: a process that holds the model, on a GPU or on CPUs, and is given one piece after another.
+
+Rows are read and decoded by threads ahead of the model. They are prepared, and predicted, by the same code as in the
+prediction server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.data.sources.files import SourceFile
+from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT, Problem
+from gpu_pipelines.data.units.parallel import in_order
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.prediction.source_rows import NOT_READ, InputRow, Piece
+from gpu_pipelines.prediction.written import Form, Prediction
+from gpu_pipelines.serving.batching import Unfinished
+from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Predictor
+from gpu_pipelines.serving.predictors import gpus_here, load_predictor
+from gpu_pipelines.serving.request_body import WrongRequest
+from gpu_pipelines.serving.settings import ServerSettings
+
+#: Rows that a thread decodes at once.
+_DECODED_AT_ONCE = 32
+_ROWS_ON_CPU, _ROWS_ON_GPU = 32, 128
+#: Requests to object storage that wait at the same time; each takes tens of milliseconds and no processor.
+_REMOTE_THREADS = 32
+#: Pixels of an image at most; the server, which others share, takes fewer.
+_MOST_PIXELS = 178_956_970
+_REASONS = {IMAGES: "unreadable image", NUMBERS: "no numbers"}
+FAILED = "prediction failed"
+#: How many kinds of labels are counted at most.
+_LABELS_COUNTED = 1000
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker is told.
+
+    Attributes:
+        model: directory of the exported model, or `gs://…`.
+        kind: of what it predicts from; see `Inputs`.
+        parameters: of each request, as the server takes them.
+        rows_at_once: that the model gets; 0 to choose it.
+        form: how predictions are written.
+        threads: that decode, and that compute where there is no GPU.
+        on_gpu: whether the model goes on a GPU.
+    """
+
+    model: str
+    kind: str
+    parameters: dict[str, Any]
+    rows_at_once: int
+    form: Form
+    threads: int
+    on_gpu: bool
+
+
+class Predicted(NamedTuple):
+    """What became of a piece.
+
+    Attributes:
+        number: of the piece.
+        rows: that it has.
+        content: the predictions, as they are written.
+        predicted: how many there are.
+        rejected: the other rows, each with its source, reason and detail.
+        labels: how often each class was predicted.
+    """
+
+    number: int
+    rows: int
+    content: bytes
+    predicted: int
+    rejected: list[dict[str, Any]]
+    labels: Counter[str]
+
+
+def worker_for(work: Work) -> Callable[[Piece], Predicted]:
+    """Loads the model; what is returned predicts pieces. Called once in each process."""
+    return _Worker(work)
+
+
+class _Worker:
+    def __init__(self, work: Work) -> None:
+        directory = fetched_folder(work.model) if is_remote(work.model) else Path(work.model)
+        if work.on_gpu and not gpus_here():
+            raise UserError("A worker has no GPU that PyTorch sees.", "Check its image and driver, or give device=cpu.")
+        limits = replace(
+            ServerSettings(),
+            max_pixels=_MOST_PIXELS,
+            max_characters=LARGEST_TEXT,
+            max_new_tokens=max(work.parameters.get("max_new_tokens", 0), 1),
+        )
+        limits = replace(limits, max_batch=work.rows_at_once or limits.max_batch)
+        self._predictor: Predictor = load_predictor(directory, limits, work.threads, "cuda" if work.on_gpu else "cpu")
+        self._at_once = work.rows_at_once or (_ROWS_ON_GPU if work.on_gpu else _ROWS_ON_CPU)
+        self._parameters = self._predictor.checked(work.parameters)
+        self._work = work
+        self._reading = ThreadPoolExecutor(max(work.threads, _REMOTE_THREADS), thread_name_prefix="read")
+        # While a GPU computes for one thread, another one makes its next batch. A text that is written has one thread.
+        at_a_time = 2 if work.on_gpu and self._predictor.advance is None else 1
+        self._predicting = ThreadPoolExecutor(at_a_time, thread_name_prefix="predict")
+
+    def __call__(self, piece: Piece) -> Predicted:
+        found: list[Any] = [None] * len(piece.rows)
+        for batch, predictions in in_order(self._predicting, self._predicted, self._batches(piece, found), ahead=2):
+            for (number, _), prediction in zip(batch, predictions, strict=True):
+                found[number] = prediction
+        self._finish(found)
+        predictions, rejected, labels = [], [], Counter[str]()
+        for row, prediction in zip(piece.rows, found, strict=True):
+            if isinstance(prediction, Problem):
+                rejected.append(_rejected(row, prediction))
+                continue
+            predictions.append(Prediction(row.key, row.instance, prediction))
+            if isinstance(label := prediction.get("label"), str):
+                labels[label] += 1
+        content = self._work.form.content(predictions)
+        counted = Counter(dict(labels.most_common(_LABELS_COUNTED)))
+        return Predicted(piece.number, len(piece.rows), content, len(predictions), rejected, counted)
+
+    def _batches(self, piece: Piece, found: list[Any]) -> Iterator[list[tuple[int, Any]]]:
+        """The rows of a piece as the model takes them, with their numbers; `found` gets what is wrong with others."""
+        # Texts of like length fill a batch with little padding.
+        order = sorted(range(len(piece.rows)), key=lambda number: _length(piece.rows[number]))
+        chunks = (order[start : start + _DECODED_AT_ONCE] for start in range(0, len(order), _DECODED_AT_ONCE))
+        batch: list[tuple[int, Any]] = []
+        is_far = any(isinstance(row.value, SourceFile) and is_remote(row.value.place) for row in piece.rows[:1])
+        ahead = _REMOTE_THREADS if is_far else self._work.threads + self._at_once // _DECODED_AT_ONCE
+        for numbers, made in in_order(self._reading, lambda chunk: self._decoded(piece, chunk), chunks, ahead):
+            for number, row in zip(numbers, made, strict=True):
+                if isinstance(row, Problem):
+                    found[number] = row
+                else:
+                    batch.append((number, row))
+            while len(batch) >= self._at_once:
+                yield batch[: self._at_once]
+                batch = batch[self._at_once :]
+        if batch:
+            yield batch
+
+    def _decoded(self, piece: Piece, numbers: Sequence[int]) -> tuple[Sequence[int], list[Any]]:
+        values = [_read(piece.rows[number].value) for number in numbers]
+        rows = iter(
+            self._predictor.rows_of([each for each in values if not isinstance(each, Problem)], self._parameters)
+        )
+        made = [each if isinstance(each, Problem) else next(rows) for each in values]
+        return numbers, [self._problem(each) if isinstance(each, WrongRequest) else each for each in made]
+
+    def _problem(self, wrong: WrongRequest) -> Problem:
+        # What a client is to send instead is no matter here.
+        return Problem(_REASONS.get(self._work.kind, "unusable text"), str(wrong).partition(" Send ")[0])
+
+    def _predicted(self, batch: list[tuple[int, Any]]) -> tuple[list[tuple[int, Any]], list[Any]]:
+        predictions = self._of_rows([row for _, row in batch])
+        if len(batch) > 1 and all(isinstance(each, _Failure) for each in predictions):
+            raise UserError(  # not a matter of the rows
+                f"The model fails on each of {len(batch)} rows: {predictions[0].problem.detail}.",
+                "If its memory is full, give a smaller rows_at_once.",
+            ) from predictions[0].error
+        return batch, [each.problem if isinstance(each, _Failure) else each for each in predictions]
+
+    def _of_rows(self, rows: list[Any]) -> list[Any]:
+        """Predictions; where a batch fails its halves are tried, so that one row does not fail the others."""
+        try:
+            return self._predictor.predict(rows)
+        except Exception as error:  # the libraries' errors are not documented
+            if len(rows) == 1:
+                return [_Failure(error)]
+        half = len(rows) // 2
+        return self._of_rows(rows[:half]) + self._of_rows(rows[half:])
+
+    def _finish(self, found: list[Any]) -> None:
+        """Goes on with what is unfinished, texts that are written, until nothing is."""
+        waiting = deque(number for number, each in enumerate(found) if isinstance(each, Unfinished))
+        going: list[int] = []
+        while waiting or going:
+            while waiting and len(going) < self._predictor.writes_at_once:
+                going.append(waiting.popleft())
+            failed = self._advanced([found[number] for number in going])
+            for number in going:
+                text = found[number]
+                found[number] = failed.get(id(text)) or text.prediction or text
+            going = [number for number in going if isinstance(found[number], Unfinished)]
+
+    def _advanced(self, texts: list[Any]) -> dict[int, Problem]:
+        """Goes on with some texts, by halves where that fails; gives what is wrong with those that fail alone."""
+        assert self._predictor.advance is not None
+        try:
+            self._predictor.advance(texts, lambda: False)
+        except Exception as error:  # see _of_rows
+            if len(texts) == 1:
+                return {id(texts[0]): _Failure(error).problem}
+        else:
+            return {}
+        half = len(texts) // 2
+        return {**self._advanced(texts[:half]), **self._advanced(texts[half:])}
+
+
+class _Failure(NamedTuple):
+    error: Exception
+
+    @property
+    def problem(self) -> Problem:
+        told = (str(self.error).strip() or "no message").splitlines()[0]
+        return Problem(FAILED, f"{type(self.error).__name__}: {told[:300]}")
+
+
+def _read(value: Any) -> Any:
+    """The value of a row, from the file that it is in."""
+    if not isinstance(value, SourceFile):
+        return value
+    try:
+        return value.read()
+    except (OSError, ValueError) as error:
+        return Problem(NOT_READ, getattr(error, "strerror", None) or str(error))
+
+
+def _length(row: InputRow) -> int:
+    return len(row.value) if isinstance(row.value, str) else 0
+
+
+def _rejected(row: InputRow, problem: Problem) -> dict[str, Any]:
+    key = {} if row.key == row.place else {"key": row.key}
+    return {**key, "source": row.place, "reason": problem.reason, "detail": problem.detail}

@@ -1,0 +1,1 @@
+"""The pipeline `batch_prediction`."""

@@ -1,0 +1,166 @@
+"""A batch prediction that was interrupted and is run again: no row twice, none lost, the same bytes."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import storage_emulator
+from exported_models import export
+from predicting import exported, predicted, start, write_lines, written
+from processes import Started
+
+from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.errors import INTERRUPTED, UserError
+from gpu_pipelines.prediction.settings import PredictSettings
+
+ROWS, PIECE = 3000, 40
+WORDS = ["the", "bee", "sees", "a", "cat", "and", "an", "ant"]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with storage_emulator("predictions") as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PredictSettings, dict[str, str]]:
+    """A model, what it predicts, and the hashes of what an uninterrupted prediction writes."""
+    folder = tmp_path_factory.mktemp("whole")
+    model = exported("text_classification", folder / "model")
+    generator = random.Random(0)
+    rows = [
+        {"id": number, "text": " ".join(generator.choices(WORDS, k=generator.randint(1, 20))) * (number % 50 != 7)}
+        for number in range(ROWS)
+    ]
+    for part in range(3):
+        write_lines(folder / f"rows/{part}.jsonl", rows[part::3])
+    settings = PredictSettings(source=str(folder / "rows"), key_column="id", rows_per_file=500)
+    predicted(model, settings.source, folder / "out", PIECE, key_column="id", rows_per_file=500)
+    keys = [row["key"] for row in written(folder / "out")]
+    assert sorted(keys) == [number for number in range(ROWS) if number % 50 != 7]
+    return model, settings, sha256_of_tree(folder / "out")
+
+
+def pieces_done(base: str) -> int:
+    if is_remote(base):
+        return sum(name.endswith("/done.json") for name in RemoteFolder(base).names())
+    return len(list(Path(base).glob("*/pieces/*/done.json")))
+
+
+def await_pieces(started: Started, base: str, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while pieces_done(base) < count:
+        assert started.process.poll() is None, started.output
+        assert time.monotonic() < deadline, started.output
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_prediction_that_was_ended_twice_continues(
+    sign: signal.Signals, whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path
+) -> None:
+    model, settings, expected = whole
+    out, base = tmp_path / "out", str(tmp_path / "unfinished")
+    for more in (3, 10):
+        before = pieces_done(base)
+        started = start(model, str(out), base, settings, tmp_path, PIECE)
+        await_pieces(started, base, before + more)
+        started.process.send_signal(sign)
+        status = started.wait()
+        assert not (out / "predictions.json").exists(), "it was too fast to be interrupted"
+        if sign == signal.SIGTERM:
+            assert status == INTERRUPTED
+            assert "interrupted: stopped by SIGTERM; what is done is kept" in started.output
+    done = {path: path.stat().st_mtime_ns for path in Path(base).glob("*/pieces/*/part.jsonl")}
+    # What is damaged is predicted again, what is not stays.
+    first, *others = sorted(done)
+    first.write_bytes(first.read_bytes()[:-10])
+    last = start(model, str(out), base, settings, tmp_path, PIECE)
+    await_pieces(last, base, len(done) + 5)
+    assert all(path.stat().st_mtime_ns == done[path] for path in others if path.parent.joinpath("done.json").exists())
+    assert last.wait() == 0, last.output
+    assert "rows are predicted already" in last.output or "done again because it is damaged" in last.output
+    assert last.output.count("done again because it is damaged: pieces/") == 1
+    assert sha256_of_tree(out) == expected
+    assert not list(tmp_path.glob("unfinished/*/pieces")), "what is finished is not kept"
+
+
+def test_unfinished_predictions_in_a_bucket_are_continued_on_another_machine(
+    whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path, bucket: str
+) -> None:
+    model, settings, expected = whole
+    base, out = f"{bucket}/unfinished", f"{bucket}/out"
+    first = start(model, out, base, settings, tmp_path, 400)
+    await_pieces(first, base, 2)
+    first.process.kill()
+    first.wait()
+    second = start(model, out, base, settings, tmp_path, 400)
+    assert second.wait() == 0, second.output
+    assert "rows are predicted already" in second.output
+    names = RemoteFolder(out).names()
+    RemoteFolder(out).download(names, tmp_path / "copy")
+    assert sorted(row["key"] for row in written(tmp_path / "copy")) == [n for n in range(ROWS) if n % 50 != 7]
+    assert sha256_of_tree(tmp_path / "copy")["rejected.jsonl"] == expected["rejected.jsonl"]
+    assert pieces_done(base) == 0
+
+
+def test_another_source_model_or_parameter_begins_anew(
+    whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = whole[0]
+    source = write_lines(tmp_path / "rows.jsonl", [{"text": f"cat {n}", "id": n} for n in range(100)])
+    given = {"max_rejected": "0"}
+    source.write_text(source.read_text() + "{}\n")
+    for _ in range(2):
+        with pytest.raises(UserError, match="more than max_rejected=0"):
+            predicted(model, source, tmp_path / "out", 20, **given)
+    assert capsys.readouterr().out.count("the first 101 rows are predicted already") == 1
+    with pytest.raises(UserError, match="more than max_rejected=0"):
+        predicted(model, source, tmp_path / "out", 20, key_column="id", **given)
+    source.write_text(source.read_text() + '{"text": "a", "id": 1}\n')
+    with pytest.raises(UserError, match="more than max_rejected=0"):
+        predicted(model, source, tmp_path / "out", 20, **given)
+    with pytest.raises(UserError, match="more than max_rejected=0"):
+        predicted(export("text_classification", tmp_path / "other", seed=1), source, tmp_path / "out", 20, **given)
+    assert "predicted already" not in capsys.readouterr().out
+    # How many rows may be rejected does not shape them.
+    done = predicted(model, source, tmp_path / "out", 20, max_rejected="5")
+    assert "the first 102 rows are predicted already" in capsys.readouterr().out
+    assert (done.rows_read, done.rows_predicted) == (102, 101)
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments_lose_no_row_and_double_none(
+    whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path
+) -> None:
+    model, settings, expected = whole
+    generator = random.Random(time.time_ns())
+    out, base = tmp_path / "out", str(tmp_path / "unfinished")
+    began = time.monotonic()
+    assert start(model, str(out), base, settings, tmp_path, PIECE).wait() == 0
+    seconds = time.monotonic() - began
+    kills = finished = 0
+    while kills < 20:
+        (out / "predictions.json").unlink(missing_ok=True)
+        started = start(model, str(out), base, settings, tmp_path, PIECE)
+        time.sleep(generator.uniform(0.2, 1.05) * seconds)
+        if started.process.poll() is None:
+            started.process.kill()
+            kills += 1
+        elif started.process.returncode == 0:
+            finished += 1
+            assert sha256_of_tree(out) == expected
+        started.wait()
+        assert not (out / "predictions.json").exists() or sha256_of_tree(out) == expected
+    last = start(model, str(out), base, settings, tmp_path, PIECE)
+    assert last.wait() == 0, last.output
+    keys = [row["key"] for row in written(out)]
+    assert len(keys) == len(set(keys)) == ROWS - ROWS // 50
+    assert sha256_of_tree(out) == expected, f"{kills} kills, {finished} finished in between"

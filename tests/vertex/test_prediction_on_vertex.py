@@ -1,0 +1,66 @@
+"""`batch_prediction` for Vertex AI: a CustomJob on the GPU that was chosen, run by hand or by a schedule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vertex_commands import command
+
+from gpu_pipelines.accelerators import plan
+from gpu_pipelines.targets.compiled import documents_of
+from gpu_pipelines.targets.vertex.machines import machines_of
+from gpu_pipelines.targets.vertex.target import VertexTarget
+
+if TYPE_CHECKING:
+    from vertex_api.server import VertexApi
+
+PIPELINE = "batch_prediction"
+GIVEN = (
+    *("-p", "source=gs://example-bucket/photos", "-p", "model_name=photos"),
+    *("-p", "output=gs://example-bucket/predictions/{date}"),
+)
+
+
+def test_the_step_is_a_custom_job_on_the_gpus_of_the_plan_and_is_never_taken_from_a_cache() -> None:
+    [spec] = documents_of(VertexTarget().text_of(PIPELINE, plan("l4:4", strategy="spot")))
+    (machine,) = machines_of(spec, "us-central1")
+    assert (machine.step, machine.plan.spec, machine.plan.strategy) == ("predict-batch", "l4:4", "spot")
+    (task,) = spec["root"]["dag"]["tasks"].values()
+    assert not task.get("cachingOptions", {}).get("enableCache")
+    assert task["retryPolicy"]["maxRetryCount"] == 2, "what was done before is kept"
+
+
+def test_it_is_uploaded_and_scheduled_by_its_name(vertex_api: VertexApi, tmp_path: Path) -> None:
+    uploaded = command(vertex_api, tmp_path, "upload", PIPELINE, "--accelerator", "l4:1")
+    assert uploaded.status == 0, uploaded.err
+    nightly = ("--cron", "0 3 * * *", "--name", "scores")
+    done = command(vertex_api, tmp_path, "schedule", "create", PIPELINE, *nightly, *GIVEN)
+    assert done.status == 0, done.err
+    [made] = vertex_api.state.schedules.schedules.values()
+    job = made.create_pipeline_job_request.pipeline_job
+    assert "/batch-prediction/sha256:" in job.template_uri
+    values = dict(job.runtime_config.parameter_values)
+    assert values["output"] == "gs://example-bucket/predictions/{date}"
+    assert (values["registry"], values["model_version"]) == ("vertex://", "champion")
+    assert "predict-batch: 1 × g2-standard-" in done.err, "what each run costs"
+
+
+def test_a_run_is_shown_before_it_is_sent_and_places_of_this_machine_are_refused(
+    vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    request = ("run", PIPELINE, "--target", "vertex", "--accelerator", "l4:1")
+    done = command(vertex_api, tmp_path, *request, *GIVEN, "--dry-run")
+    assert done.status == 0, done.err
+    body = json.loads(done.out)["body"]
+    assert body["runtimeConfig"]["parameterValues"]["source"] == "gs://example-bucket/photos"
+    for given, message in (
+        ("source=rows.jsonl", "The source rows.jsonl is not where Vertex AI can read it"),
+        ("output=./out", "output is ./out, a directory of this machine"),
+        ("registry=./registry", "The registry ./registry would be a directory of the container"),
+    ):
+        refused = command(vertex_api, tmp_path, *request, *GIVEN, "-p", given)
+        assert refused.status == 2
+        assert message in refused.err
+    assert not vertex_api.state.pipeline_jobs.jobs
