@@ -12,7 +12,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.settings import PrepareSettings, limit_of
 from gpu_pipelines.data.sources.sources import problems_of_source
-from gpu_pipelines.distributed.ray_executor import problems_of_address
+from gpu_pipelines.distributed.ray_address import problems_of_ray_address
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.formats import FORMATS
@@ -137,7 +137,7 @@ class PredictSettings:
             found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
         if self.output_format not in OUTPUT_FORMATS:
             found.append(f"output_format is {self.output_format!r}; give {' or '.join(OUTPUT_FORMATS)}.")
-        found += problems_of_address("ray_address", self.ray_address)
+        found += problems_of_ray_address("ray_address", self.ray_address)
         if self.device not in DEVICES:
             found.append(f"device is {self.device!r}; give {', '.join(DEVICES)}.")
         if not self.model_version:
