@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -100,7 +101,8 @@ def test_a_training_stopped_again_and_again_ends_with_the_same_bits(
 
 def test_the_workers_of_a_killed_launcher_end_too(photos: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-u", "-c", TRAIN, json.dumps(asdict(SETTINGS)), str(photos), str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+    two = {**os.environ, "GPU_PIPELINES_ACCELERATOR": "cpu:2"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=two) as launcher:
         assert launcher.stdout
         assert any(line.startswith("step ") for line in launcher.stdout)
         workers = psutil.Process(launcher.pid).children(recursive=True)
