@@ -17,28 +17,29 @@ from gpu_pipelines.dag import PUBLISHED
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
+from gpu_pipelines.targets.kubeflow.kubeflow import Kubeflow
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec, runtime_for
 from gpu_pipelines.targets.published import file_of
-from gpu_pipelines.targets.published import published as published_requests
 
 ROOT = Path(__file__).parents[2]
-PIPELINE, RETRAINING = "train_evaluate_upload", "scheduled_retraining"
+PIPELINE, TASK = "train_evaluate_upload", "causal_lm"
 GPU_STEPS = ("train-model", "evaluate-checkpoints")
 
 
 def accelerators(pipeline: str) -> tuple[PlanRequest, ...]:
     """Those that the files of a pipeline are published for."""
-    return published_requests(most_used=pipeline == RETRAINING)
+    options = [each.options for each in Kubeflow.published() if (each.pipeline, each.task or TASK) == (pipeline, TASK)]
+    return tuple(PlanRequest(each.accelerator, nodes=each.nodes, strategy=each.strategy) for each in options)
 
 
 def published(pipeline: str) -> dict[str, tuple[Any, CompiledFile]]:
     """Plan and compiled file of each published accelerator, by the file's name."""
     plans = [plan_request(request) for request in accelerators(pipeline)]
     # That they are what is compiled now is held by tests/layout.
-    folder = ROOT / "compiled" / pipeline / "kubeflow" / ("" if pipeline == RETRAINING else "causal_lm")
+    folder = ROOT / "compiled" / pipeline / "kubeflow" / (TASK if pipeline == PIPELINE else "")
     return {file_of(p): (p, CompiledFile((folder / file_of(p)).read_text(encoding="utf-8"))) for p in plans}
 
 
