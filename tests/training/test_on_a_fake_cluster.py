@@ -25,6 +25,7 @@ from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, shard
 from gpu_pipelines.training.recomputing import recompute_activations
 
 NODES, PER_NODE = 4, 8
+SLOW = pytest.mark.slow
 CPU = torch.device("cpu")
 
 
@@ -148,41 +149,50 @@ def test_a_step_sends_each_unit_as_often_as_it_must(parallelism: str) -> None:
     assert not counts, "nothing else is sent"
 
 
-def of_mixtral() -> Shape:
-    """Mixtral 8x7B, four layers of 32. Source: Jiang et al. 2024, https://arxiv.org/abs/2401.04088, table 1."""
+def mixtral(layers: int, tokens: int, **how: bool) -> Shape:
+    """Mixtral 8x7B. Source: Jiang et al. 2024, https://arxiv.org/abs/2401.04088, table 1."""
     from transformers import MixtralConfig, MixtralForCausalLM
 
     def build() -> tuple[nn.Module, list[nn.Module]]:
-        model = MixtralForCausalLM(MixtralConfig(num_hidden_layers=4, use_cache=False))
+        model = MixtralForCausalLM(MixtralConfig(num_hidden_layers=layers, use_cache=False))
         return model, list(model.model.layers)
 
     def inputs() -> dict[str, torch.Tensor]:
-        ids = torch.zeros(1, 512, dtype=torch.long)
+        ids = torch.zeros(1, tokens, dtype=torch.long)
         return {"input_ids": ids, "labels": ids}
 
-    return Shape(build, inputs, Workload(parameters=1e9, tokens=1e9))
+    # Queries and outputs, keys and values; three matrices of each of 8 experts, of which a token passes through two.
+    attention, expert = 2 * 4096 * 4096 + 2 * 4096 * 1024, 3 * 4096 * 14_336
+    whole, used = (layers * (attention + count * expert) + 2 * 32_000 * 4096 for count in (8, 2))
+    job = {"layers": layers, "hidden_size": 4096, "vocabulary": 32_000, "sequence_length": tokens, "batch": 1}
+    return Shape(build, inputs, Workload(parameters=whole, active_parameters=used, tokens=1e9, **how, **job))
 
 
 def test_experts_are_sharded_with_their_layer() -> None:
-    counts, _, units = step(of_mixtral(), "fsdp")
+    counts, _, units = step(mixtral(4, 512), "fsdp")
     assert counts["_reduce_scatter_base_"] == units == 4 + 3
 
 
 @pytest.mark.parametrize(
     ("shape", "parallelism"),
     [
-        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=False), "hsdp", id="8b-hsdp", marks=pytest.mark.slow),
-        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=True), "fsdp", id="8b", marks=pytest.mark.slow),
+        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=False), "hsdp", id="8b-hsdp", marks=SLOW),
+        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=True), "fsdp", id="8b", marks=SLOW),
         # All 80 layers take two minutes, and the tracker of PyTorch keeps a tensor of each that is gone.
         pytest.param(lambda: llama(4, 8192, 64, 4096, recompute=True), "fsdp", id="four-layers-of-70b"),
         pytest.param(
             lambda: llama(32, 4096, 32, 4096, recompute=True, selective=True),
             "fsdp",
             id="8b-selective",
-            marks=pytest.mark.slow,
+            marks=SLOW,
         ),
-        pytest.param(vit_large, "fsdp", id="vit-l", marks=pytest.mark.slow),
-        pytest.param(lambda: vit_large(recompute=True), "fsdp", id="vit-l-selective", marks=pytest.mark.slow),
+        pytest.param(lambda: mixtral(32, 4096, recompute=False), "fsdp", id="mixtral", marks=SLOW),
+        pytest.param(lambda: mixtral(5, 4096, recompute=False), "fsdp", id="five-layers-of-mixtral"),
+        pytest.param(
+            lambda: mixtral(32, 4096, recompute=True, selective=True), "fsdp", id="mixtral-selective", marks=SLOW
+        ),
+        pytest.param(vit_large, "fsdp", id="vit-l", marks=SLOW),
+        pytest.param(lambda: vit_large(recompute=True), "fsdp", id="vit-l-selective", marks=SLOW),
     ],
 )
 def test_the_memory_is_what_advise_says_within_a_tenth(shape: Callable[[], Shape], parallelism: str) -> None:
