@@ -5,6 +5,8 @@ No memory is taken and nothing is computed, but every operation is dispatched: s
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -212,6 +214,29 @@ def test_selective_recomputation_keeps_less_than_none_and_more_than_all() -> Non
     assert kept[1] == pytest.approx(2 + 2 + 2 + 2 + 7 + 2, abs=0.1), "and its input"
     assert kept[0] > 3 * kept[1]
     assert kept[2] == pytest.approx(2, abs=0.1), "its input alone"
+
+
+BUILT = """
+import resource
+from transformers import LlamaConfig, LlamaForCausalLM
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from gpu_pipelines.training.parallelism import built_once, mesh_of, shard
+dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=32)
+shape = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
+config = LlamaConfig(**shape, num_key_value_heads=8, vocab_size=128256)
+model = built_once(lambda: LlamaForCausalLM(config))
+shard(model, list(model.model.layers), mesh_of("fsdp", "cpu", 4, 8), "bf16")
+assert sum(weight.numel() for weight in model.parameters()) > 70e9
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_not_the_first_builds_70b_in_less_than_a_gigabyte() -> None:
+    built = subprocess.run([sys.executable, "-c", BUILT], capture_output=True, text=True, check=True)
+    assert int(built.stdout.split()[-1]) < 1e9, "with PyTorch and transformers"
 
 
 def test_a_node_of_replicas_shares_the_gradients_of_its_own_shards() -> None:
