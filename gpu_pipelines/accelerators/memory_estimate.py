@@ -28,8 +28,14 @@ ACTIVATION_BYTES_PER_FLOP = 0.0125
 #: Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
 #: tests/training/test_on_a_fake_cluster.py counts them.
 KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15.5, 2), 12.3
+#: The same of a layer with experts, whatever their number: bytes, and those for each of the layer's parameters that a
+#: token passes through, in parts of the square of the width. Recomputed it keeps the scores of the router, too.
+KEPT_WITH_EXPERTS, KEPT_OF_RECOMPUTED_EXPERTS = (18.5, 3.05), (12, 3)
+#: Of the moving average of a weight, which is in fp32.
+BYTES_OF_AVERAGE = 4
 #: The part of a GPU's memory that a job can plan with; the rest goes to fragmentation and peaks. An assumption.
 USABLE = 0.9
+_PARTS = ("weights", "gradients", "optimizer", "average", "activations", "gathered", "runtime")
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class MemoryEstimate:
         optimizer: the optimizer's moments.
         activations: what the forward pass keeps for the backward pass.
         gathered: weights and gradients of the layers at work, whole, while the rest is sharded.
+        average: the moving average of the weights.
         runtime: CUDA context, workspaces, NCCL.
     """
 
@@ -53,17 +60,17 @@ class MemoryEstimate:
     optimizer: float
     activations: float
     gathered: float
+    average: float = 0.0
     runtime: float = RUNTIME_GB
 
     @property
     def total(self) -> float:
         """All of it."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.gathered + self.runtime
+        return sum(getattr(self, part) for part in _PARTS)
 
     def told(self) -> str:
         """The parts that are worth naming, GB."""
-        parts = ("weights", "gradients", "optimizer", "activations", "gathered", "runtime")
-        return ", ".join(f"{part} {getattr(self, part):.1f}" for part in parts if getattr(self, part) >= 0.05)
+        return ", ".join(f"{part} {getattr(self, part):.1f}" for part in _PARTS if getattr(self, part) >= 0.05)
 
 
 def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: str) -> MemoryEstimate:
@@ -73,9 +80,10 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     them in fp32 and casts where it computes: as many as the 2 + 2 + 12 of training with an fp32 copy. Sharding divides
     all three by the number of GPUs (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, 3.1 and 5).
 
-    A sharded model is whole where it computes. It takes the most at one of two moments, whose parts are given: when the
-    logits are there, with all activations; or at the end of the backward pass, with all gradients, when a layer is
-    whole in 16 bits, its gradient in fp32, and once more to be reduced, and the next unit, the embedding, is gathered.
+    A sharded model is whole where it computes. It takes the most at one of three moments, whose parts are given: when
+    the logits are there, with all activations; when the backward pass begins, with those of all layers but one, which
+    is whole in 16 bits, its gradient in fp32, and once more to be reduced; or at its end, with all gradients, when one
+    layer is so and the next unit, the embedding, is gathered.
 
     Args:
         workload: the job; not a measured one.
@@ -91,21 +99,29 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
         "weights": (frozen + trained) * BYTES_PER_WEIGHT / shards,
         "gradients": trained * BYTES_PER_GRADIENT / shards,
         "optimizer": trained * OPTIMIZER_BYTES[workload.optimizer] / shards,
+        "average": trained * BYTES_OF_AVERAGE / shards if workload.ema else 0.0,
         "activations": activation_bytes(workload, width),
         "gathered": 0.0,
     }
     if parallelism != "ddp":
-        layers, hidden = workload.shape
-        table = float(hidden * workload.vocabulary if workload.is_transformer else 0)
-        layer = max(parameters - 2 * table, 0.0) / layers
-        reduced = 2 * BYTES_PER_GRADIENT * trained / max(parameters, 1)
-        at_the_end = max(layer * (width + reduced) + table * width, table * (width + reduced))
-        with_logits = table * width or layer * width
-        if parts["activations"] + with_logits > parts["gradients"] + at_the_end:
-            parts |= {"gradients": 0.0, "gathered": with_logits}
-        else:
-            parts |= {"activations": 0.0, "gathered": at_the_end}
+        parts |= _moment_of_the_most(workload, width, parts["gradients"])
     return MemoryEstimate(parallelism=parallelism, **{name: size / 1e9 for name, size in parts.items()})
+
+
+def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dict[str, float]:
+    """The parts of a sharded model that come and go, bytes, when they are the most together."""
+    layers, hidden = workload.shape
+    parameters, trained = workload.parameters or 0.0, workload.trained_parameters
+    table = float(hidden * workload.vocabulary if workload.is_transformer else 0)
+    layer = max(parameters - 2 * table, 0.0) / layers
+    worked = width + 2 * BYTES_PER_GRADIENT * trained / max(parameters, 1)
+    kept, again, _logits = _kept(workload, width)
+    moments = (
+        (activation_bytes(workload, width), 0.0, table * width or layer * width),
+        (kept * (layers - 1) / layers + again, 0.0, layer * worked),
+        (0.0, gradients, max(layer * worked + table * width, table * worked)),
+    )
+    return dict(zip(("activations", "gradients", "gathered"), max(moments, key=sum), strict=True))
 
 
 def host_memory_gb(workload: Workload) -> float:
@@ -126,17 +142,25 @@ def activation_bytes(workload: Workload, width: int) -> float:
     The layer being recomputed is held whole, when the logits are gone. For what is no transformer, a trial has counted
     it, or the rule of thumb of `ACTIVATION_BYTES_PER_FLOP` gives a bound.
     """
+    kept, again, logits = _kept(workload, width)
+    return kept + max(again, logits)
+
+
+def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
+    """Bytes between the passes, of a layer that is recomputed, and of the logits."""
     batch = workload.batch or 1
     counted = workload.activation_bytes_per_sample
     if counted is None and workload.flops_per_sample is not None:
         counted = workload.flops_per_sample * ACTIVATION_BYTES_PER_FLOP
     if counted is not None:
-        return counted * batch * width / 4
+        return counted * batch * width / 4, 0.0, 0.0
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
     whole, *partly = KEPT_BY_LANGUAGE_MODELS if workload.vocabulary else KEPT_BY_ENCODERS
+    if workload.active_parameters:
+        used = (workload.active_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
+        whole, partly = KEPT_WITH_EXPERTS[0] + KEPT_WITH_EXPERTS[1] * used, [*KEPT_OF_RECOMPUTED_EXPERTS]
     unit, logits = tokens * hidden * width / 2, KEPT_OF_LOGITS * tokens * workload.vocabulary
     if not workload.recompute:
-        return layers * whole * unit + logits
-    between = partly[0 if workload.selective else 1]
-    return layers * between * unit + max(whole * unit, logits)
+        return layers * whole * unit, 0.0, logits
+    return layers * partly[0 if workload.selective else 1] * unit, whole * unit, logits

@@ -86,8 +86,9 @@ def assumed_mfu(workload: Workload, gpu: Gpu) -> float:
 def flops_per_sample(workload: Workload) -> float:
     """Operations to train on one sample, forward and backward; those that MFU counts.
 
-    A transformer takes 6 · parameters for each token (Kaplan et al. 2020, arXiv:2001.08361, 2.1) and
-    12 · layers · width · sequence for its attention (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Of the 6,
+    A transformer takes 6 · parameters for each token, of experts those that it passes through (Kaplan et al. 2020,
+    arXiv:2001.08361, 2.1), and 12 · layers · width · sequence for its attention (Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B). Of the 6,
     2 are the forward pass, 2 the gradients of the activations and 2 those of the weights; LoRA leaves the last out for
     the frozen weights. What is no transformer takes three times its forward pass, by the same count. Operations that
     recompute activations do not count: MFU is of the model's operations alone (the same appendix), and published runs
@@ -97,7 +98,7 @@ def flops_per_sample(workload: Workload) -> float:
         return workload.flops_per_sample * 3
     layers, width = workload.shape
     frozen = workload.lora_rank is not None
-    parameters, trained = workload.parameters or 0.0, workload.trained_parameters
+    parameters, trained = workload.used_parameters, workload.trained_parameters
     dense = 4 * parameters + 6 * trained if frozen else 6 * parameters
     return (dense + 12 * layers * width * workload.sequence_length) * workload.sequence_length
 

@@ -27,6 +27,7 @@ class Workload:
 
     Attributes:
         parameters: parameters of the model; None where the job was measured.
+        active_parameters: of a model with experts, those that one token passes through; None for all.
         tokens: tokens to train on, all epochs together.
         samples: samples to train on, all epochs together; for a transformer, `sequence_length` tokens each.
         flops_per_sample: floating-point operations of one forward pass over one sample, for what is no transformer.
@@ -43,6 +44,7 @@ class Workload:
         vocabulary: size of the vocabulary; 0 leaves the logits out.
         recompute: whether activations are recomputed in the backward pass (activation checkpointing); None where it
             is needed.
+        ema: whether a moving average of the weights is kept.
         selective: whether attention and every second matrix multiplication are left out of that.
         measured_on: specification that a trial ran on, e.g. `l4:1`.
         measured_samples_per_second: throughput of that trial, all its GPUs together.
@@ -50,6 +52,7 @@ class Workload:
     """
 
     parameters: float | None = None
+    active_parameters: float | None = None
     tokens: float | None = None
     samples: float | None = None
     flops_per_sample: float | None = None
@@ -65,6 +68,7 @@ class Workload:
     vocabulary: int = 32_000
     recompute: bool | None = None
     selective: bool = False
+    ema: bool = False
     measured_on: str | None = None
     measured_samples_per_second: float | None = None
     measured_memory_gb: float | None = None
@@ -85,6 +89,11 @@ class Workload:
         return self.flops_per_sample is None
 
     @property
+    def used_parameters(self) -> float:
+        """Parameters that one token passes through: all, or with experts those of its own."""
+        return self.active_parameters or self.parameters or 0.0
+
+    @property
     def total_samples(self) -> float:
         """Samples to train on."""
         if self.samples is not None:
@@ -98,7 +107,7 @@ class Workload:
         A transformer has about 12 · layers · width² parameters (Kaplan et al. 2020, arXiv:2001.08361, 2.1); where both
         are open, the width is taken as 128 times the number of layers, as in models of 7 and 13 billion parameters.
         """
-        parameters = self.parameters or 0.0
+        parameters = self.used_parameters
         if self.layers and self.hidden_size:
             return self.layers, self.hidden_size
         if self.layers:
@@ -157,6 +166,9 @@ def _problems(workload: Workload) -> list[str]:
         problems.append(f"There is no optimizer {workload.optimizer!r} here. Valid: {', '.join(OPTIMIZER_BYTES)}.")
     if workload.tokens is None and workload.samples is None:
         problems.append("How much to train on is not given: say how many tokens or how many samples.")
+    if workload.active_parameters and workload.active_parameters > (workload.parameters or 0.0):
+        whole = workload.parameters or 0.0
+        problems.append(f"Active parameters are {workload.active_parameters:g}, more than the {whole:g} of the model.")
     if workload.is_measured:
         if workload.measured_samples_per_second is None:
             problems.append("A measured job needs its samples per second.")

@@ -97,6 +97,7 @@ class AdviceOptions:
     """A job whose accelerators are to be ranked, in the words of the command line."""
 
     parameters: str | None = _of_advice(None, "Parameters of the model, e.g. 7b.")
+    active_parameters: str | None = _of_advice(None, "Those that a token passes through, of a model with experts.")
     tokens: str | None = _of_advice(None, "Tokens to train on, e.g. 10b.")
     samples: str | None = _of_advice(None, "Samples to train on, e.g. 1.2m.")
     flops_per_sample: str | None = _of_advice(None, "FLOPs of one forward pass; for what is no transformer.")
@@ -112,6 +113,7 @@ class AdviceOptions:
     hidden_size: int | None = _of_advice(None, "Width; estimated if not given.")
     vocabulary: int = _of_advice(32_000, "Size of the vocabulary.")
     recompute: bool | None = _of_advice(None, "Recompute activations (checkpointing); where needed if not given.")
+    ema: bool = _of_advice(False, "Keep a moving average of the weights.")
     measured_on: str | None = _of_advice(None, "SPEC of a trial run, e.g. l4:1.")
     samples_per_second: float | None = _of_advice(None, "Throughput of the trial, all GPUs together.")
     measured_memory: float | None = _of_advice(None, "Peak memory of one GPU in the trial, GB.")
@@ -136,10 +138,11 @@ class AdviceOptions:
 
         same = (
             *("sequence_length", "batch", "precision", "optimizer", "lora_rank"),
-            *("layers", "hidden_size", "vocabulary", "recompute", "measured_on"),
+            *("layers", "hidden_size", "vocabulary", "recompute", "ema", "measured_on"),
         )
         return Workload(
             parameters=quantity(self.parameters, "parameters"),
+            active_parameters=quantity(self.active_parameters, "parameters"),
             tokens=quantity(self.tokens, "tokens"),
             samples=quantity(self.samples, "samples"),
             flops_per_sample=quantity(self.flops_per_sample, "FLOPs"),

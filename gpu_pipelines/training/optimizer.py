@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD, Adafactor, AdamW, Muon, Optimizer
 
 from gpu_pipelines.tasks.checkpoint_state import without_wrappers
+from gpu_pipelines.training.outer_layers import table_and_head
 from gpu_pipelines.training.settings import TrainingSettings
 
 #: Tables that are added to activations rather than multiplied with them: like biases, they are not decayed. The names
@@ -115,7 +116,7 @@ def _muon(model: nn.Module, weights: Weights, settings: TrainingSettings, scales
 def _outer_layers(model: nn.Module) -> list[nn.Module]:
     """Embeddings, the last linear layer, and what a model of transformers says is its head."""
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    head = getattr(model, "get_output_embeddings", lambda: None)()
+    _, head = table_and_head(model)
     embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     return [*embeddings, *linear[-1:], *([head] if head else [])]
 

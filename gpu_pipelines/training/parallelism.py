@@ -16,6 +16,7 @@ from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_FROZEN, BYTES_PER_TRAINED
+from gpu_pipelines.training.outer_layers import table_and_head
 from gpu_pipelines.training.precision import DTYPES
 
 #: Part of a GPU's memory that the above may take; the rest is for activations. An assumption.
@@ -154,19 +155,10 @@ def sharded_dimension(weight: torch.Tensor, shards: int) -> Shard | None:
 
 
 def _outer_units(model: nn.Module) -> list[nn.Module]:
-    """Embedding and head of a model of transformers, often its largest layers; none where they are one weight."""
-    found = []
-    for name in ("get_input_embeddings", "get_output_embeddings"):
-        try:
-            found.append(getattr(model, name)())
-        except (
-            AttributeError,
-            NotImplementedError,
-        ):  # models of images have no such layer, or another thing by that name
-            found.append(None)
-    units: list[nn.Module] = [unit for unit in found if isinstance(unit, (nn.Embedding, nn.Linear))]
+    """Embedding and head, to be sharded for themselves; none where they are one weight."""
+    units = [unit for unit in table_and_head(model) if isinstance(unit, (nn.Embedding, nn.Linear))]
     tied = len({id(unit.weight) for unit in units}) < len(units)
-    return [] if tied else units
+    return [] if tied else [*units]
 
 
 def _on(model: nn.Module, device: torch.device) -> nn.Module:

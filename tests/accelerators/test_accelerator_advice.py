@@ -37,6 +37,7 @@ from gpu_pipelines.accelerators.time_estimate import (
 )
 from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES, Workload, parse_quantity
 from gpu_pipelines.cli.accelerator_views import _marks
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.adapters import add_adapters
 from gpu_pipelines.training import parallelism
 from gpu_pipelines.training.optimizer import make_optimizers
@@ -102,7 +103,7 @@ def test_weights_gradients_and_moments_are_counted_as_the_engine_holds_them(rank
 
 
 def test_a_machine_without_the_main_memory_to_build_the_model_is_not_advised() -> None:
-    found = advise(Workload(parameters=405e9, tokens=1e9, sequence_length=4096), Wishes(max_nodes=32), today=TODAY)
+    found = advise(Workload(parameters=405e9, tokens=1e9, sequence_length=2048), Wishes(max_nodes=32), today=TODAY)
     refused = {option.plan.gpu.name: option.reasons for option in found.rejected if option.plan.gpu}
     assert refused["h100"] == (
         "needs 1,944 GB of main memory, because its first process builds the model; a3-highgpu-8g has 1,872 GB",
@@ -163,6 +164,32 @@ def test_no_more_is_recomputed_than_the_memory_wants() -> None:
     asked = ["advise", "--parameters", "7b", "--tokens", "1b", "--batch", "2", "--sequence-length", "4096"]
     table = command("accelerators", *asked)
     assert "fsdp recompute selective" in table.out
+
+
+def test_a_token_computes_with_its_own_experts_and_the_memory_holds_all() -> None:
+    shape = {"tokens": 1e9, "layers": 32, "hidden_size": 4096, "sequence_length": 4096, "batch": 1}
+    mixtral = Workload(parameters=46.7e9, active_parameters=12.9e9, **shape)
+    dense, small = Workload(parameters=46.7e9, **shape), Workload(parameters=12.9e9, **shape)
+    assert flops_per_sample(mixtral) == flops_per_sample(small)
+    held, other = (estimate_memory(job, "bf16", 32, "fsdp") for job in (mixtral, dense))
+    assert (held.weights, held.optimizer) == (other.weights, other.optimizer)
+    assert held.activations > other.activations, "two experts of each layer for each token"
+    asked = ["advise", "--parameters", "47b", "--tokens", "1b", "--sequence-length", "4096"]
+    assert command("accelerators", *asked, "--active-parameters", "13b").out != command("accelerators", *asked).out
+    with pytest.raises(UserError, match="Active parameters are 5e"):
+        replace(mixtral, active_parameters=50e9)
+
+
+def test_a_moving_average_takes_four_bytes_for_each_weight() -> None:
+    for job, trained in (
+        (Workload(parameters=7e9, tokens=1e9), 7e9),
+        (Workload(parameters=7e9, tokens=1e9, lora_rank=8), 0),
+    ):
+        without, kept = (estimate_memory(replace(job, ema=ema), "bf16", 8, "fsdp") for ema in (False, True))
+        expected = (trained or job.trained_parameters) * 4 / 8 / 1e9
+        assert kept.total - without.total == pytest.approx(kept.average) == pytest.approx(expected)
+    asked = ["advise", "--parameters", "70b", "--tokens", "1b", "--max-nodes", "1", "--no-recompute"]
+    assert "average 35.0" in command("accelerators", *asked, "--ema").out
 
 
 def test_an_mfu_is_of_the_models_operations_so_recomputing_takes_no_more_of_them() -> None:
@@ -295,7 +322,13 @@ def test_options_fit_and_are_ranked_by_cost() -> None:
         assert option.memory.total <= option.usable_gb == option.plan.gpu.memory_gb * USABLE
         parts = option.memory
         assert parts.total == pytest.approx(
-            parts.weights + parts.gradients + parts.optimizer + parts.activations + parts.gathered + RUNTIME_GB
+            parts.weights
+            + parts.gradients
+            + parts.optimizer
+            + parts.average
+            + parts.activations
+            + parts.gathered
+            + RUNTIME_GB
         )
         # FSDP only where DDP does not fit, with the smallest batch and the same recomputation.
         job = replace(found.workload, batch=1, recompute=option.recompute, selective=option.selective)

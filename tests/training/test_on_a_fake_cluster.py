@@ -5,6 +5,8 @@ No memory is taken and nothing is computed, but every operation is dispatched: s
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, shard
 from gpu_pipelines.training.recomputing import recompute_activations
 
 NODES, PER_NODE = 4, 8
+SLOW = pytest.mark.slow
 CPU = torch.device("cpu")
 
 
@@ -148,41 +151,50 @@ def test_a_step_sends_each_unit_as_often_as_it_must(parallelism: str) -> None:
     assert not counts, "nothing else is sent"
 
 
-def of_mixtral() -> Shape:
-    """Mixtral 8x7B, four layers of 32. Source: Jiang et al. 2024, https://arxiv.org/abs/2401.04088, table 1."""
+def mixtral(layers: int, tokens: int, **how: bool) -> Shape:
+    """Mixtral 8x7B. Source: Jiang et al. 2024, https://arxiv.org/abs/2401.04088, table 1."""
     from transformers import MixtralConfig, MixtralForCausalLM
 
     def build() -> tuple[nn.Module, list[nn.Module]]:
-        model = MixtralForCausalLM(MixtralConfig(num_hidden_layers=4, use_cache=False))
+        model = MixtralForCausalLM(MixtralConfig(num_hidden_layers=layers, use_cache=False))
         return model, list(model.model.layers)
 
     def inputs() -> dict[str, torch.Tensor]:
-        ids = torch.zeros(1, 512, dtype=torch.long)
+        ids = torch.zeros(1, tokens, dtype=torch.long)
         return {"input_ids": ids, "labels": ids}
 
-    return Shape(build, inputs, Workload(parameters=1e9, tokens=1e9))
+    # Queries and outputs, keys and values; three matrices of each of 8 experts, of which a token passes through two.
+    attention, expert = 2 * 4096 * 4096 + 2 * 4096 * 1024, 3 * 4096 * 14_336
+    whole, used = (layers * (attention + count * expert) + 2 * 32_000 * 4096 for count in (8, 2))
+    job = {"layers": layers, "hidden_size": 4096, "vocabulary": 32_000, "sequence_length": tokens, "batch": 1}
+    return Shape(build, inputs, Workload(parameters=whole, active_parameters=used, tokens=1e9, **how, **job))
 
 
 def test_experts_are_sharded_with_their_layer() -> None:
-    counts, _, units = step(of_mixtral(), "fsdp")
+    counts, _, units = step(mixtral(4, 512), "fsdp")
     assert counts["_reduce_scatter_base_"] == units == 4 + 3
 
 
 @pytest.mark.parametrize(
     ("shape", "parallelism"),
     [
-        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=False), "hsdp", id="8b-hsdp", marks=pytest.mark.slow),
-        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=True), "fsdp", id="8b", marks=pytest.mark.slow),
+        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=False), "hsdp", id="8b-hsdp", marks=SLOW),
+        pytest.param(lambda: llama(32, 4096, 32, 4096, recompute=True), "fsdp", id="8b", marks=SLOW),
         # All 80 layers take two minutes, and the tracker of PyTorch keeps a tensor of each that is gone.
         pytest.param(lambda: llama(4, 8192, 64, 4096, recompute=True), "fsdp", id="four-layers-of-70b"),
         pytest.param(
             lambda: llama(32, 4096, 32, 4096, recompute=True, selective=True),
             "fsdp",
             id="8b-selective",
-            marks=pytest.mark.slow,
+            marks=SLOW,
         ),
-        pytest.param(vit_large, "fsdp", id="vit-l", marks=pytest.mark.slow),
-        pytest.param(lambda: vit_large(recompute=True), "fsdp", id="vit-l-selective", marks=pytest.mark.slow),
+        pytest.param(lambda: mixtral(32, 4096, recompute=False), "fsdp", id="mixtral", marks=SLOW),
+        pytest.param(lambda: mixtral(5, 4096, recompute=False), "fsdp", id="five-layers-of-mixtral"),
+        pytest.param(
+            lambda: mixtral(32, 4096, recompute=True, selective=True), "fsdp", id="mixtral-selective", marks=SLOW
+        ),
+        pytest.param(vit_large, "fsdp", id="vit-l", marks=SLOW),
+        pytest.param(lambda: vit_large(recompute=True), "fsdp", id="vit-l-selective", marks=SLOW),
     ],
 )
 def test_the_memory_is_what_advise_says_within_a_tenth(shape: Callable[[], Shape], parallelism: str) -> None:
@@ -202,6 +214,29 @@ def test_selective_recomputation_keeps_less_than_none_and_more_than_all() -> Non
     assert kept[1] == pytest.approx(2 + 2 + 2 + 2 + 7 + 2, abs=0.1), "and its input"
     assert kept[0] > 3 * kept[1]
     assert kept[2] == pytest.approx(2, abs=0.1), "its input alone"
+
+
+BUILT = """
+import resource
+from transformers import LlamaConfig, LlamaForCausalLM
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from gpu_pipelines.training.parallelism import built_once, mesh_of, shard
+dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=32)
+shape = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
+config = LlamaConfig(**shape, num_key_value_heads=8, vocab_size=128256)
+model = built_once(lambda: LlamaForCausalLM(config))
+shard(model, list(model.model.layers), mesh_of("fsdp", "cpu", 4, 8), "bf16")
+assert sum(weight.numel() for weight in model.parameters()) > 70e9
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_not_the_first_builds_70b_in_less_than_a_gigabyte() -> None:
+    built = subprocess.run([sys.executable, "-c", BUILT], capture_output=True, text=True, check=True)
+    assert int(built.stdout.split()[-1]) < 1e9, "with PyTorch and transformers"
 
 
 def test_a_node_of_replicas_shares_the_gradients_of_its_own_shards() -> None:

@@ -83,6 +83,20 @@ def test_muon_has_the_matrices_of_hidden_layers_and_adamw_the_rest() -> None:
     assert not hidden & others
 
 
+def test_muon_leaves_the_head_that_a_model_names_to_adamw() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.hidden, self.last = (nn.Linear(4, 4, bias=False) for _ in range(3))
+
+        def get_output_embeddings(self) -> nn.Module:
+            return self.head
+
+    model = Named()
+    muon, _ = make_optimizers(model, TrainingSettings(optimizer="muon"))
+    assert [id(weight) for group in muon.param_groups for weight in group["params"]] == [id(model.hidden.weight)]
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "muon"])
 def test_a_training_learns_and_continues_to_the_bit(optimizer: str, photos: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, optimizer=optimizer, learning_rate=0.05 if optimizer == "sgd" else 0.004)
