@@ -176,6 +176,7 @@ def test_an_interrupted_machine_leaves_and_the_work_goes_on(machines: Machines) 
     assert len(done_in(machines.pieces)) == 24
 
 
+@pytest.mark.slow
 def test_an_error_of_the_work_is_that_of_all_machines(machines: Machines) -> None:
     head, member = (machines.start(rank, nodes=2, fail="The file x is damaged.") for rank in (0, 1))
     assert (head.wait(), member.wait()) == (1, 1)

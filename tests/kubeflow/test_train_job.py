@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Finished, storage_emulator
+from conftest import Finished, storage_emulator, write_photos
 from kubernetes_api.server import KubernetesApi, serving
 from kubernetes_api.train_jobs import TrainJob
 from manifests import yaml_blocks
@@ -501,3 +501,45 @@ def test_a_compiled_training_on_two_nodes_leaves_its_checkpoints_in_the_bucket(
     (metrics,) = output["artifacts"]["training_metrics"]["artifacts"]
     assert metrics["metadata"]["processes"] == 2
     assert "<svg" in (tmp_path / "out" / "training_report").read_text()
+
+
+@pytest.mark.slow
+def test_a_compiled_preparation_on_two_nodes_leaves_its_dataset_and_no_token(
+    kubernetes_api: KubernetesApi, tmp_path: Path
+) -> None:
+    """The command in the compiled file; the nodes are a Ray cluster of this machine, and meet in the bucket."""
+    from driver import CompiledFile
+
+    from gpu_pipelines.accelerators import plan
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
+    from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
+
+    photos = write_photos(tmp_path / "photos")
+    with storage_emulator("bucket") as bucket:
+        import fsspec
+
+        target = KubeflowTarget(ProjectSettings(checkpoints=f"{bucket}/work"), data=DataNodes(2, "spot"))
+        text = target.text_of("train_evaluate_upload", plan("l4:1"))
+        _, job, _, *command = CompiledFile(text).container("prepare-data")["args"]
+        names = ("dataset", "report", "statistics")
+        document = {
+            "inputs": {"parameterValues": {"source": str(photos), "image_size": 16}},
+            "outputs": {
+                "artifacts": {
+                    name: {"artifacts": [{"name": name, "uri": str(tmp_path / "out" / name), "metadata": {}}]}
+                    for name in names
+                },
+                "outputFile": str(tmp_path / "out" / "executor_output.json"),
+            },
+        }
+        filled_in = [part.replace("{{$}}", json.dumps(document)) for part in command]
+        finished = run(kubernetes_api, TrainJobSpec.loads(job), filled_in)
+        assert finished.status == 0, finished.out[-3000:] + finished.err[-3000:]
+        assert "is the head of 2 machines" in finished.out
+        left = fsspec.filesystem("gs", use_listings_cache=False).find("bucket/work")
+    assert left == [], "what is finished is cleared away"
+    (created,) = kubernetes_api.created
+    assert created.pod["spec"]["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
+    manifest = json.loads((tmp_path / "out" / "dataset" / "dataset.json").read_text())
+    assert manifest["rows_read"] == 80
