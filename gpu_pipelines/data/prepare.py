@@ -34,7 +34,8 @@ from gpu_pipelines.data.sources.files_read import FilesOfSources
 from gpu_pipelines.data.sources.fingerprint import artifact_fingerprint, source_fingerprint
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.splits import judging
+from gpu_pipelines.data.splits.judgement_plan import Plan
+from gpu_pipelines.data.splits.judging import judge
 from gpu_pipelines.data.splits.record_index import index_name, write_index
 from gpu_pipelines.data.splits.split_assignments import AsTheyCome, Judged, SplitAssignments
 from gpu_pipelines.data.units.host import Host
@@ -276,9 +277,7 @@ def _judge(task: _Task, shards: Sequence[SourceShard]) -> UnfinishedWork:
     else:
         records = sum(_indexed(task, shard) for shard in shards)
     tests = sum(shard.is_test for shard in shards)
-    judging.judge(
-        judging.Plan.of(place.uri, preparation.settings, len(shards), tests, records), place, host.executor, host.check
-    )
+    judge(Plan.of(place.uri, preparation.settings, len(shards), tests, records), place, host.executor, host.check)
     place.look()
     return place
 

@@ -13,9 +13,19 @@ from preparing import WORDS, prepare_alone
 from tokenizers import Tokenizer
 
 from gpu_pipelines.artifacts.dataset import NEAR_DUPLICATES, SPLITS, Dataset, Manifest
+from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.splits.near_duplicates import Signatures, Signer, near_duplicates, shingles
+from gpu_pipelines.data.splits import judgement_plan, near_rounds
+from gpu_pipelines.data.splits.near_duplicates import (
+    SIGNATURE_LENGTH,
+    Signatures,
+    Signer,
+    bands_for,
+    hashes,
+    near_duplicates,
+    shingles,
+)
 
 VOCABULARY = [f"{first}{second}" for first, second in combinations(WORDS, 2)]
 THRESHOLD = 0.7
@@ -48,13 +58,9 @@ def texts() -> list[str]:
     return [" ".join(words) for words in originals + near + far]
 
 
-@pytest.fixture(scope="module")
-def prepared(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
-    folder = tmp_path_factory.mktemp("near")
-    rows = [{"text": text} for text in [*texts, texts[0], ""]]
-    (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = PrepareSettings(
-        source=str(folder / "t.jsonl"),
+def prepared_settings(source: Path) -> PrepareSettings:
+    return PrepareSettings(
+        source=str(source),
         task="causal_lm",
         near_duplicates=THRESHOLD,
         sequence_length=1024,
@@ -63,7 +69,14 @@ def prepared(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tupl
         test_fraction=0.3,
         packing=False,
     )
-    return folder / "out", prepare_data(settings, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def prepared(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    folder = tmp_path_factory.mktemp("near")
+    rows = [{"text": text} for text in [*texts, texts[0], ""]]
+    (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "out", prepare_data(prepared_settings(folder / "t.jsonl"), folder / "out")
 
 
 def test_near_duplicates_are_left_out_and_named(prepared: tuple[Path, Manifest], texts: list[str]) -> None:
@@ -103,6 +116,99 @@ def test_what_is_found_is_what_comparing_all_pairs_finds(texts: list[str]) -> No
         if np.mean(signatures[earlier] == signatures[later]) >= THRESHOLD
     }
     assert found == expected
+
+
+@pytest.mark.parametrize("parts", [1, 3, 17])
+@pytest.mark.parametrize("seed", range(5))
+def test_rounds_over_parts_find_what_one_process_finds(parts: int, seed: int) -> None:
+    signatures = families(seed)
+    keys = np.arange(len(signatures), dtype=np.uint64)
+    expected = list(near_duplicates(Signatures([signatures]), THRESHOLD, np.ones(len(keys), dtype=bool)))
+    assert len(expected) > 100
+    rows = [
+        np.stack([hashes(signatures[:, columns]), np.full(len(keys), band, dtype=np.uint64), keys], axis=1)
+        for band, columns in enumerate(bands_for(THRESHOLD))
+    ]
+    table = np.concatenate(rows)
+    groups = [near_rounds.Groups(table[table[:, 0] % np.uint64(parts) == part]) for part in range(parts)]
+    known, left, rounds = np.zeros((0, 2), np.uint64), 1, 0
+    while left:
+        said = np.concatenate(
+            [near_rounds.verdicts(each, each.states(known), signatures.__getitem__, THRESHOLD) for each in groups]
+        )
+        states, now = near_rounds.states_of(said)
+        assert now < left or not rounds, "each round settles some"
+        known, left, rounds = np.stack([said[:, 0], states], axis=1), now, rounds + 1
+    assert rounds > 2, "there are chains"
+    found = [near_rounds.found(each, each.states(known), signatures.__getitem__, THRESHOLD) for each in groups]
+    named = near_rounds.first_found(np.concatenate(found))
+    assert [(int(key), int(of), round(int(same) / 128, 3)) for key, _, of, same in named] == [
+        tuple(near) for near in expected
+    ]
+
+
+def families(seed: int) -> np.ndarray:
+    """Signatures of 400 records: chains in which each is like the one before, in any order of the source."""
+    generator = np.random.default_rng(seed)
+    made: list[np.ndarray] = []
+    for _ in range(25):
+        made.append(generator.integers(0, 2**32, SIGNATURE_LENGTH, dtype=np.uint32))
+        for _ in range(15):
+            other = made[-generator.integers(1, 4)].copy() if len(made) > 3 else made[-1].copy()
+            changes = generator.choice(SIGNATURE_LENGTH, generator.integers(5, 45), replace=False)
+            other[changes] = generator.integers(0, 2**32, len(changes), dtype=np.uint32)
+            made.append(other)
+    found: np.ndarray = generator.permutation(np.stack(made))
+    return found
+
+
+def test_parts_leave_the_dataset_of_one_process(
+    prepared: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(judgement_plan, "NEAR_RECORDS_AT_ONCE", 10)
+    monkeypatch.setattr(judgement_plan, "NEAR_ROWS_AT_ONCE", 2000)
+    monkeypatch.setattr(judgement_plan, "RECORDS_AT_ONCE", 100)
+    again = prepare_data(prepared_settings(prepared[0].parent / "t.jsonl"), tmp_path / "out")
+    assert again.near_duplicates == 40
+    assert sha256_of_tree(tmp_path / "out") == sha256_of_tree(prepared[0])
+
+
+@pytest.mark.slow
+def test_what_is_left_out_of_many_texts_is_nearly_what_exact_similarities_say() -> None:
+    generator = random.Random(5)
+    words = [document(generator) for _ in range(14_000)]
+    words += [changed(words[number], generator, generator.randrange(1, 25)) for number in range(6_000)]
+    generator.shuffle(words)
+    texts = [" ".join(each) for each in words]
+    best = exact_similarities(texts)
+    signatures = np.stack(Signer()(texts))
+    kept = np.ones(len(texts), dtype=bool)
+    found = {near.record for near in near_duplicates(Signatures([signatures]), THRESHOLD, kept)}
+    exact = {record for record, similarity in best.items() if similarity >= THRESHOLD}
+    recall, precision = len(found & exact) / len(exact), len(found & exact) / len(found)
+    print(
+        f"recall {recall:.3f}, precision {precision:.3f} of {len(exact):,} near-duplicates among {len(texts):,} texts"
+    )
+    assert recall > 0.9
+    assert precision > 0.9
+    # What is not near the threshold is decided as it should be.
+    clear = {record for record, similarity in best.items() if similarity >= THRESHOLD + 0.1}
+    assert len(clear & found) / len(clear) > 0.99
+    assert all(best.get(record, 0.0) >= THRESHOLD - 0.2 for record in found)
+
+
+def exact_similarities(texts: list[str]) -> dict[int, float]:
+    """Of each text that shares words with one before it: how similar the most similar one is."""
+    of_shingle: dict[bytes, list[int]] = {}
+    sets = [shingles(text) for text in texts]
+    best: dict[int, float] = {}
+    for record, own in enumerate(sets):
+        others = {other for shingle in own for other in of_shingle.get(shingle, ())}
+        if others:
+            best[record] = max(len(own & sets[other]) / len(own | sets[other]) for other in others)
+        for shingle in own:
+            of_shingle.setdefault(shingle, []).append(record)
+    return best
 
 
 def test_a_text_like_one_that_was_left_out_itself_is_kept() -> None:

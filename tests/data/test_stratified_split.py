@@ -14,7 +14,7 @@ from preparing import prepare_alone
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.splits import judging
+from gpu_pipelines.data.splits import judgement_plan
 
 SIZES = {"common": 700, "rare": 30, "once": 1, "thrice": 3}
 
@@ -75,7 +75,7 @@ def test_equal_content_is_on_one_side_whatever_its_labels(tmp_path: Path) -> Non
 def test_ranges_and_shards_do_not_change_the_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = write(tmp_path / "t.jsonl", rows())
     prepare_data(settings, tmp_path / "out")
-    monkeypatch.setattr(judging, "RECORDS_AT_ONCE", 50)
+    monkeypatch.setattr(judgement_plan, "RECORDS_AT_ONCE", 50)
     (tmp_path / "parts").mkdir()
     for part in range(3):
         write(tmp_path / f"parts/{part}.jsonl", rows()[part::3])

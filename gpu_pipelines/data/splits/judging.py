@@ -11,14 +11,15 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.splits.judgement_plan import Plan
 from gpu_pipelines.data.splits.near_duplicates import Signatures, near_duplicates
+from gpu_pipelines.data.splits.near_pieces import NearPieces
 from gpu_pipelines.data.splits.ranges import Range, Shares, keys_of, positions_of, shards_of
 from gpu_pipelines.data.splits.record_index import RecordIndex, index_name
 from gpu_pipelines.data.splits.split_assignments import CODES, CONFLICTS, NEAR, UNKNOWN, judged_name
@@ -26,59 +27,8 @@ from gpu_pipelines.data.units.exchange import Exchange
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.distributed.pieces import Executor
 
-#: Records of a range, on average, and the most groups that shards are taken together in.
-RECORDS_AT_ONCE = 2_000_000
-MOST_GROUPS = 1024
 #: Similarities are exchanged as whole numbers of these.
 _THOUSANDTHS = 1000
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be judged, and how it is cut.
-
-    Attributes:
-        uri: of the unfinished work, in which there is an index of each shard.
-        settings: what is left out, and the split.
-        shards: number of all shards.
-        of_test: number of those of the test source, which come first.
-        ranges: of hashes of contents.
-        in_group: shards that are taken together.
-    """
-
-    uri: str
-    settings: PrepareSettings
-    shards: int
-    of_test: int
-    ranges: int
-    in_group: int
-
-    @classmethod
-    def of(cls, uri: str, settings: PrepareSettings, shards: int, of_test: int, records: int) -> Plan:
-        """The plan for so many shards and usable records."""
-        ranges = max(1, -(-records // RECORDS_AT_ONCE))
-        return cls(uri, settings, shards, of_test, ranges, -(-shards // MOST_GROUPS))
-
-    @property
-    def groups(self) -> int:
-        return -(-self.shards // self.in_group)
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        """Of what is not in the test source: the fractions of val and test."""
-        return self.settings.val_fraction, 0.0 if self.settings.test_source else self.settings.test_fraction
-
-    def range_of(self, contents: np.ndarray) -> np.ndarray:
-        """The range that each content is in."""
-        edges = np.array([(number << 64) // self.ranges for number in range(1, self.ranges)], dtype=np.uint64)
-        return np.searchsorted(edges, contents, side="right")
-
-    def group_of(self, keys: np.ndarray) -> np.ndarray:
-        """The group of shards that each record is in."""
-        return shards_of(keys) // self.in_group
-
-    def shards_in(self, group: int) -> range:
-        return range(group * self.in_group, min(self.shards, (group + 1) * self.in_group))
 
 
 def judge(plan: Plan, work: UnfinishedWork, executor: Executor, check: Callable[[], None]) -> None:
@@ -96,13 +46,23 @@ def judge(plan: Plan, work: UnfinishedWork, executor: Executor, check: Callable[
     def each(pieces: Iterable[tuple[str, int, Any]]) -> Iterator[tuple[int, Any]]:
         return executor.map(Judge, (plan,), pieces, check=check, named=lambda piece: f"{piece[0]} {piece[1]}")
 
-    def all_of(kind: str, number: int) -> list[Any]:
-        return [found for _, found in sorted(each((kind, piece, None) for piece in range(number)))]
+    def all_of(kind: str, number: int, known: Any = None) -> list[Any]:
+        found = dict(each((kind, piece, known) for piece in range(number)))
+        return [found[piece] for piece in range(number)]
 
     all_of("records", plan.groups)
     if plan.settings.near_duplicates:
         all_of("kept", plan.ranges)
-        all_of("near", 1)
+        if plan.near_parts == 1:
+            all_of("near", 1)
+        else:
+            all_of("bands", plan.groups)
+            for round_ in count():
+                all_of("round", plan.near_parts, round_)
+                if not sum(all_of("states", plan.groups, round_)):
+                    break
+            all_of("found", plan.near_parts, round_)
+            all_of("near-of", plan.groups)
     shares: list[Any] = [None] * plan.ranges
     if plan.settings.stratify:
         shares = _shares_by_range(all_of("classes", plan.ranges), *plan.shares)
@@ -144,9 +104,11 @@ class Judge:
         self._read: dict[int, tuple[Any, np.ndarray]] = {}
         groups, ranges = plan.groups, plan.ranges
         self._records = Exchange(work, "records", 4, groups, ranges)
-        self._kept = Exchange(work, "kept", 2, ranges, 1)
-        self._near = Exchange(work, "near", 2, 1, ranges)
-        self._near_of = Exchange(work, "near-of", 3, 1, groups)
+        self._kept = Exchange(work, "kept", 2, ranges, groups)
+        near_senders = 1 if plan.near_parts == 1 else groups
+        self._near = Exchange(work, "near", 2, near_senders, ranges)
+        self._near_of = Exchange(work, "near-of", 3, near_senders, groups)
+        self._near_pieces = NearPieces(plan, work, self._kept, self._near, self._near_of)
         self._assigned = Exchange(work, "assigned", 2, ranges, groups)
         self._conflicts = Exchange(work, "conflicts", 2, ranges, groups)
 
@@ -158,6 +120,8 @@ class Judge:
             return self._send_kept(number)
         if kind == "near":
             return self._find_near()
+        if kind in NearPieces.kinds:
+            return self._near_pieces.do(kind, number, known)
         if kind == "classes":
             return self._range(number)[0].classes()
         if kind == "assigned":
@@ -186,7 +150,7 @@ class Judge:
             return
         some = self._first_look(number)
         rows = np.stack([some.key, some.content], axis=1)[some.is_kept]
-        self._kept.send(number, rows, np.zeros(len(rows), dtype=np.int64))
+        self._kept.send(number, rows, self._plan.group_of(some.key[some.is_kept]))
 
     def _range(self, number: int) -> tuple[Range, np.ndarray]:
         """The records of a range but for those that are left out, and which are in conflict."""
@@ -216,7 +180,7 @@ class Judge:
         indexes = [self._index(shard) for shard in range(self._plan.shards)]
         # Usable records are numbered in the order of the source, as their signatures are.
         keys = np.concatenate([keys_of(shard, np.sort(index.position)) for shard, index in enumerate(indexes)])
-        received = self._kept.received(0)
+        received = np.concatenate([self._kept.received(group) for group in range(self._plan.groups)])
         kept = np.isin(keys, received[:, 0])
         signatures = Signatures([index.signatures() for index in indexes])
         found = list(near_duplicates(signatures, self._plan.settings.near_duplicates, kept))

@@ -77,9 +77,9 @@ class Signatures:
         found: np.ndarray = self._parts[part][record - self._starts[part]]
         return found
 
-    def band(self, start: int, stop: int) -> np.ndarray:
+    def band(self, columns: slice) -> np.ndarray:
         """A hash of 64 bits of some columns of each signature."""
-        return np.concatenate([_hashes(part[:, start:stop]) for part in self._parts] or [np.zeros(0, np.uint64)])
+        return np.concatenate([hashes(part[:, columns]) for part in self._parts] or [np.zeros(0, np.uint64)])
 
 
 def near_duplicates(signatures: Signatures, threshold: float, kept: np.ndarray) -> Iterator[NearDuplicate]:
@@ -115,17 +115,22 @@ def near_duplicates(signatures: Signatures, threshold: float, kept: np.ndarray) 
                 members[group].append(record)
 
 
-def _shared_bands(signatures: Signatures, threshold: float, kept: np.ndarray) -> dict[int, list[tuple[int, int]]]:
-    """For each record that shares a band with another: the bands that it shares, each with the number of its group."""
+def bands_for(threshold: float) -> list[slice]:
+    """The columns of a signature that make each band."""
     from datasketch import MinHashLSH
 
+    chosen = MinHashLSH(threshold=threshold, num_perm=SIGNATURE_LENGTH, weights=_WEIGHTS)
+    return [slice(band * chosen.r, (band + 1) * chosen.r) for band in range(chosen.b)]
+
+
+def _shared_bands(signatures: Signatures, threshold: float, kept: np.ndarray) -> dict[int, list[tuple[int, int]]]:
+    """For each record that shares a band with another: the bands that it shares, each with the number of its group."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     candidates = np.flatnonzero(kept)
-    chosen = MinHashLSH(threshold=threshold, num_perm=SIGNATURE_LENGTH, weights=_WEIGHTS)
-    for band in range(chosen.b):
-        hashes = signatures.band(band * chosen.r, (band + 1) * chosen.r)[candidates]
-        by_hash = np.argsort(hashes, kind="stable")
-        ordered = hashes[by_hash]
+    for band, columns in enumerate(bands_for(threshold)):
+        values = signatures.band(columns)[candidates]
+        by_hash = np.argsort(values, kind="stable")
+        ordered = values[by_hash]
         same_as_next = np.append(ordered[1:] == ordered[:-1], False)
         shares = same_as_next | np.append(False, same_as_next[:-1])
         group = np.cumsum(~np.append(False, same_as_next[:-1]))
@@ -134,7 +139,7 @@ def _shared_bands(signatures: Signatures, threshold: float, kept: np.ndarray) ->
     return found
 
 
-def _hashes(columns: np.ndarray) -> np.ndarray:
+def hashes(columns: np.ndarray) -> np.ndarray:
     """One number of 64 bits for each row (FNV-1a by whole numbers)."""
     found = np.full(len(columns), 0xCBF29CE484222325, dtype=np.uint64)
     for column in columns.T:
