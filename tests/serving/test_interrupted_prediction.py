@@ -140,7 +140,7 @@ def test_another_source_model_or_parameter_begins_anew(
 def test_a_signal_ends_a_long_piece_between_two_batches(
     whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path
 ) -> None:
-    model, settings, expected = whole
+    model, settings, _ = whole
     one_piece = replace(settings, rows_at_once=1)
     base = str(tmp_path / "unfinished")
     started = start(model, str(tmp_path / "out"), base, one_piece, tmp_path, ROWS)
