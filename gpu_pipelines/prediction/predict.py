@@ -42,7 +42,7 @@ from gpu_pipelines.prediction.outputs import (
 )
 from gpu_pipelines.prediction.settings import NOT_SHAPING, PARQUET, PredictSettings
 from gpu_pipelines.prediction.source_rows import MOST_ROWS, Piece, RowSource
-from gpu_pipelines.prediction.worker import Predicted, Work, worker_for
+from gpu_pipelines.prediction.worker import Check, Predicted, Work, worker_for
 from gpu_pipelines.prediction.written import Form
 from gpu_pipelines.serving.predictors import task_of
 from gpu_pipelines.tasks.tasks import task_named
@@ -152,7 +152,7 @@ class _Prediction:
             first = next(iter(left), None)
             left.say()
             if first is not None:
-                pieces, told = chain([first], left), self._told(workers)
+                pieces, told = chain([first], left), self._told(workers, Check(check))
                 with _kept_by_threads(work, self._form.suffix) as keep:
                     given: Any = {"check": check, "needs": workers.needs, "named": _named}
                     for _, predicted in workers.executor.map(worker_for, (told,), pieces, **given):
@@ -168,7 +168,7 @@ class _Prediction:
             )
         return joined
 
-    def _told(self, workers: Workers) -> Work:
+    def _told(self, workers: Workers, check: Check) -> Work:
         """What a worker is told."""
         return Work(
             self._model.place,
@@ -178,6 +178,7 @@ class _Prediction:
             self._form,
             workers.threads,
             workers.needs.gpus > 0,
+            check,
         )
 
     def write(self, joined: Joined, folder: Path, work: UnfinishedWork) -> Predictions:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place
+from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.settings import PrepareSettings, limit_of
 from gpu_pipelines.data.sources.sources import problems_of_source
@@ -180,11 +180,6 @@ class PredictSettings:
     def is_table(self) -> bool:
         """Whether the predictions become a table in BigQuery."""
         return self.output.startswith(BIGQUERY)
-
-    @property
-    def is_written_anywhere(self) -> bool:
-        """Whether `output` means the same on every machine."""
-        return not self.output or self.is_table or is_remote(self.output)
 
     def rows(self, task: str, choices: tuple[tuple[str, ...], ...] = ()) -> RowsToPredict:
         """How the rows are read.

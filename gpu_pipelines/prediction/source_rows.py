@@ -28,7 +28,7 @@ from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Inputs
 from gpu_pipelines.tasks.formats import FORMATS
 
 #: Rows of a piece, and bytes of what they hold, at most.
-MOST_ROWS, MOST_BYTES = 2048, 64 << 20
+MOST_ROWS, MOST_BYTES = 1024, 64 << 20
 #: What a row weighs besides its content.
 _ROW = 200
 #: A column of images in base64, as the server takes them.

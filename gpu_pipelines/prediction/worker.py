@@ -26,8 +26,8 @@ from gpu_pipelines.serving.predictors import gpus_here, load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
 
-#: Rows that a thread decodes at once.
-_DECODED_AT_ONCE = 32
+#: Rows that a thread prepares at once: the first batch of a piece waits for them, and each image takes milliseconds.
+_IMAGES_AT_ONCE, _OTHERS_AT_ONCE = 8, 32
 _ROWS_ON_CPU, _ROWS_ON_GPU = 32, 128
 #: Requests to object storage that wait at the same time; each takes tens of milliseconds and no processor.
 _REMOTE_THREADS = 32
@@ -37,6 +37,24 @@ _REASONS = {IMAGES: "unreadable image", NUMBERS: "no numbers"}
 FAILED = "prediction failed"
 #: How many kinds of labels are counted at most.
 _LABELS_COUNTED = 1000
+
+
+class Check:
+    """What is called again and again while this process predicts, and ends that by raising.
+
+    Other processes, which it is sent to, are ended by this one; there it does nothing.
+    """
+
+    def __init__(self, check: Callable[[], None] | None = None) -> None:
+        self._check = check
+
+    def __call__(self) -> None:
+        """Raises if the work is to end."""
+        if self._check:
+            self._check()
+
+    def __reduce__(self) -> tuple[type[Check], tuple[()]]:
+        return Check, ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +69,7 @@ class Work:
         form: how predictions are written.
         threads: that decode, and that compute where there is no GPU.
         on_gpu: whether the model goes on a GPU.
+        check: is called for each batch.
     """
 
     model: str
@@ -60,6 +79,7 @@ class Work:
     form: Form
     threads: int
     on_gpu: bool
+    check: Check
 
 
 class Predicted(NamedTuple):
@@ -92,15 +112,15 @@ class _Worker:
         directory = fetched_folder(work.model) if is_remote(work.model) else Path(work.model)
         if work.on_gpu and not gpus_here():
             raise UserError("A worker has no GPU that PyTorch sees.", "Check its image and driver, or give device=cpu.")
+        self._at_once = work.rows_at_once or (_ROWS_ON_GPU if work.on_gpu else _ROWS_ON_CPU)
         limits = replace(
             ServerSettings(),
+            max_batch=self._at_once,
             max_pixels=_MOST_PIXELS,
             max_characters=LARGEST_TEXT,
             max_new_tokens=max(work.parameters.get("max_new_tokens", 0), 1),
         )
-        limits = replace(limits, max_batch=work.rows_at_once or limits.max_batch)
         self._predictor: Predictor = load_predictor(directory, limits, work.threads, "cuda" if work.on_gpu else "cpu")
-        self._at_once = work.rows_at_once or (_ROWS_ON_GPU if work.on_gpu else _ROWS_ON_CPU)
         self._parameters = self._predictor.checked(work.parameters)
         self._work = work
         self._reading = ThreadPoolExecutor(max(work.threads, _REMOTE_THREADS), thread_name_prefix="read")
@@ -111,6 +131,7 @@ class _Worker:
     def __call__(self, piece: Piece) -> Predicted:
         found: list[Any] = [None] * len(piece.rows)
         for batch, predictions in in_order(self._predicting, self._predicted, self._batches(piece, found), ahead=2):
+            self._work.check()
             for (number, _), prediction in zip(batch, predictions, strict=True):
                 found[number] = prediction
         self._finish(found)
@@ -130,10 +151,11 @@ class _Worker:
         """The rows of a piece as the model takes them, with their numbers; `found` gets what is wrong with others."""
         # Texts of like length fill a batch with little padding.
         order = sorted(range(len(piece.rows)), key=lambda number: _length(piece.rows[number]))
-        chunks = (order[start : start + _DECODED_AT_ONCE] for start in range(0, len(order), _DECODED_AT_ONCE))
+        size = _IMAGES_AT_ONCE if self._work.kind == IMAGES else _OTHERS_AT_ONCE
+        chunks = (order[start : start + size] for start in range(0, len(order), size))
         batch: list[tuple[int, Any]] = []
         is_far = any(isinstance(row.value, SourceFile) and is_remote(row.value.place) for row in piece.rows[:1])
-        ahead = _REMOTE_THREADS if is_far else self._work.threads + self._at_once // _DECODED_AT_ONCE
+        ahead = _REMOTE_THREADS if is_far else self._work.threads + self._at_once // size
         for numbers, made in in_order(self._reading, lambda chunk: self._decoded(piece, chunk), chunks, ahead):
             for number, row in zip(numbers, made, strict=True):
                 if isinstance(row, Problem):
@@ -184,6 +206,7 @@ class _Worker:
         while waiting or going:
             while waiting and len(going) < self._predictor.writes_at_once:
                 going.append(waiting.popleft())
+            self._work.check()
             failed = self._advanced([found[number] for number in going])
             for number in going:
                 text = found[number]

@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,22 @@ def test_another_source_model_or_parameter_begins_anew(
     assert (done.rows_read, done.rows_predicted) == (102, 101)
 
 
+def test_a_signal_ends_a_long_piece_between_two_batches(
+    whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path
+) -> None:
+    model, settings, _ = whole
+    one_piece = replace(settings, rows_at_once=1)
+    base = str(tmp_path / "unfinished")
+    started = start(model, str(tmp_path / "out"), base, one_piece, tmp_path, ROWS)
+    started.await_line("predicting ")
+    time.sleep(1)
+    started.process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert started.wait() == INTERRUPTED, started.output
+    assert pieces_done(base) == 0
+    assert time.monotonic() - began < 20
+
+
 @pytest.mark.slow
 def test_twenty_kills_at_random_moments_lose_no_row_and_double_none(
     whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path
@@ -143,14 +160,18 @@ def test_twenty_kills_at_random_moments_lose_no_row_and_double_none(
     model, settings, expected = whole
     generator = random.Random(time.time_ns())
     out, base = tmp_path / "out", str(tmp_path / "unfinished")
+    first = start(model, str(out), base, settings, tmp_path, PIECE)
+    first.await_line("predicting ")
     began = time.monotonic()
-    assert start(model, str(out), base, settings, tmp_path, PIECE).wait() == 0
+    assert first.wait() == 0
     seconds = time.monotonic() - began
     kills = finished = 0
     while kills < 20:
         (out / "predictions.json").unlink(missing_ok=True)
         started = start(model, str(out), base, settings, tmp_path, PIECE)
-        time.sleep(generator.uniform(0.2, 1.05) * seconds)
+        # Imports take longest, and nothing can be lost before them.
+        started.await_line("predicting ")
+        time.sleep(generator.uniform(0, 1.05) * seconds)
         if started.process.poll() is None:
             started.process.kill()
             kills += 1
