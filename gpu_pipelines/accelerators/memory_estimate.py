@@ -156,7 +156,8 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
         return counted * batch * width / 4, 0.0, 0.0
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
-    whole, *partly = KEPT_BY_LANGUAGE_MODELS if workload.vocabulary else KEPT_BY_ENCODERS
+    kept: tuple[float, ...] = KEPT_BY_LANGUAGE_MODELS if workload.vocabulary else KEPT_BY_ENCODERS
+    whole, *partly = kept
     if workload.active_parameters:
         used = (workload.active_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
         whole, partly = KEPT_WITH_EXPERTS[0] + KEPT_WITH_EXPERTS[1] * used, [*KEPT_OF_RECOMPUTED_EXPERTS]
