@@ -157,10 +157,10 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
     kept: tuple[float, ...] = KEPT_BY_LANGUAGE_MODELS if workload.vocabulary else KEPT_BY_ENCODERS
-    whole, *partly = kept
     if workload.active_parameters:
         used = (workload.active_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
-        whole, partly = KEPT_WITH_EXPERTS[0] + KEPT_WITH_EXPERTS[1] * used, [*KEPT_OF_RECOMPUTED_EXPERTS]
+        kept = (KEPT_WITH_EXPERTS[0] + KEPT_WITH_EXPERTS[1] * used, *KEPT_OF_RECOMPUTED_EXPERTS)
+    whole, *partly = kept
     unit, logits = tokens * hidden * width / 2, KEPT_OF_LOGITS * tokens * workload.vocabulary
     if not workload.recompute:
         return layers * whole * unit, 0.0, logits

@@ -93,7 +93,7 @@ def test_muon_leaves_the_head_that_a_model_names_to_adamw() -> None:
             return self.head
 
     model = Named()
-    muon, _ = make_optimizers(model, TrainingSettings(optimizer="muon"))
+    muon, _ = make_optimizers(model, TrainingSettings(optimizer="muon", weight_decay=0.1))
     assert [id(weight) for group in muon.param_groups for weight in group["params"]] == [id(model.hidden.weight)]
 
 
