@@ -78,6 +78,8 @@ bench-data: $(VENV)/.bench
 	$(BIN)/python benchmarks/data_prep/rates.py
 	$(BIN)/python benchmarks/data_prep/memory.py
 	$(BIN)/python benchmarks/data_prep/reading.py
+	$(BIN)/python benchmarks/data_prep/duplicates.py
+	$(BIN)/python benchmarks/data_prep/clusters.py
 
 # The files of compiled/; make compile IMAGE=… writes those for an image of one's own to build/compiled.
 compile: $(VENV)/.steps

@@ -92,7 +92,7 @@ class Watch:
     def end(self) -> float:
         self._ended.set()
         self._thread.join()
-        return max(self.most.values())
+        return max(self.most.values(), default=0.0)
 
 
 class Spent:

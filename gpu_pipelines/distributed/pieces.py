@@ -283,8 +283,8 @@ class _Course:
         if outcome.is_node:
             raise NodeLostError(f"{most} machines were lost one after the other while they did {name}.")
         raise ProcessKilledError(
-            f"{most} processes were killed one after the other while they did {name}, most probably because the "
-            "memory of the machine is full.",
+            f"{most} processes ended one after the other while they did {name}, the last of them {outcome.lost}; most "
+            "probably the memory of the machine is full.",
             "Give the step more memory or fewer cores.",
         )
 

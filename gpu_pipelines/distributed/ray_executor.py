@@ -43,7 +43,7 @@ class RayExecutor(Executor):
     is_cluster = True
 
     def __init__(self, address: str) -> None:
-        self._ray = _connected(address)
+        self._ray, self._is_own = _connected(address)
         # Whoever works takes them; work within other work starts its own.
         self._idle: list[_Actor] = []
         self._idle_needs = Needs()
@@ -65,10 +65,12 @@ class RayExecutor(Executor):
 
     def close(self) -> None:
         self._end_idle()
-        self._ray.shutdown()
+        if self._is_own:
+            self._ray.shutdown()
 
 
-def _connected(address: str) -> Any:
+def _connected(address: str) -> tuple[Any, bool]:
+    """Ray's module, connected to a cluster, and whether that was done here."""
     # Whoever reaches a cluster without a token can run anything on it.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -76,6 +78,8 @@ def _connected(address: str) -> Any:
         import ray
     except ImportError:
         raise UserError(f"Work on the Ray cluster {address} needs Ray.", _INSTALL) from None
+    if ray.is_initialized():  # by a program that uses Ray itself
+        return ray, False
     try:
         _require_answer(address)
         with _own_signals():
@@ -92,7 +96,7 @@ def _connected(address: str) -> Any:
             "Check the address, the token in RAY_AUTH_TOKEN, and that this machine is part of the cluster "
             "(ray start --address=…); from outside of it, give ray://HOST:10001.",
         ) from None
-    return ray
+    return ray, True
 
 
 def _require_answer(address: str) -> None:

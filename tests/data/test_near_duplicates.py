@@ -173,6 +173,44 @@ def test_parts_leave_the_dataset_of_one_process(
     assert sha256_of_tree(tmp_path / "out") == sha256_of_tree(prepared[0])
 
 
+@pytest.mark.slow
+def test_what_is_left_out_of_many_texts_is_nearly_what_exact_similarities_say() -> None:
+    generator = random.Random(5)
+    words = [document(generator) for _ in range(14_000)]
+    words += [changed(words[number], generator, generator.randrange(1, 25)) for number in range(6_000)]
+    generator.shuffle(words)
+    texts = [" ".join(each) for each in words]
+    best = exact_similarities(texts)
+    signatures = np.stack(Signer()(texts))
+    kept = np.ones(len(texts), dtype=bool)
+    found = {near.record for near in near_duplicates(Signatures([signatures]), THRESHOLD, kept)}
+    exact = {record for record, similarity in best.items() if similarity >= THRESHOLD}
+    recall, precision = len(found & exact) / len(exact), len(found & exact) / len(found)
+    print(
+        f"recall {recall:.3f}, precision {precision:.3f} of {len(exact):,} near-duplicates among {len(texts):,} texts"
+    )
+    assert recall > 0.9
+    assert precision > 0.9
+    # What is not near the threshold is decided as it should be.
+    clear = {record for record, similarity in best.items() if similarity >= THRESHOLD + 0.1}
+    assert len(clear & found) / len(clear) > 0.99
+    assert all(best.get(record, 0.0) >= THRESHOLD - 0.2 for record in found)
+
+
+def exact_similarities(texts: list[str]) -> dict[int, float]:
+    """Of each text that shares words with one before it: how similar the most similar one is."""
+    of_shingle: dict[bytes, list[int]] = {}
+    sets = [shingles(text) for text in texts]
+    best: dict[int, float] = {}
+    for record, own in enumerate(sets):
+        others = {other for shingle in own for other in of_shingle.get(shingle, ())}
+        if others:
+            best[record] = max(len(own & sets[other]) / len(own | sets[other]) for other in others)
+        for shingle in own:
+            of_shingle.setdefault(shingle, []).append(record)
+    return best
+
+
 def test_a_text_like_one_that_was_left_out_itself_is_kept() -> None:
     # Each is like the next, the first and the third are not alike: the second goes, and the third has nothing left.
     generator = random.Random(0)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import write_photos
-from preparing import await_units, prepare_alone, start, write_texts
+from conftest import storage_emulator, write_photos
+from preparing import await_units, prepare_alone, start, units_done, write_texts
 from processes import Started
 from ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 
@@ -124,6 +124,16 @@ def test_the_number_of_nodes_changes_nothing(
         preparing = prepare_on(cluster, everything(texts, fixed, cluster.address), tmp_path)
         assert preparing.wait() == 0, preparing.output
         assert sha256_of_tree(tmp_path / "out") == whole
+
+
+@pytest.mark.slow
+def test_a_cluster_works_in_a_bucket(texts: Path, fixed: Path, whole: dict[str, str], tmp_path: Path) -> None:
+    with storage_emulator("work") as bucket, ray_cluster(nodes=2) as cluster:
+        settings = everything(texts, fixed, cluster.address)
+        preparing = start(settings, tmp_path / "out", f"{bucket}/work", UNIT, ENVIRONMENT)
+        assert preparing.wait() == 0, preparing.output
+        assert sha256_of_tree(tmp_path / "out") == whole
+        assert units_done(f"{bucket}/work")
 
 
 @pytest.mark.slow

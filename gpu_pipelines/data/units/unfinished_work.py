@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -42,13 +43,14 @@ class UnfinishedWork:
         self._directory = staging if self._remote else Path(uri)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._found: dict[str, dict[str, Any]] = {}
-        self._names: set[str] = set()
+        # Of object storage: sorted, as a part is looked for among a million others.
+        self._names: list[str] = []
         self.look()
 
     def look(self) -> None:
         """Looks for the parts that other machines have done since."""
         if self._remote is not None:
-            self._names = set(self._remote.names())
+            self._names = self._remote.names()
 
     def path(self, name: str) -> Path:
         """The folder of a part, here."""
@@ -61,8 +63,13 @@ class UnfinishedWork:
     def has(self, name: str) -> bool:
         """Whether a part is done, as far as its marker tells."""
         if self._remote is not None:
-            return f"{name}/{MARKER}" in self._names
+            return f"{name}/{MARKER}" in self._there(name)
         return (self.path(name) / MARKER).is_file()
+
+    def _there(self, name: str) -> list[str]:
+        """The names of a part's files in object storage."""
+        # The character after the slash ends what begins with it.
+        return self._names[bisect_left(self._names, f"{name}/") : bisect_left(self._names, f"{name}0")]
 
     def said(self, name: str) -> dict[str, Any]:
         """What was said of a part that is done, without its files."""
@@ -105,7 +112,8 @@ class UnfinishedWork:
         write_document(folder / MARKER, {"files": files, **content})
         if self._remote is not None:
             self._remote.upload(self._directory, [f"{name}/{MARKER}"])
-            self._names.update(f"{name}/{file}" for file in (*files, MARKER))
+            for file in (*files, MARKER):
+                insort(self._names, f"{name}/{file}")
         self._found[name] = {"files": files, **content}
 
     def find(self, name: str) -> dict[str, Any] | None:
@@ -125,10 +133,9 @@ class UnfinishedWork:
     def _fetched(self, name: str) -> dict[str, Any] | None:
         folder = self.path(name)
         if self._remote is not None:
-            if f"{name}/{MARKER}" not in self._names:
+            if not self.has(name):
                 return None
-            there = [file for file in self._names if file.startswith(f"{name}/")]
-            self._remote.download(there, self._directory)
+            self._remote.download(self._there(name), self._directory)
         if not (folder / MARKER).is_file():
             return None
         content = read_document(folder / MARKER, "part of a preparation")
@@ -155,10 +162,11 @@ class UnfinishedWork:
         self._found.pop(name, None)
         (self.path(name) / MARKER).unlink(missing_ok=True)
         if self._remote is not None:
-            there = sorted(file for file in self._names if file.startswith(f"{name}/"))
+            there = self._there(name)
             self._remote.delete([file for file in there if file.endswith(f"/{MARKER}")])
             self._remote.delete([file for file in there if not file.endswith(f"/{MARKER}")])
-            self._names.difference_update(there)
+            start = bisect_left(self._names, f"{name}/")
+            del self._names[start : start + len(there)]
         shutil.rmtree(self.path(name), ignore_errors=True)
 
     def remove(self) -> None:
