@@ -53,7 +53,7 @@ def problems_around(arguments: Mapping[str, Any], of_training: Callable[[str], S
     evaluation = fields_from(EvaluationSettings, arguments)
     # Of a task that does not exist nothing is known, and prepare says so already.
     task = "" if task_problems(prepare.task) else prepare.task
-    found = [*prepare.problems(), *prepare.problems_on(arguments.get("data_nodes", 1)), *of_training(task)]
+    found = [*prepare.problems(), *prepare.problems_on_nodes(arguments.get("data_nodes", 1)), *of_training(task)]
     return [*found, *evaluation.problems(task)] if task else found
 
 

@@ -314,6 +314,15 @@ class PrepareSettings:
             for source in alone[: nodes - 1][:1]
         ]
 
+    def problems_on_nodes(self, nodes: int) -> list[str]:
+        """What is wrong with preparing on so many machines of the step, or on the cluster of `ray_address`."""
+        if self.ray_address and nodes > 1:
+            return [
+                f"The data is to be prepared by {nodes} machines of the step, and by the Ray cluster "
+                f"{self.ray_address[:200]}. Leave out ray_address or --data-nodes."
+            ]
+        return self.problems_on(2 if self.ray_address else nodes)
+
     def _problems_of_rows(self) -> list[str]:
         found = []
         if self.delimiter and (len(self.dialect.delimiter) != 1 or self.dialect.delimiter in '"\r\n\0'):

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,22 +60,10 @@ def run(
             settings, named = _of_artifact(settings, data)
         cluster = Cluster.from_environment(os.environ)
         place = os.environ.get(UNFINISHED_WORK) or _beside(dataset)
-        if cluster.nodes > 1 and settings.ray_address:
-            raise UserError(
-                f"The data is to be prepared by {cluster.nodes} machines of its own, and by the Ray cluster "
-                f"{settings.ray_address}.",
-                "Leave out ray_address or --data-nodes.",
-            )
-
-        def prepare(address: str) -> Manifest:
-            with unfinished_work(settings, place) as work, executor_for(address or settings.ray_address) as executor:
-                with output_files(dataset, MANIFEST) as directory:
-                    made = prepare_together(settings, directory, work, executor, named=named)
-                    write_report(directory, Path(report.path))
-                work.remove()
-            return made
-
-        manifest = on_machines(cluster, place, prepare)
+        if problems := settings.problems() or settings.problems_on_nodes(cluster.nodes):
+            raise UserError.of_all(problems)
+        work = partial(_prepared, settings, place, dataset, Path(report.path), named)
+        manifest = on_machines(cluster, place, work)
         if manifest is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
@@ -98,6 +87,25 @@ def run(
         }
         log_metrics(statistics, figures)
         _tell(manifest)
+
+
+def _prepared(settings: PrepareSettings, place: str, dataset: Any, report: Path, named: str, address: str) -> Manifest:
+    """Prepares the dataset and its report.
+
+    Args:
+        settings: of the preparation.
+        place: of unfinished work.
+        dataset: a KFP artifact.
+        report: gets the report.
+        named: what the dataset calls its source; empty for its own name.
+        address: of the Ray cluster of this step's machines; empty for the one that the settings name, or none.
+    """
+    with unfinished_work(settings, place) as work, executor_for(address or settings.ray_address) as executor:
+        with output_files(dataset, MANIFEST) as directory:
+            manifest = prepare_together(settings, directory, work, executor, named=named)
+            write_report(directory, report)
+        work.remove()
+    return manifest
 
 
 def _tell(manifest: Manifest) -> None:

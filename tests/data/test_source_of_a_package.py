@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PIPELINE, gpu_pipelines, printed_by, run_pipeline
-from preparing import start, start_on, units_done
+from preparing import start, units_done
+from ray_cluster import ray_cluster
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.data.prepare import prepare_data
@@ -159,12 +162,13 @@ def test_a_pipeline_reads_it(database: Path, tmp_path: Path) -> None:
     assert "registered points version 1 as challenger and champion" in done.out
 
 
-def test_what_was_interrupted_is_continued_and_two_machines_share_it(database: Path, tmp_path: Path) -> None:
+def test_what_was_interrupted_is_continued_and_two_machines_share_it(
+    database: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = PrepareSettings(source=f"sqlite://{database}?table=points", **TASK)
-    (tmp_path / "alone").mkdir()
-    (alone,) = start_on(1, settings, tmp_path / "alone", str(tmp_path / "work"), UNIT)
+    alone = start(settings, tmp_path / "alone", str(tmp_path / "work"), UNIT)
     assert alone.wait() == 0, alone.output
-    whole = sha256_of_tree(tmp_path / "alone/machine-0")
+    whole = sha256_of_tree(tmp_path / "alone")
     base = str(tmp_path / "interrupted")
     first = start(settings, tmp_path / "out", base, UNIT, {"KILLED_AT": "640"})
     assert first.wait() == -signal.SIGKILL
@@ -174,9 +178,12 @@ def test_what_was_interrupted_is_continued_and_two_machines_share_it(database: P
     assert again.wait() == 0, again.output
     assert f"{done} units of work were done before" in again.output
     assert sha256_of_tree(tmp_path / "out") == whole
-    machines = start_on(2, settings, tmp_path, str(tmp_path / "shared"), UNIT)
-    assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
-    assert sha256_of_tree(tmp_path / "machine-0") == whole
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])  # of the machines of the cluster
+    with ray_cluster(nodes=2) as cluster:
+        together = replace(settings, ray_address=cluster.address)
+        shared = start(together, tmp_path / "together", str(tmp_path / "shared"), UNIT)
+        assert shared.wait() == 0, shared.output
+    assert sha256_of_tree(tmp_path / "together") == whole
 
 
 def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the_beginning(
@@ -188,9 +195,11 @@ def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the
     again = start(settings, tmp_path / "out", str(tmp_path / "work"), UNIT)
     assert again.wait() == 0, again.output
     assert "were done before" not in again.output
-    machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), UNIT)
-    assert [machine.wait() for machine in machines] == [1, 1]
-    assert f"The source {settings.source} is read by one machine, and there are 2." in machines[0].output
+    told = printed_by(
+        "from gpu_pipelines.data.settings import PrepareSettings\n"
+        f"print(PrepareSettings(source={settings.source!r}, task='regression', label_column='y').problems_on_nodes(2))"
+    )
+    assert f"The source {settings.source} is read by one machine." in told
 
 
 def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.ray_address import problems_of_ray_address, ray_endpoint
 
 VERTEX = "vertex_ray://projects/12/locations/us-central1/persistentResources/big-one"
@@ -50,3 +51,14 @@ def test_the_address_of_a_dashboard_is_told_apart() -> None:
 
 def test_an_empty_one_is_the_machines_of_the_step() -> None:
     assert problems_of_ray_address("ray_address", "") == []
+
+
+def test_a_cluster_and_machines_of_the_step_are_not_both_taken() -> None:
+    settings = PrepareSettings(source="sample:digits", ray_address="head:6379")
+    (problem,) = settings.problems_on_nodes(4)
+    assert (
+        "by 4 machines of the step, and by the Ray cluster head:6379. Leave out ray_address or --data-nodes" in problem
+    )
+    assert settings.problems_on_nodes(1) == []
+    (problem,) = PrepareSettings(source="bq://p.d.t", ray_address="head:6379").problems_on_nodes(1)
+    assert "is read by one machine" in problem

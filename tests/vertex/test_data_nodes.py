@@ -112,7 +112,8 @@ def test_the_flags_of_compile(tmp_path: Path) -> None:
     assert "The target local has no --data-nodes" in here.err
     run = gpu_pipelines("run", "train_evaluate_upload", *flags, cwd=tmp_path)
     assert run.status == 2
-    assert "The target local has no --data-nodes, --data-machine-type, --data-strategy" in run.err
+    assert "The target local has no --data-nodes, --data-strategy, --data-machine-type." in run.err
+    assert "They are of kubeflow and vertex." in run.err
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_a_schedule_prepares_and_serves_with_what_the_project_and_the_upload_say
     words = ("schedule", "create", name.replace("_", "-"), *DAILY, "--name", "weekly", "-p", "registry=vertex://")
     refused = command(vertex_api, tmp_path, *words, "-p", "source=bq://p.d.t")
     assert refused.status == 2
-    assert "The source bq://p.d.t is read by one machine, and there are 2. Leave out --data-nodes" in refused.err
+    assert "The source bq://p.d.t is read by one machine. Leave out ray_address and --data-nodes" in refused.err
     done = command(vertex_api, tmp_path, *words, "-p", "source=gs://example-bucket/photos")
     assert done.status == 0, done.err
     [made] = schedules(vertex_api)
