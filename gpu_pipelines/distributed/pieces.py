@@ -73,7 +73,7 @@ class Outcome:
     Attributes:
         number: of the piece.
         answer: what the worker said; None if it was lost.
-        lost: of a worker that was lost, which one; of the second and further pieces that waited for it, empty.
+        lost: of a worker that was lost, which one; empty for a piece that it had, and did not do at that moment.
         is_node: whether its machine was lost, too.
     """
 

@@ -94,7 +94,10 @@ class _Process:
         self.connection, other = spawn.Pipe()
         self.devices = devices
         self.has: deque[int] = deque()
-        self._process = spawn.Process(target=_serve, args=(other, devices))
+        self._answered = 0
+        # Memory of both: what a process has said before it is killed may never be heard.
+        self._begun = spawn.RawValue("q", 0)
+        self._process = spawn.Process(target=_serve, args=(other, devices, self._begun))
         self._process.start()
         other.close()
 
@@ -103,6 +106,17 @@ class _Process:
         message = kind + pickle.dumps(content)
         with suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send_bytes(message)
+
+    def answered(self) -> int:
+        """Takes note that its first piece is answered, and returns the number of that."""
+        self._answered += 1
+        return self.has.popleft()
+
+    def at_work_on(self) -> int | None:
+        """The number of the piece that it is to be blamed for: what it has begun last, or the first one that waits."""
+        if not self.has:
+            return None
+        return self.has[max(0, self._begun.value - self._answered - 1)]
 
     def end(self) -> str:
         """Ends it, if it has not ended, and tells which one it was."""
@@ -168,10 +182,9 @@ class _Processes(Workers):
         except (EOFError, OSError):
             self._processes.remove(process)
             self._free.append(process.devices)
-            # It did the first; the second waited.
-            names = [process.end(), ""]
-            return [Outcome(number, None, name) for number, name in zip(process.has, names, strict=False)]
-        return [Outcome(process.has.popleft(), answer)]
+            blamed, name = process.at_work_on(), process.end()
+            return [Outcome(number, None, name if number == blamed else "") for number in process.has]
+        return [Outcome(process.answered(), answer)]
 
     def close(self, *, is_over: bool) -> None:
         if is_over:
@@ -183,7 +196,7 @@ class _Processes(Workers):
             process.end()
 
 
-def _serve(connection: Connection, devices: str) -> None:
+def _serve(connection: Connection, devices: str, begun: Any) -> None:
     """What a process does: takes work and pieces, and answers."""
     signals.leave_to_the_starter()
     if devices:
@@ -201,6 +214,7 @@ def _serve(connection: Connection, devices: str) -> None:
         message = messages.get()
         kind, read = message[:1], partial(pickle.loads, memoryview(message)[1:])
         if kind == _PIECE and bench is not None:
+            begun.value += 1
             answers.put(_pickled(bench.answer(read)))
         else:
             bench = Bench(read) if kind == _WORK else None
