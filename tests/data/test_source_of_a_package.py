@@ -6,12 +6,14 @@ import json
 import signal
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PIPELINE, gpu_pipelines, printed_by, run_pipeline
-from preparing import start, start_on, units_done
+from preparing import start, units_done
+from ray_cluster import ray_cluster
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.data.prepare import prepare_data
@@ -159,12 +161,11 @@ def test_a_pipeline_reads_it(database: Path, tmp_path: Path) -> None:
     assert "registered points version 1 as challenger and champion" in done.out
 
 
-def test_what_was_interrupted_is_continued_and_two_machines_share_it(database: Path, tmp_path: Path) -> None:
+def test_what_was_interrupted_is_continued(database: Path, tmp_path: Path) -> None:
     settings = PrepareSettings(source=f"sqlite://{database}?table=points", **TASK)
-    (tmp_path / "alone").mkdir()
-    (alone,) = start_on(1, settings, tmp_path / "alone", str(tmp_path / "work"), UNIT)
+    alone = start(settings, tmp_path / "alone", str(tmp_path / "work"), UNIT)
     assert alone.wait() == 0, alone.output
-    whole = sha256_of_tree(tmp_path / "alone/machine-0")
+    whole = sha256_of_tree(tmp_path / "alone")
     base = str(tmp_path / "interrupted")
     first = start(settings, tmp_path / "out", base, UNIT, {"KILLED_AT": "640"})
     assert first.wait() == -signal.SIGKILL
@@ -174,9 +175,23 @@ def test_what_was_interrupted_is_continued_and_two_machines_share_it(database: P
     assert again.wait() == 0, again.output
     assert f"{done} units of work were done before" in again.output
     assert sha256_of_tree(tmp_path / "out") == whole
-    machines = start_on(2, settings, tmp_path, str(tmp_path / "shared"), UNIT)
-    assert [machine.wait() for machine in machines] == [0, 0], machines[0].output
-    assert sha256_of_tree(tmp_path / "machine-0") == whole
+
+
+@pytest.mark.slow
+def test_two_machines_share_what_comes_the_same_each_time(database: Path, tmp_path: Path) -> None:
+    settings = PrepareSettings(source=f"sqlite://{database}?table=points", **TASK)
+    feed = replace(settings, source=f"feed://{database}?table=points")
+    alone = start(settings, tmp_path / "alone", str(tmp_path / "work"), UNIT)
+    assert alone.wait() == 0, alone.output
+    with ray_cluster(nodes=2) as cluster:
+        both = start(replace(settings, ray_address=cluster.address), tmp_path / "both", str(tmp_path / "shared"), UNIT)
+        assert both.wait() == 0, both.output
+        other = start(
+            replace(feed, ray_address=cluster.address), tmp_path / "other", str(tmp_path / "other-work"), UNIT
+        )
+        assert other.wait() == 1
+    assert sha256_of_tree(tmp_path / "both") == sha256_of_tree(tmp_path / "alone")
+    assert f"The source {feed.source} is read by one machine." in other.output
 
 
 def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the_beginning(
@@ -188,9 +203,6 @@ def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the
     again = start(settings, tmp_path / "out", str(tmp_path / "work"), UNIT)
     assert again.wait() == 0, again.output
     assert "were done before" not in again.output
-    machines = start_on(2, settings, tmp_path, str(tmp_path / "work"), UNIT)
-    assert [machine.wait() for machine in machines] == [1, 1]
-    assert f"The source {settings.source} is read by one machine, and there are 2." in machines[0].output
 
 
 def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Path, tmp_path: Path) -> None:
