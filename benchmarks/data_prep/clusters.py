@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import secrets
 import socket
@@ -69,7 +70,7 @@ def ray_data(folder: Path, out: Path) -> Callable[[], None]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level="error")
+    ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
 
     def encode(batch: dict[str, Any]) -> dict[str, list[list[int]]]:
@@ -142,8 +143,9 @@ def cluster(folder: Path) -> Iterator[None]:
         os.environ["RAY_ADDRESS"] = log.read_text().split("--address='")[1].split("'")[0]
         yield
     finally:
-        for process in (*psutil.Process(started.pid).children(recursive=True), started):
+        for process in psutil.Process(started.pid).children(recursive=True):
             process.kill()
+        started.kill()
         started.wait()
 
 
