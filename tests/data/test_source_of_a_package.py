@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -162,13 +161,7 @@ def test_a_pipeline_reads_it(database: Path, tmp_path: Path) -> None:
     assert "registered points version 1 as challenger and champion" in done.out
 
 
-<<<<<<< HEAD
-def test_what_was_interrupted_is_continued_and_two_machines_share_it(
-    database: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-=======
 def test_what_was_interrupted_is_continued(database: Path, tmp_path: Path) -> None:
->>>>>>> helper-executor
     settings = PrepareSettings(source=f"sqlite://{database}?table=points", **TASK)
     alone = start(settings, tmp_path / "alone", str(tmp_path / "work"), UNIT)
     assert alone.wait() == 0, alone.output
@@ -182,14 +175,6 @@ def test_what_was_interrupted_is_continued(database: Path, tmp_path: Path) -> No
     assert again.wait() == 0, again.output
     assert f"{done} units of work were done before" in again.output
     assert sha256_of_tree(tmp_path / "out") == whole
-<<<<<<< HEAD
-    monkeypatch.setattr(sys, "path", [str(site), *sys.path])  # of the machines of the cluster
-    with ray_cluster(nodes=2) as cluster:
-        together = replace(settings, ray_address=cluster.address)
-        shared = start(together, tmp_path / "together", str(tmp_path / "shared"), UNIT)
-        assert shared.wait() == 0, shared.output
-    assert sha256_of_tree(tmp_path / "together") == whole
-=======
 
 
 @pytest.mark.slow
@@ -207,7 +192,6 @@ def test_two_machines_share_what_comes_the_same_each_time(database: Path, tmp_pa
         assert other.wait() == 1
     assert sha256_of_tree(tmp_path / "both") == sha256_of_tree(tmp_path / "alone")
     assert f"The source {feed.source} is read by one machine." in other.output
->>>>>>> helper-executor
 
 
 def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the_beginning(
@@ -218,15 +202,12 @@ def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the
     assert first.wait() == -signal.SIGKILL
     again = start(settings, tmp_path / "out", str(tmp_path / "work"), UNIT)
     assert again.wait() == 0, again.output
-    assert "were done before" not in again.output
-<<<<<<< HEAD
     told = printed_by(
         "from gpu_pipelines.data.settings import PrepareSettings\n"
         f"print(PrepareSettings(source={settings.source!r}, task='regression', label_column='y').problems_on_nodes(2))"
     )
     assert f"The source {settings.source} is read by one machine." in told
-=======
->>>>>>> helper-executor
+    assert "were done before" not in again.output
 
 
 def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Path, tmp_path: Path) -> None:
