@@ -70,10 +70,11 @@ class RayCluster:
 
     def _start(self, *arguments: str) -> Started:
         log = self._folder / f"{time.monotonic_ns()}.log"
+        path = [*sys.path, os.environ.get("PYTHONPATH", "")]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [str(Path(sys.executable).with_name("ray")), "start", "--block", *arguments, *_LIMITS],
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, path))},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from gpu_pipelines.errors import (
     Interrupted,
     NodeLostError,
+    NotFoundError,
     ProcessFailedError,
     ProcessKilledError,
     UserError,
@@ -304,11 +305,22 @@ class Bench:
         """What became of a piece, or why nothing did."""
         try:
             if self._do is None:
-                maker, arguments = self._work()
+                maker, arguments = _loaded(self._work)
                 self._do = maker(*arguments)
-            return Answer(self._do(piece()))
+            return Answer(self._do(_loaded(piece)))
         except Exception as error:
             return Answer(None, error_as_data(error))
+
+
+def _loaded(content: Callable[[], Any]) -> Any:
+    """What was sent to a worker."""
+    try:
+        return content()
+    except ImportError as error:
+        raise NotFoundError(
+            f"A worker cannot import what its work needs: {error}.",
+            "Install the same packages, of the same versions, on all machines.",
+        ) from error
 
 
 class _InWorker(Exception):  # noqa: N818 (as of concurrent.futures: it is shown, and never caught)

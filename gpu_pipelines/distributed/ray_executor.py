@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpu_pipelines.distributed.pieces import Answer, Bench, Executor, Needs, Outcome, Work, Workers
@@ -137,14 +139,15 @@ class RayWorker:
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def take(self, work: Work | None) -> None:
-        """Takes work, or, without any, lets go of what it had."""
-        self._bench = Bench(lambda: work) if work else None
+    def take(self, work: bytes) -> None:
+        """Takes pickled work, or, without any, lets go of what it had."""
+        # Whoever gives it is behind the token of the cluster.
+        self._bench = Bench(partial(pickle.loads, work)) if work else None
 
-    def answer(self, piece: Any) -> Answer:
-        """What became of a piece."""
+    def answer(self, piece: bytes) -> Answer:
+        """What became of a pickled piece."""
         assert self._bench is not None
-        return self._bench.answer(lambda: piece)
+        return self._bench.answer(partial(pickle.loads, piece))
 
 
 @dataclass
@@ -179,7 +182,8 @@ class _Actors(Workers):
         self, ray: Any, idle: list[_Actor], work: Work, needs: Needs, give_back: Callable[[list[_Actor], Needs], None]
     ) -> None:
         self._ray, self._needs, self._give_back = ray, needs, give_back
-        self._work = ray.put(work)
+        # As bytes, so that what a worker cannot read of it is an error with words, as any other.
+        self._work = ray.put(self._ray.cloudpickle.dumps(work))
         self._class = ray.remote(RayWorker).options(num_cpus=needs.cpus, num_gpus=needs.gpus)
         self._actors = idle
         for actor in idle:
@@ -194,7 +198,7 @@ class _Actors(Workers):
 
     def give(self, number: int, piece: Any) -> None:
         actor = next(actor for actor in self._actors if actor.node and actor.number is None)
-        actor.number, actor.expected = number, actor.handle.answer.remote(piece)
+        actor.number, actor.expected = number, actor.handle.answer.remote(self._ray.cloudpickle.dumps(piece))
 
     def outcomes(self, seconds: float) -> list[Outcome]:
         self._follow_cluster()
@@ -255,7 +259,7 @@ class _Actors(Workers):
         begun = [actor for actor in self._actors if is_over and actor.node]
         for actor in self._actors:
             if actor in begun:
-                actor.handle.take.remote(None)
+                actor.handle.take.remote(b"")
             else:
                 self._ray.kill(actor.handle)
         self._give_back(begun, self._needs)

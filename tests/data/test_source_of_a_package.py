@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -162,9 +161,7 @@ def test_a_pipeline_reads_it(database: Path, tmp_path: Path) -> None:
     assert "registered points version 1 as challenger and champion" in done.out
 
 
-def test_what_was_interrupted_is_continued_and_two_machines_share_it(
-    database: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_interrupted_is_continued(database: Path, tmp_path: Path) -> None:
     settings = PrepareSettings(source=f"sqlite://{database}?table=points", **TASK)
     alone = start(settings, tmp_path / "alone", str(tmp_path / "work"), UNIT)
     assert alone.wait() == 0, alone.output
@@ -178,12 +175,23 @@ def test_what_was_interrupted_is_continued_and_two_machines_share_it(
     assert again.wait() == 0, again.output
     assert f"{done} units of work were done before" in again.output
     assert sha256_of_tree(tmp_path / "out") == whole
-    monkeypatch.setattr(sys, "path", [str(site), *sys.path])  # of the machines of the cluster
+
+
+@pytest.mark.slow
+def test_two_machines_share_what_comes_the_same_each_time(database: Path, tmp_path: Path) -> None:
+    settings = PrepareSettings(source=f"sqlite://{database}?table=points", **TASK)
+    feed = replace(settings, source=f"feed://{database}?table=points")
+    alone = start(settings, tmp_path / "alone", str(tmp_path / "work"), UNIT)
+    assert alone.wait() == 0, alone.output
     with ray_cluster(nodes=2) as cluster:
-        together = replace(settings, ray_address=cluster.address)
-        shared = start(together, tmp_path / "together", str(tmp_path / "shared"), UNIT)
-        assert shared.wait() == 0, shared.output
-    assert sha256_of_tree(tmp_path / "together") == whole
+        both = start(replace(settings, ray_address=cluster.address), tmp_path / "both", str(tmp_path / "shared"), UNIT)
+        assert both.wait() == 0, both.output
+        other = start(
+            replace(feed, ray_address=cluster.address), tmp_path / "other", str(tmp_path / "other-work"), UNIT
+        )
+        assert other.wait() == 1
+    assert sha256_of_tree(tmp_path / "both") == sha256_of_tree(tmp_path / "alone")
+    assert f"The source {feed.source} is read by one machine." in other.output
 
 
 def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the_beginning(
@@ -195,11 +203,6 @@ def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the
     again = start(settings, tmp_path / "out", str(tmp_path / "work"), UNIT)
     assert again.wait() == 0, again.output
     assert "were done before" not in again.output
-    told = printed_by(
-        "from gpu_pipelines.data.settings import PrepareSettings\n"
-        f"print(PrepareSettings(source={settings.source!r}, task='regression', label_column='y').problems_on_nodes(2))"
-    )
-    assert f"The source {settings.source} is read by one machine." in told
 
 
 def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Path, tmp_path: Path) -> None:
