@@ -155,7 +155,8 @@ def families(seed: int) -> np.ndarray:
         made.append(generator.integers(0, 2**32, SIGNATURE_LENGTH, dtype=np.uint32))
         for _ in range(15):
             other = made[-generator.integers(1, 4)].copy() if len(made) > 3 else made[-1].copy()
-            changes = generator.choice(SIGNATURE_LENGTH, generator.integers(5, 45), replace=False)
+            # Some values stay in all of a family, so that whole chains share a band.
+            changes = 16 + generator.choice(SIGNATURE_LENGTH - 16, generator.integers(5, 45), replace=False)
             other[changes] = generator.integers(0, 2**32, len(changes), dtype=np.uint32)
             made.append(other)
     found: np.ndarray = generator.permutation(np.stack(made))
