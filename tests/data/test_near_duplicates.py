@@ -147,6 +147,26 @@ def test_rounds_over_parts_find_what_one_process_finds(parts: int, seed: int) ->
     ]
 
 
+def test_what_is_open_keeps_others_open() -> None:
+    # Each is like the next alone; what the second is, another part decides, and with it the third and the fourth.
+    chain = [np.zeros(SIGNATURE_LENGTH, dtype=np.uint32)]
+    for step in range(3):
+        chain.append(chain[-1].copy())
+        chain[-1][30 * step : 30 * step + 30] = step + 1
+    signatures = np.stack(chain)
+    parts = [
+        near_rounds.Groups(np.array([[value, 0, key] for key in keys], dtype=np.uint64))
+        for value, keys in ((7, (0, 1)), (8, (1, 2, 3)))
+    ]
+    said = [
+        near_rounds.verdicts(part, part.states(np.zeros((0, 2), np.uint64)), signatures.__getitem__, THRESHOLD)
+        for part in parts
+    ]
+    free, still_open = near_rounds.FREE, near_rounds.OPEN
+    assert said[0].tolist() == [[0, free], [1, still_open]]
+    assert said[1].tolist() == [[1, free], [2, still_open], [3, still_open]]
+
+
 def families(seed: int) -> np.ndarray:
     """Signatures of 400 records: chains in which each is like the one before, in any order of the source."""
     generator = np.random.default_rng(seed)
@@ -155,7 +175,8 @@ def families(seed: int) -> np.ndarray:
         made.append(generator.integers(0, 2**32, SIGNATURE_LENGTH, dtype=np.uint32))
         for _ in range(15):
             other = made[-generator.integers(1, 4)].copy() if len(made) > 3 else made[-1].copy()
-            changes = generator.choice(SIGNATURE_LENGTH, generator.integers(5, 45), replace=False)
+            # Some values stay in all of a family, so that whole chains share a band.
+            changes = 16 + generator.choice(SIGNATURE_LENGTH - 16, generator.integers(5, 45), replace=False)
             other[changes] = generator.integers(0, 2**32, len(changes), dtype=np.uint32)
             made.append(other)
     found: np.ndarray = generator.permutation(np.stack(made))
