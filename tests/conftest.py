@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from filelock import FileLock
 from PIL import Image
-from processes import free_port
 
+from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.garbage import collect_rarely
 
 # Here and not in tests/vertex, so that every test can ask for the server.
-pytest_plugins = ["vertex_api.fixture"]
+pytest_plugins = ["gpu_pipelines.emulator.fixture"]
 
 #: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 3).
 LONGEST = ("pipeline", "training")
@@ -114,7 +114,8 @@ def write_photos(folder: Path, per_class: int = 40, classes: tuple[str, ...] = (
 def storage_emulator(bucket: str) -> Iterator[str]:
     """A Cloud Storage emulator with one bucket, which Google's clients talk to meanwhile; gives the bucket's URI."""
     from gcp_storage_emulator import server as emulator
-    from storage_preconditions import CheckingRouter
+
+    from gpu_pipelines.emulator.storage_preconditions import CheckingRouter
 
     port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from processes import Started, free_port, start_python
+from processes import Started, start_python
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
@@ -19,6 +19,7 @@ from gpu_pipelines.data.prepare import prepare_together
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
 from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.emulator.json_server import free_port
 
 PREPARE = """
 import json, os, sys

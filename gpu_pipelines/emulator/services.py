@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from vertex_api.custom_jobs import CustomJobs
-from vertex_api.endpoints import Endpoints
-from vertex_api.logs import Logs
-from vertex_api.models import Models
-from vertex_api.names import Names
-from vertex_api.operations import Operations
-from vertex_api.pipeline_jobs import PipelineJobs
-from vertex_api.pipeline_repository import PipelineRepositories
-from vertex_api.project import Project
-from vertex_api.replicas import Replicas
-from vertex_api.schedules import Schedules
-from vertex_api.transcoding import Method, method
-from vertex_api.tuning_jobs import TuningJobs
+from gpu_pipelines.emulator.custom_jobs import CustomJobs
+from gpu_pipelines.emulator.endpoints import Endpoints
+from gpu_pipelines.emulator.logs import Logs
+from gpu_pipelines.emulator.models import Models
+from gpu_pipelines.emulator.names import Names
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
+from gpu_pipelines.emulator.pipeline_repository import PipelineRepositories
+from gpu_pipelines.emulator.project import Project
+from gpu_pipelines.emulator.replicas import Replicas
+from gpu_pipelines.emulator.schedules import Schedules
+from gpu_pipelines.emulator.transcoding import Method, method
+from gpu_pipelines.emulator.tuning_jobs import TuningJobs
 
 PROJECT = "example-project"
 NUMBER = "123456789012"

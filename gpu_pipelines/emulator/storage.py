@@ -7,9 +7,9 @@ from typing import Any
 
 import requests
 from gcp_storage_emulator.server import create_server
-from processes import free_port
 
-from vertex_api.services import BUCKET, NUMBER
+from gpu_pipelines.emulator.json_server import free_port
+from gpu_pipelines.emulator.services import BUCKET, NUMBER
 
 _PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/")
 _SECONDS = 60
@@ -53,8 +53,8 @@ class Storage:
         with self._lock:
             self._start()
             at = f"{self._address}/upload/storage/v1/b/{BUCKET}/o"
-            given = {"params": {"uploadType": "media", "name": name}, "data": content, "timeout": _SECONDS}
-            requests.post(at, **given).raise_for_status()
+            wanted = {"uploadType": "media", "name": name}
+            requests.post(at, params=wanted, data=content, timeout=_SECONDS).raise_for_status()
 
     def close(self) -> None:
         """Stops the emulator."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from vertex_api.api_error import ApiError
-from vertex_api.services import REGION, State
-from vertex_api.transcoding import as_json, parse
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.services import REGION, State
+from gpu_pipelines.emulator.transcoding import as_json, parse
 
 #: Parameters of the protocol, not of a request: https://cloud.google.com/apis/docs/system-parameters.
 _SYSTEM_PARAMETERS = {"alt", "$alt", "key", "prettyPrint", "$prettyPrint", "quotaUser", "uploadType", "upload_protocol"}

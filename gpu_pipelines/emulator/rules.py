@@ -15,7 +15,7 @@ from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.accelerators.catalog import Catalog, Gpu, MachineType, load_catalog
 from gpu_pipelines.accelerators.placement import located, usable_regions
-from vertex_api.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError
 
 FLEX_START = api.Scheduling.Strategy.FLEX_START
 LONGEST_FLEX_START = timedelta(days=7)

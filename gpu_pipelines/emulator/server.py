@@ -16,17 +16,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from json_server import answering, server_of, url_of
-
-from vertex_api.api_error import ApiError
-from vertex_api.certificates import Certificates, make_certificates
-from vertex_api.faults import MESSAGES, Fault, Faults
-from vertex_api.grpc_face import start_grpc
-from vertex_api.rest import TOKENS, Answer, HttpRequest, answer
-from vertex_api.services import PROJECT, REGION, State
-from vertex_api.storage import Storage
-from vertex_api.tunnel import ProxyHandler
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.certificates import Certificates, make_certificates
+from gpu_pipelines.emulator.faults import MESSAGES, Fault, Faults
+from gpu_pipelines.emulator.grpc_face import start_grpc
+from gpu_pipelines.emulator.json_server import answering, server_of, url_of
+from gpu_pipelines.emulator.rest import TOKENS, Answer, HttpRequest, answer
+from gpu_pipelines.emulator.services import PROJECT, REGION, State
+from gpu_pipelines.emulator.storage import Storage
+from gpu_pipelines.emulator.tunnel import ProxyHandler
 
 _OVERRIDDEN = (
     "AIPLATFORM",
@@ -181,7 +181,8 @@ def serving(folder: Path, certificates: Certificates | None = None) -> Iterator[
             same for all servers: gRPC reads whom it trusts once.
     """
     held = certificates or make_certificates(folder, PROJECT)
-    plain, encrypted = (type("Handler", (_Handler,), {"secure": secure}) for secure in (False, True))
+    handlers: list[Any] = [type("Handler", (_Handler,), {"secure": secure}) for secure in (False, True)]
+    plain, encrypted = handlers
     servers = server_of(plain), server_of(encrypted, held)
     plain.api = encrypted.api = api = VertexApi(url_of(servers[0]), folder, held)
     api.tls_port = servers[1].server_port

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from vertex_api.api_error import ApiError
-from vertex_api.pipeline_jobs import parsed_spec
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.pipeline_jobs import parsed_spec
 
 _TAG = re.compile(r"[a-z][a-z0-9._-]{0,127}")
 

@@ -9,13 +9,13 @@ import requests
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import json_format
 
-from vertex_api.api_error import ApiError, not_found
-from vertex_api.custom_jobs import now
-from vertex_api.models import Models
-from vertex_api.names import Names, Resources
-from vertex_api.operations import Operations
-from vertex_api.rules import check_name_and_labels, raise_found
-from vertex_api.transcoding import as_json
+from gpu_pipelines.emulator.api_error import ApiError, not_found
+from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.models import Models
+from gpu_pipelines.emulator.names import Names, Resources
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.transcoding import as_json
 
 
 class Endpoints(Resources):

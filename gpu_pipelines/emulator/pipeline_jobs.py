@@ -12,17 +12,17 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2, json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from vertex_api.api_error import ApiError
-from vertex_api.custom_jobs import now
-from vertex_api.logs import Logs
-from vertex_api.names import Names, Resources
-from vertex_api.operations import Operations
-from vertex_api.payload import tasks_of
-from vertex_api.rules import check_name_and_labels, raise_found
-from vertex_api.transcoding import as_json
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.logs import Logs
+from gpu_pipelines.emulator.names import Names, Resources
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.payload import tasks_of
+from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.transcoding import as_json
 
-STATES = api.PipelineState
-TASK_STATES = api.PipelineTaskDetail.State
+STATES: Any = api.PipelineState
+TASK_STATES: Any = api.PipelineTaskDetail.State
 ENDED = (STATES.PIPELINE_STATE_SUCCEEDED, STATES.PIPELINE_STATE_FAILED, STATES.PIPELINE_STATE_CANCELLED)
 _TASK_ENDED = (
     TASK_STATES.SUCCEEDED,
@@ -146,7 +146,7 @@ class PipelineJobs(Resources):
         """The first task that is added is the pipeline's own, and the parent of the others."""
         details = job.job_detail.task_details
         parent = details[0].task_id if details else 0
-        detail = api.PipelineTaskDetail(
+        detail: Any = api.PipelineTaskDetail(
             task_id=int(self._names.new(job.name, "tasks").rpartition("/")[2]),
             parent_task_id=parent,
             task_name=name,

@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from json_server import JsonHandler
+from gpu_pipelines.emulator.json_server import JsonHandler
 
 _GOOGLE = re.compile(r"[a-z0-9-]+\.(googleapis\.com|pkg\.dev):443")
 #: How a client offers HTTP/2 in its first message: RFC 7301.

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.cloud import resourcemanager_v3
 
-from vertex_api.api_error import ApiError
-from vertex_api.certificates import Certificates
-from vertex_api.transcoding import Method, parsed
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.transcoding import Method, parsed
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.server import VertexApi
 
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 #: google-cloud-aiplatform asks for it over gRPC, with the credentials that it has, even where all else goes over REST.

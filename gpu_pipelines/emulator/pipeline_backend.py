@@ -13,11 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vertex_api.mounted_bucket import command_with_bucket
-from vertex_api.payload import PipelineRun, as_stored, container_command, executor_input_of, image_of, tasks_of
-from vertex_api.replicas import container_variables
-from vertex_api.server import VertexApi
-from vertex_api.transcoding import as_json
+from gpu_pipelines.emulator.mounted_bucket import command_with_bucket
+from gpu_pipelines.emulator.payload import (
+    PipelineRun,
+    as_stored,
+    container_command,
+    executor_input_of,
+    image_of,
+    tasks_of,
+)
+from gpu_pipelines.emulator.replicas import container_variables
+from gpu_pipelines.emulator.server import VertexApi
+from gpu_pipelines.emulator.transcoding import as_json
 
 _MOUNT = Path("/gcs")
 _WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
 
-from vertex_api.api_error import ApiError, not_found
-from vertex_api.custom_jobs import now
-from vertex_api.names import Names, page
-from vertex_api.operations import Operations
-from vertex_api.rules import check_name_and_labels, raise_found
-from vertex_api.transcoding import as_json
+from gpu_pipelines.emulator.api_error import ApiError, not_found
+from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.names import Names, page
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.transcoding import as_json
 
 _SCHEMA = r"gs://google-cloud-aiplatform/schema/modelevaluation/([a-z_]+)_metrics_1\.0\.0\.yaml"
 #: Names of the fields of each schema, at every depth.
@@ -145,7 +146,7 @@ class Models:
             model.version_aliases.append("default")
         versions.append(model)
 
-    def _versions(self, name: str) -> list[Any]:
+    def _versions(self, name: str) -> Sequence[Any]:
         if name not in self.versions:
             raise not_found(name)
         return self.versions[name]

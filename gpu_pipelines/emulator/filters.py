@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from vertex_api.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError
 
 Test = Callable[[Mapping[str, Any]], bool]
 
@@ -66,10 +66,10 @@ class _Reader:
 
     def one(self) -> Test:
         token = self.take()
-        if token == "NOT":
+        if token == "NOT":  # noqa: S105
             denied = self.one()
             return lambda item: not denied(item)
-        if token == "(":
+        if token == "(":  # noqa: S105
             found = self.any_of()
             if self.take() != ")":
                 raise self.error()

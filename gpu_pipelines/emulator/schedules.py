@@ -10,13 +10,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
-from vertex_api.api_error import ApiError
-from vertex_api.custom_jobs import now
-from vertex_api.names import Names, Resources
-from vertex_api.operations import Operations
-from vertex_api.pipeline_jobs import check_pipeline_job
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.names import Names, Resources
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.pipeline_jobs import check_pipeline_job
 
-STATES = api.Schedule.State
+STATES: Any = api.Schedule.State
 _FIELD = re.compile(r"(\*|\d+(-\d+)?)(/\d+)?(,(\*|\d+(-\d+)?)(/\d+)?)*")
 _RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _CHANGEABLE = (

@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from vertex_api.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError
 
 _PART = re.compile(r"\{([\w.]+)=([^}]*)\}")
 

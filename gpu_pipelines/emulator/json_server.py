@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vertex_api.certificates import Certificates
+    from gpu_pipelines.emulator.certificates import Certificates
 
 
 class JsonHandler(BaseHTTPRequestHandler):
@@ -74,15 +75,8 @@ def answering(*servers: ThreadingHTTPServer) -> Iterator[str]:
             thread.join()
 
 
-@contextmanager
-def answering_posts(answer: Callable[[Any], Any]) -> Iterator[tuple[str, list[Any]]]:
-    """A server that answers each document that is posted; gives its address with a slash, and what it was sent."""
-    sent: list[Any] = []
-
-    class Handler(JsonHandler):
-        def do_POST(self) -> None:
-            sent.append(json.loads(self.body()))
-            self.send(200, answer(sent[-1]))
-
-    with answering(server_of(Handler)) as address:
-        yield f"{address}/", sent
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

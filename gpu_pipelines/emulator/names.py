@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vertex_api.api_error import ApiError, not_found
-from vertex_api.filters import predicate
-from vertex_api.transcoding import as_json
+from gpu_pipelines.emulator.api_error import ApiError, not_found
+from gpu_pipelines.emulator.filters import predicate
+from gpu_pipelines.emulator.transcoding import as_json
 
 
 class Names:

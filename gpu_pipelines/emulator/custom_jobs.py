@@ -11,11 +11,11 @@ from typing import Any
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
-from vertex_api.api_error import ApiError
-from vertex_api.names import Names, Resources, region_of
-from vertex_api.rules import check_custom_job
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.names import Names, Resources, region_of
+from gpu_pipelines.emulator.rules import check_custom_job
 
-STATES = api.JobState
+STATES: Any = api.JobState
 ENDED = (STATES.JOB_STATE_SUCCEEDED, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_CANCELLED)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from google.longrunning import operations_pb2
 from google.protobuf import any_pb2, empty_pb2
 
-from vertex_api.api_error import not_found
+from gpu_pipelines.emulator.api_error import not_found
 
 
 class Operations:

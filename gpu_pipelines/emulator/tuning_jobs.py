@@ -6,9 +6,9 @@ from typing import Any
 
 from google.cloud import aiplatform_v1 as api
 
-from vertex_api.api_error import ApiError
-from vertex_api.names import Names, region_of
-from vertex_api.rules import check_custom_job
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.names import Names, region_of
+from gpu_pipelines.emulator.rules import check_custom_job
 
 
 class TuningJobs:

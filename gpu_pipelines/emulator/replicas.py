@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processes import free_port
-
-from vertex_api.custom_jobs import CustomJobs
-from vertex_api.logs import Logs
-from vertex_api.names import Names
-from vertex_api.transcoding import as_json
+from gpu_pipelines.emulator.custom_jobs import CustomJobs
+from gpu_pipelines.emulator.json_server import free_port
+from gpu_pipelines.emulator.logs import Logs
+from gpu_pipelines.emulator.names import Names
+from gpu_pipelines.emulator.transcoding import as_json
 
 #: What a container has of this machine's variables.
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")

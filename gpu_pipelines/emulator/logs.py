@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from vertex_api.api_error import ApiError
-from vertex_api.filters import predicate
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.filters import predicate
 
 _FIELDS = {"resourceNames": list, "projectIds": list, "filter": str, "orderBy": str, "pageSize": int, "pageToken": str}
 _MOST = 1000

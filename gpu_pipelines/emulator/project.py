@@ -8,9 +8,9 @@ from typing import Any
 
 from google.cloud import cloudquotas_v1
 
-from vertex_api.api_error import ApiError
-from vertex_api.names import Names
-from vertex_api.transcoding import as_json
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.names import Names
+from gpu_pipelines.emulator.transcoding import as_json
 
 SERVICES = (
     "aiplatform.googleapis.com",
