@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 #: google.rpc.Code by HTTP status.
@@ -37,6 +38,10 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The JSON of the REST interface."""
         return {"error": {"code": self.code, "message": self.message, "status": self.status}}
+
+    def json(self) -> bytes:
+        """The same as text."""
+        return json.dumps(self.body()).encode()
 
 
 def not_found(name: str) -> ApiError:

@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 #: The hosts that the server stands in for.
 HOSTS = ("*.googleapis.com", "*.pkg.dev")
 _DAY = timedelta(days=1)
+_VALID = timedelta(days=800)
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,26 @@ class Certificates:
         }
 
 
+def certificates_in(folder: Path, project: str) -> Certificates:
+    """The certificates of a folder; made if they are not there, so that clients need not be told of others later."""
+    held = _in_folder(folder)
+    if all(path.exists() for path in (held.authority, held.chain, held.key, held.service_account)):
+        chain = x509.load_pem_x509_certificate(held.chain.read_bytes())
+        if chain.not_valid_after_utc > datetime.now(timezone.utc) + _DAY:
+            return held
+    folder.mkdir(parents=True, exist_ok=True)
+    return make_certificates(folder, project)
+
+
+def _in_folder(folder: Path) -> Certificates:
+    names = ("authority.pem", "server.pem", "server.key", "service-account.json")
+    return Certificates(*(folder / name for name in names))
+
+
 def make_certificates(folder: Path, project: str) -> Certificates:
     """Makes an authority, whose key is forgotten, a certificate for `HOSTS`, and the key of a service account."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Throwaway authority of a test")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Throwaway authority of an emulator")])
     authority = (
         _certificate(name, name, authority_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -63,18 +80,17 @@ def make_certificates(folder: Path, project: str) -> Certificates:
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    account = _make_service_account_key(folder, project)
-    made = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key", account)
+    made = _in_folder(folder)
+    _write_service_account_key(made.service_account, project)
     made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     made.chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     made.key.write_text(_pem(key))
     return made
 
 
-def _make_service_account_key(folder: Path, project: str) -> Path:
+def _write_service_account_key(path: Path, project: str) -> None:
     """Writes it as `gcloud iam service-accounts keys create` does."""
     address = f"tester@{project}.iam.gserviceaccount.com"
-    path = folder / "service-account.json"
     content = {
         "type": "service_account",
         "project_id": project,
@@ -86,7 +102,6 @@ def _make_service_account_key(folder: Path, project: str) -> Path:
         "universe_domain": "googleapis.com",
     }
     path.write_text(json.dumps(content))
-    return path
 
 
 def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
@@ -97,7 +112,7 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
         public_key=key,
         serial_number=x509.random_serial_number(),
         not_valid_before=now - _DAY,
-        not_valid_after=now + _DAY,
+        not_valid_after=now + _VALID,
     )
 
 

@@ -14,8 +14,11 @@ from google.protobuf import empty_pb2
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.names import Names, Resources, region_of
 from gpu_pipelines.emulator.rules import check_custom_job
+from gpu_pipelines.emulator.state_folder import StateFolder
 
 STATES: Any = api.JobState
+#: Why a job failed that was interrupted with the emulator.
+EMULATOR_ENDED = "The emulator ended while this was running; its processes ended with it."
 ENDED = (STATES.JOB_STATE_SUCCEEDED, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_CANCELLED)
 
 
@@ -35,9 +38,10 @@ class CustomJobs(Resources):
             every few seconds are answered at once when there is news.
     """
 
-    def __init__(self, names: Names, page_size: int) -> None:
+    def __init__(self, names: Names, page_size: int, state: StateFolder) -> None:
         self._changed = threading.Condition()
-        super().__init__(names, api.ListCustomJobsResponse, "custom_jobs", page_size, self._changed)
+        answer = api.ListCustomJobsResponse
+        super().__init__(names, answer, "custom_jobs", page_size, self._changed, state, "customJobs", api.CustomJob)
         self.jobs = self.held
         self.start: Callable[[Any], None] = lambda job: None
         self.stop: Callable[[str], bool] = lambda name: False
@@ -60,8 +64,7 @@ class CustomJobs(Resources):
         )
         if "encryption_spec" in request.custom_job:
             job.encryption_spec = request.custom_job.encryption_spec
-        with self._changed:
-            self.jobs[job.name] = job
+        self.keep(job)
         self.start(job)
         return self._copy(job)
 
@@ -103,17 +106,25 @@ class CustomJobs(Resources):
             if error:
                 job.error = {"code": 3, "message": error}
             self._changed.notify_all()
+            self.keep(job)
+
+    def end_of_before(self) -> None:
+        """Ends the jobs that ran when the emulator ended before."""
+        for job in list(self.held.values()):
+            if job.state not in ENDED:
+                self.set_state(job.name, STATES.JOB_STATE_FAILED, EMULATOR_ENDED)
 
     def state(self, name: str) -> str:
         """Name of a job's state."""
         return str(STATES(self.one(name).state).name)
 
     def wait(self, name: str, seconds: float) -> Any:
-        """Waits for the end of a job, and returns it."""
+        """Waits for the end of a job, and returns it; raises TimeoutError after so many seconds."""
         job, until = self.one(name), time.monotonic() + seconds
         with self._changed:
             while job.state not in ENDED:
                 left = until - time.monotonic()
-                assert left > 0, f"{name} is {STATES(job.state).name} after {seconds} s"
+                if left <= 0:
+                    raise TimeoutError(f"{name} is {STATES(job.state).name} after {seconds} s")
                 self._changed.wait(left)
         return job

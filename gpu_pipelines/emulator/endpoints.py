@@ -15,6 +15,7 @@ from gpu_pipelines.emulator.models import Models
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
 
 
@@ -29,14 +30,18 @@ class Endpoints(Resources):
         asked: the deployed model of each prediction.
     """
 
-    def __init__(self, names: Names, operations: Operations, models: Models, page_size: int) -> None:
-        super().__init__(names, api.ListEndpointsResponse, "endpoints", page_size, threading.RLock())
+    def __init__(
+        self, names: Names, operations: Operations, models: Models, page_size: int, state: StateFolder
+    ) -> None:
+        answer, lock = api.ListEndpointsResponse, threading.RLock()
+        super().__init__(names, answer, "endpoints", page_size, lock, state, "endpoints", api.Endpoint)
         self.endpoints = self.held
         self.server = ""
         self.servers: dict[str, str] = {}
         self.asked: list[str] = []
         self._operations, self._models = operations, models
-        self._last = 0
+        numbers = [int(deployed.id) for each in self.held.values() for deployed in each.deployed_models]
+        self._last = max(numbers, default=0)
 
     def create(self, request: Any) -> Any:
         """CreateEndpoint."""
@@ -45,7 +50,7 @@ class Endpoints(Resources):
         with self._lock:
             endpoint.name = self._names.new(request.parent, "endpoints", request.endpoint_id)
             endpoint.create_time = endpoint.update_time = now()
-            self.endpoints[endpoint.name] = endpoint
+            self.keep(endpoint)
         return self._operations.done(endpoint.name, endpoint)
 
     def update(self, request: Any) -> Any:
@@ -57,6 +62,7 @@ class Endpoints(Resources):
             if path == "traffic_split":
                 self._check_split(endpoint, dict(request.endpoint.traffic_split))
             setattr(endpoint, path, getattr(request.endpoint, path))
+        self.keep(endpoint)
         return endpoint
 
     def delete(self, request: Any) -> Any:
@@ -64,7 +70,7 @@ class Endpoints(Resources):
         endpoint = self.one(request.name)
         if endpoint.deployed_models:
             raise ApiError(400, f"Endpoint {endpoint.name} has deployed models.", "FAILED_PRECONDITION")
-        del self.endpoints[endpoint.name]
+        self.forget(endpoint.name)
         return self._operations.done(endpoint.name)
 
     def deploy(self, request: Any) -> Any:
@@ -85,6 +91,7 @@ class Endpoints(Resources):
             self._check_split(endpoint, split, deployed.id)
             endpoint.deployed_models.append(deployed)
             endpoint.traffic_split = split
+            self.keep(endpoint)
         return self._operations.done(endpoint.name, api.DeployModelResponse(deployed_model=deployed))
 
     def undeploy(self, request: Any) -> Any:
@@ -98,6 +105,7 @@ class Endpoints(Resources):
             raise ApiError(400, f"The deployed model {number} has traffic.", "FAILED_PRECONDITION")
         endpoint.deployed_models = left
         endpoint.traffic_split = split if left else {}
+        self.keep(endpoint)
         return self._operations.done(endpoint.name, api.UndeployModelResponse())
 
     def predict(self, request: Any) -> Any:

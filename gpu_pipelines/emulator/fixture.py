@@ -9,7 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.certificates import Certificates
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.transcoding import Method, parsed
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 #: google-cloud-aiplatform asks for it over gRPC, with the credentials that it has, even where all else goes over REST.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,9 +43,31 @@ class JsonHandler(BaseHTTPRequestHandler):
         pass
 
 
-def server_of(handler: type[BaseHTTPRequestHandler], certificates: Certificates | None = None) -> ThreadingHTTPServer:
-    """A server on a free port, with TLS where there are certificates."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """As http.server's; a client that hangs up is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):
+            super().handle_error(request, client_address)
+
+
+def server_of(
+    handler: type[BaseHTTPRequestHandler],
+    certificates: Certificates | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> ThreadingHTTPServer:
+    """A server, with TLS where there are certificates.
+
+    Args:
+        handler: answers requests.
+        certificates: those to serve with; None serves without TLS.
+        host: address to listen at.
+        port: port to listen at; 0 for a free one.
+
+    Raises:
+        OSError: the port is taken, or the address is not this machine's.
+    """
+    server = _Server((host, port), handler)
     if certificates:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates.chain, certificates.key)
@@ -54,7 +77,8 @@ def server_of(handler: type[BaseHTTPRequestHandler], certificates: Certificates 
 
 def url_of(server: ThreadingHTTPServer) -> str:
     """Its address, without encryption and without a slash at the end."""
-    return f"http://127.0.0.1:{server.server_port}"
+    host = str(server.server_address[0])
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{server.server_port}"  # noqa: S104
 
 
 @contextmanager

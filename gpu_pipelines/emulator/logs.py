@@ -9,17 +9,19 @@ from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.filters import predicate
+from gpu_pipelines.emulator.state_folder import StateFolder
 
 _FIELDS = {"resourceNames": list, "projectIds": list, "filter": str, "orderBy": str, "pageSize": int, "pageToken": str}
 _MOST = 1000
 
 
 class Logs:
-    """Log entries, in the order in which they were written."""
+    """Log entries, in the order in which they were written; those of the state first."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: StateFolder) -> None:
         self._lock = threading.Lock()
-        self._entries: list[dict[str, Any]] = []
+        self._state = state
+        self._entries: list[dict[str, Any]] = list(state.logs())
 
     def write(
         self,
@@ -40,17 +42,17 @@ class Logs:
         """
         with self._lock:
             moment = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
-            self._entries.append(
-                {
-                    "insertId": f"entry{len(self._entries):09}",
-                    "logName": f"projects/{project}/logs/{labels['task_name']}",
-                    "resource": {"type": resource, "labels": {"project_id": project, **labels}},
-                    "timestamp": moment,
-                    "receiveTimestamp": moment,
-                    "severity": severity,
-                    "jsonPayload": {"message": message},
-                }
-            )
+            entry = {
+                "insertId": f"entry{len(self._entries):09}",
+                "logName": f"projects/{project}/logs/{labels['task_name']}",
+                "resource": {"type": resource, "labels": {"project_id": project, **labels}},
+                "timestamp": moment,
+                "receiveTimestamp": moment,
+                "severity": severity,
+                "jsonPayload": {"message": message},
+            }
+            self._entries.append(entry)
+            self._state.log(entry)
 
     def messages(self, resource: str = "", **labels: str) -> list[str]:
         """The lines of a resource with those labels."""

@@ -11,10 +11,14 @@ from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError, not_found
 from gpu_pipelines.emulator.custom_jobs import now
-from gpu_pipelines.emulator.names import Names, page
+from gpu_pipelines.emulator.names import Names, page, restored, restored_from
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
+
+_KIND, _EVALUATIONS = "models", "evaluations"
+_ID = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
 
 _SCHEMA = r"gs://google-cloud-aiplatform/schema/modelevaluation/([a-z_]+)_metrics_1\.0\.0\.yaml"
 #: Names of the fields of each schema, at every depth.
@@ -40,9 +44,15 @@ class Models:
         page_size: the longest page of a list.
     """
 
-    def __init__(self, names: Names, operations: Operations, page_size: int) -> None:
+    def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
         self.versions: dict[str, list[Any]] = {}
         self.evaluations: dict[str, list[Any]] = {}
+        self._state = state
+        for model in sorted(restored(state, _KIND, api.Model), key=lambda model: int(model.version_id)):
+            self.versions.setdefault(model.name, []).append(model)
+        for path, document in state.documents(_EVALUATIONS):
+            version = str(document.pop("version", ""))
+            self.evaluations.setdefault(version, []).append(restored_from(path, document, api.ModelEvaluation))
         self.page_size = page_size
         self._names, self._operations = names, operations
         self._lock = threading.RLock()
@@ -62,6 +72,8 @@ class Models:
                 self._versions(model.name)
             else:
                 model.name = self._names.new(parent, "models", request.model_id)
+                if not _ID.fullmatch(request.model_id) and request.model_id:
+                    raise ApiError(400, f"The model id {request.model_id!r} does not match {_ID.pattern}.")
                 if model.name in self.versions:
                     raise ApiError(409, f"Model {model.name} already exists.")
             self._add(model)
@@ -102,6 +114,7 @@ class Models:
                     other.version_aliases = [held for held in other.version_aliases if held != alias.removeprefix("-")]
                 if not alias.startswith("-"):
                     model.version_aliases.append(alias)
+            self._keep(self._versions(model.name))
         return model
 
     def import_evaluation(self, request: Any) -> Any:
@@ -115,9 +128,12 @@ class Models:
             raise ApiError(400, f"The metrics do not match their schema: {unknown[0]}.")
         with self._lock:
             evaluation = api.ModelEvaluation(request.model_evaluation)
+            version = f"{model.name}@{model.version_id}"
             evaluation.name = self._names.new(model.name, "evaluations")
             evaluation.create_time = now()
-            self.evaluations.setdefault(f"{model.name}@{model.version_id}", []).append(evaluation)
+            # The name of an evaluation does not say which version it is of.
+            self._state.write(_EVALUATIONS, evaluation.name, {**as_json(evaluation), "version": version})
+            self.evaluations.setdefault(version, []).append(evaluation)
         return evaluation
 
     def list_evaluations(self, request: Any) -> Any:
@@ -132,7 +148,10 @@ class Models:
         name = self._names.number(request.name)
         self._versions(name)
         with self._lock:
-            del self.versions[name]
+            for model in self.versions.pop(name):
+                self._state.remove(_KIND, f"{name}@{model.version_id}")
+                for evaluation in self.evaluations.pop(f"{name}@{model.version_id}", []):
+                    self._state.remove(_EVALUATIONS, evaluation.name)
         return self._operations.done(name)
 
     def _add(self, model: Any) -> None:
@@ -144,7 +163,12 @@ class Models:
             other.version_aliases = [alias for alias in other.version_aliases if alias not in asked]
         if not versions and "default" not in asked:
             model.version_aliases.append("default")
+        self._keep([model, *versions])
         versions.append(model)
+
+    def _keep(self, models: Sequence[Any]) -> None:
+        for model in models:
+            self._state.write(_KIND, f"{model.name}@{model.version_id}", as_json(model))
 
     def _versions(self, name: str) -> Sequence[Any]:
         if name not in self.versions:

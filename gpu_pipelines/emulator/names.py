@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError, not_found
 from gpu_pipelines.emulator.filters import predicate
-from gpu_pipelines.emulator.transcoding import as_json
+from gpu_pipelines.emulator.state_folder import StateFolder, damaged
+from gpu_pipelines.emulator.transcoding import as_json, parsed
 
 
 class Names:
@@ -20,7 +23,8 @@ class Names:
 
     def __init__(self, projects: Mapping[str, str]) -> None:
         self.projects = dict(projects)
-        self._last = 1_000_000_000_000_000_000
+        # Numbers of an emulator that ran before are not given again.
+        self._last = 1_000_000_000_000_000_000 + time.time_ns() // 1000
 
     def number(self, name: str) -> str:
         """A resource name with the project's number in place of its id.
@@ -62,6 +66,31 @@ def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tupl
     return found[start:end], str(end) if end < len(found) else ""
 
 
+def restored(state: StateFolder, kind: str, message: Any) -> Iterator[Any]:
+    """The resources of a kind that are in the state.
+
+    Raises:
+        UserError: a file of them is damaged.
+    """
+    for path, document in state.documents(kind):
+        yield restored_from(path, document, message)
+
+
+def restored_from(path: Path, document: Mapping[str, Any], message: Any) -> Any:
+    """A resource from a file of the state.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        found = parsed(message, document)
+    except ApiError as error:
+        raise damaged(path, error.message) from error
+    if not found.name:
+        raise damaged(path, "it has no name")
+    return found
+
+
 class Resources:
     """The resources of one kind in all projects, and what is done with those of every kind.
 
@@ -71,13 +100,27 @@ class Resources:
         field: its field for them.
         page_size: the longest page of a list.
         lock: is held while they change.
+        state: where they are kept.
+        kind: how their names call them, such as customJobs.
+        message: their type.
 
     Attributes:
         held: the resources by name.
     """
 
-    def __init__(self, names: Names, listed: Any, field: str, page_size: int, lock: Any) -> None:
-        self.held: dict[str, Any] = {}
+    def __init__(
+        self,
+        names: Names,
+        listed: Any,
+        field: str,
+        page_size: int,
+        lock: Any,
+        state: StateFolder,
+        kind: str,
+        message: Any,
+    ) -> None:
+        self._state, self._kind = state, kind
+        self.held: dict[str, Any] = {each.name: each for each in restored(state, kind, message)}
         self.page_size = page_size
         self._names, self._listed, self._field, self._lock = names, listed, field, lock
 
@@ -98,6 +141,22 @@ class Resources:
         if found is None:
             raise not_found(name)
         return found
+
+    def keep(self, resource: Any) -> None:
+        """Writes one into the state, and holds it.
+
+        Raises:
+            ApiError: it cannot be written; a new one is not held then.
+        """
+        with self._lock:
+            self._state.write(self._kind, resource.name, as_json(resource))
+            self.held[resource.name] = resource
+
+    def forget(self, name: str) -> None:
+        """Takes one away."""
+        with self._lock:
+            self._state.remove(self._kind, name)
+            del self.held[name]
 
     def _copy(self, resource: Any) -> Any:
         kind = type(resource)

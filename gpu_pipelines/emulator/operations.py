@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from google.longrunning import operations_pb2
@@ -15,10 +16,12 @@ class Operations:
 
     def __init__(self) -> None:
         self._held: dict[str, Any] = {}
+        self._last = time.time_ns() // 1000
 
     def done(self, resource: str, response: Any = None) -> Any:
         """An operation on a resource that is done already, with its response."""
-        name = f"{resource}/operations/{len(self._held) + 1}"
+        self._last += 1
+        name = f"{resource}/operations/{self._last}"
         packed = any_pb2.Any()
         plain = empty_pb2.Empty() if response is None else type(response).pb(response)
         packed.Pack(plain)

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from gpu_pipelines.emulator.payload import (
     tasks_of,
 )
 from gpu_pipelines.emulator.replicas import container_variables
-from gpu_pipelines.emulator.server import VertexApi
 from gpu_pipelines.emulator.transcoding import as_json
+from gpu_pipelines.emulator.vertex_api import VertexApi
 
 _MOUNT = Path("/gcs")
 _WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
@@ -49,7 +50,7 @@ class PipelineBackend:
     def __init__(self, api: VertexApi, rehearse: str) -> None:
         self._api, self._jobs = api, api.state.pipeline_jobs
         self._bucket = api.folder / "gcs"
-        self._bucket.mkdir()
+        self._bucket.mkdir(exist_ok=True)
         self.mails: list[tuple[list[str], str]] = []
         self.images: dict[str, str] = {}
         self.broken: dict[str, int] = {}
@@ -59,6 +60,13 @@ class PipelineBackend:
         api.state.replicas.prefix = command_with_bucket(self._bucket)
         # The launcher looks at its job every 20 s; it is answered when there is news.
         api.state.custom_jobs.hold_s = 60.0
+
+    def run_jobs(self) -> None:
+        """From now on, pipeline jobs that are created are run, each in a thread."""
+        self._jobs.start = lambda name: threading.Thread(target=self.run, args=(name,), daemon=True).start()
+
+    def close(self) -> None:
+        """Ends what runs."""
 
     def run(self, name: str) -> None:
         """Runs a pipeline job to its end.

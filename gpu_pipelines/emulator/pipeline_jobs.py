@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -13,12 +13,13 @@ from google.protobuf import empty_pb2, json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.custom_jobs import EMULATOR_ENDED, now
 from gpu_pipelines.emulator.logs import Logs
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.payload import tasks_of
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
 
 STATES: Any = api.PipelineState
@@ -39,11 +40,16 @@ class PipelineJobs(Resources):
 
     Attributes:
         jobs: by name.
+        start: is called with the name of a job that was created, to run it.
+        stop: is called with the name of a job that is cancelled.
     """
 
-    def __init__(self, names: Names, operations: Operations, logs: Logs, page_size: int) -> None:
-        super().__init__(names, api.ListPipelineJobsResponse, "pipeline_jobs", page_size, threading.RLock())
+    def __init__(self, names: Names, operations: Operations, logs: Logs, page_size: int, state: StateFolder) -> None:
+        answer, lock = api.ListPipelineJobsResponse, threading.RLock()
+        super().__init__(names, answer, "pipeline_jobs", page_size, lock, state, "pipelineJobs", api.PipelineJob)
         self.jobs = self.held
+        self.start: Callable[[str], None] = lambda name: None
+        self.stop: Callable[[str], None] = lambda name: None
         self._operations, self._logs = operations, logs
 
     def create(self, request: Any) -> Any:
@@ -60,7 +66,8 @@ class PipelineJobs(Resources):
             job = api.PipelineJob(given)
             job.name, job.state = name, STATES.PIPELINE_STATE_PENDING
             job.create_time = job.update_time = now()
-            self.jobs[name] = job
+            self.keep(job)
+        self.start(name)
         return self._copy(job)
 
     def cancel(self, request: Any) -> Any:
@@ -73,6 +80,7 @@ class PipelineJobs(Resources):
                 if task.state not in _TASK_ENDED:
                     self.set_task(job.name, task.task_name, "CANCELLED")
         self.end(job.name, "CANCELLED")
+        self.stop(job.name)
         return empty_pb2.Empty()
 
     def delete(self, request: Any) -> Any:
@@ -80,8 +88,7 @@ class PipelineJobs(Resources):
         job = self.one(request.name)
         if job.state not in ENDED:
             raise ApiError(400, f"Cannot delete a run in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
-        with self._lock:
-            del self.jobs[job.name]
+        self.forget(job.name)
         return self._operations.done(job.name)
 
     def begin(self, name: str) -> None:
@@ -94,6 +101,7 @@ class PipelineJobs(Resources):
             self._add_task(job, spec["pipelineInfo"]["name"], TASK_STATES.RUNNING)
             for task in tasks_of(spec):
                 self._add_task(job, task, TASK_STATES.PENDING)
+            self.keep(job)
 
     def set_task(self, name: str, task: str, state: str, error: str = "", custom_job: str = "") -> None:
         """Brings a task of a pipeline job into a state.
@@ -122,6 +130,7 @@ class PipelineJobs(Resources):
                 resources = {"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]}
                 # google-cloud-aiplatform reads it there, in model_evaluation_job.py.
                 detail.execution = {"metadata": {"output:gcp_resources": json.dumps(resources)}}
+            self.keep(job)
 
     def end(self, name: str, state: str, error: str = "") -> None:
         """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED."""
@@ -133,6 +142,18 @@ class PipelineJobs(Resources):
                 job.job_detail.task_details[0].state = TASK_STATES[state]
             if error:
                 job.error = {"code": 9, "message": error}
+            self.keep(job)
+
+    def end_of_before(self) -> None:
+        """Ends the jobs that ran when the emulator ended before, and their tasks."""
+        for job in list(self.held.values()):
+            if job.state in ENDED:
+                continue
+            for task in job.job_detail.task_details:
+                if task.state == TASK_STATES.RUNNING:
+                    task.state, task.end_time = TASK_STATES.FAILED, now()
+                    task.error = {"code": 9, "message": EMULATOR_ENDED}
+            self.end(job.name, "FAILED", EMULATOR_ENDED)
 
     def say(self, name: str, task: str, lines: Iterable[str], severity: str = "INFO") -> None:
         """Lets the container of a task write lines to the log."""

@@ -7,23 +7,44 @@ import re
 from datetime import datetime, timezone
 from email.parser import BytesParser
 from email.policy import HTTP
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.pipeline_jobs import parsed_spec
+from gpu_pipelines.emulator.state_folder import StateFolder, damaged
 
 _TAG = re.compile(r"[a-z][a-z0-9._-]{0,127}")
 
 
+_KIND = "packages"
+
+
 class Package:
-    """A pipeline: its versions by digest, and the tags on them."""
+    """A pipeline: its versions by digest, when each was made, and the tags on them."""
 
     def __init__(self) -> None:
         self.versions: dict[str, bytes] = {}
         self.created: dict[str, str] = {}
         self.tags: dict[str, str] = {}
+
+    @classmethod
+    def restored(cls, path: Path, document: dict[str, Any]) -> Package:
+        """From a file of the state; raises UserError if that is damaged."""
+        package = cls()
+        try:
+            package.versions = {name: text.encode() for name, text in document["versions"].items()}
+            package.created, package.tags = dict(document["created"]), dict(document["tags"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(path, repr(error)) from error
+        return package
+
+    def to_json(self) -> dict[str, Any]:
+        """What `restored` takes."""
+        versions = {name: content.decode() for name, content in self.versions.items()}
+        return {"versions": versions, "created": self.created, "tags": self.tags}
 
 
 class PipelineRepositories:
@@ -34,9 +55,12 @@ class PipelineRepositories:
         packages: pipelines by `LOCATION/REPOSITORY/PACKAGE`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, state: StateFolder) -> None:
         self.formats: dict[str, str] = {}
+        self._state = state
         self.packages: dict[str, Package] = {}
+        for path, document in state.documents(_KIND):
+            self.packages[str(document.get("name"))] = Package.restored(path, document)
 
     def repository(self, project: str, location: str, repository: str) -> dict[str, Any]:
         """The answer to repositories.get."""
@@ -65,6 +89,7 @@ class PipelineRepositories:
         held.versions[version] = form["content"]
         held.created.setdefault(version, datetime.now(timezone.utc).isoformat())
         held.tags.update(dict.fromkeys(tags, version))
+        self._keep(f"{location}/{repository}/{package}")
         return f"{package}/{version}".encode()
 
     def download(self, location: str, repository: str, package: str, reference: str) -> bytes:
@@ -97,13 +122,20 @@ class PipelineRepositories:
             return {"packages": [self._told(parent, name) for name in names]}
         held = self._package(location, repository, package)
         if kind is None and verb == "DELETE":
+            self._state.remove(_KIND, start + package)
             del self.packages[start + package]
             return {"done": True}
         where = f"{parent}/packages/{package}"
         if kind is None:
             return self._told(parent, package)
         handle = self._version if kind == "versions" else self._tag
-        return handle(verb, held, where, key or query.get("tagId", ""), key is None, body)
+        told = handle(verb, held, where, key or query.get("tagId", ""), key is None, body)
+        if verb != "GET":
+            self._keep(start + package)
+        return told
+
+    def _keep(self, name: str) -> None:
+        self._state.write(_KIND, name, {"name": name, **self.packages[name].to_json()})
 
     def _version(
         self, verb: str, held: Package, where: str, key: str, everything: bool, body: dict[str, Any]

@@ -15,6 +15,7 @@ from gpu_pipelines.emulator.custom_jobs import now
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.pipeline_jobs import check_pipeline_job
+from gpu_pipelines.emulator.state_folder import StateFolder
 
 STATES: Any = api.Schedule.State
 _FIELD = re.compile(r"(\*|\d+(-\d+)?)(/\d+)?(,(\*|\d+(-\d+)?)(/\d+)?)*")
@@ -39,8 +40,9 @@ class Schedules(Resources):
         schedules: by name.
     """
 
-    def __init__(self, names: Names, operations: Operations, page_size: int) -> None:
-        super().__init__(names, api.ListSchedulesResponse, "schedules", page_size, threading.RLock())
+    def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
+        answer, lock = api.ListSchedulesResponse, threading.RLock()
+        super().__init__(names, answer, "schedules", page_size, lock, state, "schedules", api.Schedule)
         self.schedules = self.held
         self._operations = operations
 
@@ -53,8 +55,7 @@ class Schedules(Resources):
         if "start_time" not in schedule:
             schedule.start_time = schedule.create_time
         self._check(schedule, parent)
-        with self._lock:
-            self.schedules[schedule.name] = schedule
+        self.keep(schedule)
         return self._copy(schedule)
 
     def update(self, request: Any) -> Any:
@@ -71,8 +72,7 @@ class Schedules(Resources):
                 delattr(changed, path)
         changed.update_time = now()
         self._check(changed, held.name.rpartition("/schedules/")[0])
-        with self._lock:
-            self.schedules[held.name] = changed
+        self.keep(changed)
         return self._copy(changed)
 
     def pause(self, request: Any) -> Any:
@@ -84,13 +84,13 @@ class Schedules(Resources):
         """ResumeSchedule."""
         schedule = self._turn(request.name, STATES.PAUSED, STATES.ACTIVE, "last_resume_time")
         schedule.catch_up = request.catch_up
+        self.keep(schedule)
         return empty_pb2.Empty()
 
     def delete(self, request: Any) -> Any:
         """DeleteSchedule."""
         schedule = self.one(request.name)
-        with self._lock:
-            del self.schedules[schedule.name]
+        self.forget(schedule.name)
         return self._operations.done(schedule.name)
 
     def _turn(self, name: str, before: Any, after: Any, time_of: str) -> Any:
@@ -102,6 +102,7 @@ class Schedules(Resources):
             schedule.state = after
             schedule.update_time = now()
             setattr(schedule, time_of, schedule.update_time)
+            self.keep(schedule)
         return schedule
 
     def _check(self, schedule: Any, parent: str) -> None:

@@ -17,6 +17,7 @@ from gpu_pipelines.emulator.pipeline_repository import PipelineRepositories
 from gpu_pipelines.emulator.project import Project
 from gpu_pipelines.emulator.replicas import Replicas
 from gpu_pipelines.emulator.schedules import Schedules
+from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import Method, method
 from gpu_pipelines.emulator.tuning_jobs import TuningJobs
 
@@ -33,6 +34,12 @@ PAGE_SIZE = 2
 class State:
     """What the server knows.
 
+    Args:
+        folder: where it is kept; what is in there is known from the beginning.
+
+    Raises:
+        UserError: the folder is damaged.
+
     Attributes:
         custom_jobs, tuning_jobs, pipeline_jobs, schedules, models, endpoints: the resources of Vertex AI.
         replicas: runs custom jobs as processes, once `run_jobs` is called.
@@ -42,21 +49,23 @@ class State:
         requests: the requests that were understood, as pairs of the method's name and its protobuf request.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: StateFolder) -> None:
         names, operations = Names({PROJECT: NUMBER}), Operations()
         self.names, self.operations = names, operations
-        self.logs = Logs()
-        self.custom_jobs = CustomJobs(names, PAGE_SIZE)
-        self.tuning_jobs = TuningJobs(names)
-        self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE)
-        self.schedules = Schedules(names, operations, PAGE_SIZE)
-        self.models = Models(names, operations, PAGE_SIZE)
-        self.endpoints = Endpoints(names, operations, self.models, PAGE_SIZE)
+        self.logs = Logs(folder)
+        self.custom_jobs = CustomJobs(names, PAGE_SIZE, folder)
+        self.tuning_jobs = TuningJobs(names, folder)
+        self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE, folder)
+        self.schedules = Schedules(names, operations, PAGE_SIZE, folder)
+        self.models = Models(names, operations, PAGE_SIZE, folder)
+        self.endpoints = Endpoints(names, operations, self.models, PAGE_SIZE, folder)
         self.replicas = Replicas(self.custom_jobs, self.logs, names)
-        self.repositories = PipelineRepositories()
+        self.repositories = PipelineRepositories(folder)
         self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
         self.project = Project(names)
         self.requests: list[tuple[str, Any]] = []
+        self.custom_jobs.end_of_before()
+        self.pipeline_jobs.end_of_before()
 
     def requests_of(self, name: str) -> list[Any]:
         """The requests of a method, such as CreateCustomJob."""

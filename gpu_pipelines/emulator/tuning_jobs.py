@@ -7,8 +7,12 @@ from typing import Any
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.names import Names, region_of
+from gpu_pipelines.emulator.names import Names, region_of, restored
 from gpu_pipelines.emulator.rules import check_custom_job
+from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.transcoding import as_json
+
+_KIND = "hyperparameterTuningJobs"
 
 
 class TuningJobs:
@@ -18,9 +22,10 @@ class TuningJobs:
         jobs: by name.
     """
 
-    def __init__(self, names: Names) -> None:
-        self.jobs: dict[str, Any] = {}
-        self._names = names
+    def __init__(self, names: Names, state: StateFolder) -> None:
+        message = api.HyperparameterTuningJob
+        self.jobs: dict[str, Any] = {job.name: job for job in restored(state, _KIND, message)}
+        self._names, self._state = names, state
 
     def create(self, request: Any) -> Any:
         """CreateHyperparameterTuningJob."""
@@ -33,5 +38,6 @@ class TuningJobs:
             raise ApiError(400, "There is at least one trial.")
         name = self._names.new(parent, "hyperparameterTuningJobs")
         job = api.HyperparameterTuningJob(asked, name=name, state=api.JobState.JOB_STATE_PENDING)
+        self._state.write(_KIND, name, as_json(job))
         self.jobs[name] = job
         return job

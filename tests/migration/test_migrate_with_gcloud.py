@@ -22,7 +22,7 @@ from gpu_pipelines.migration.job_file import read_job
 from gpu_pipelines.project_settings import ProjectSettings
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
 pytestmark = pytest.mark.usefixtures("no_project_settings")

@@ -25,7 +25,7 @@ from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDe
 from gpu_pipelines.serving.started import started_server
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 BUCKET, IMAGE = "gs://example-bucket", "europe-docker.pkg.dev/p/r/serving:0.1.0-cpu"
 INFO = {"passed": True, "metrics": {}}

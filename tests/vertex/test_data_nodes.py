@@ -22,7 +22,7 @@ from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.target import VertexTarget, require_runnable
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 SETTINGS = ProjectSettings(
     image="eu.example/steps:1",

@@ -19,7 +19,7 @@ from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 ACCOUNT = "trainer@example-project.iam.gserviceaccount.com"
 METRIC = "aiplatform.googleapis.com/custom_model_training_nvidia_l4_gpus"

@@ -26,7 +26,7 @@ from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.payload import PipelineRun
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 COMPILED = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/image_classification"
 GPU_STEPS = ("train-model", "evaluate-checkpoints")

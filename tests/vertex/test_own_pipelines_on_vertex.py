@@ -11,7 +11,7 @@ from conftest import set_variables
 from vertex_commands import command
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 OWN = Path(__file__).parents[1] / "own_pipelines/mine.py"
 MINE = f"{OWN}:mine"

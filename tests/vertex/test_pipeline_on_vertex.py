@@ -15,7 +15,7 @@ from vertex_commands import connected_sdk
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 COMPILED = Path(__file__).parents[2] / "compiled"
 KEY = "projects/example-project/locations/us-central1/keyRings/r/cryptoKeys/k"

@@ -25,7 +25,7 @@ from gpu_pipelines.targets.vertex.target import VertexTarget
 from gpu_pipelines.tasks.tasks import TASKS
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 PIPELINE, RETRAINING = "train_evaluate_upload", "scheduled_retraining"
 IMAGE = "eu.example/steps:1"

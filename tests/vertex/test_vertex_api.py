@@ -16,7 +16,7 @@ from small_pipelines import compiled_sum
 from vertex_commands import connected_sdk
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 PARENT = "projects/example-project/locations/us-central1"
 SAY_HELLO = ("python", "-c", "print('hello')")
