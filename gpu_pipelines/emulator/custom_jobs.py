@@ -34,8 +34,8 @@ class CustomJobs(Resources):
         jobs: by name.
         start: is called with a job that was created, to run it; does nothing unless replicas are run.
         stop: is called with the name of a job that is cancelled; says whether it was running.
-        hold_s: for how many seconds a look at a job that runs is held back, until it has ended. Clients that look
-            every few seconds are answered at once when there is news.
+        hold_s: for how many seconds a look over gRPC at a job that runs is held back, until it has ended. Clients that
+            look every few seconds, as GCPC's launcher does, are answered at once when there is news.
     """
 
     def __init__(self, names: Names, page_size: int, state: StateFolder) -> None:
@@ -70,12 +70,14 @@ class CustomJobs(Resources):
 
     def get(self, request: Any) -> Any:
         """GetCustomJob."""
-        job = self.one(request.name)
-        until = time.monotonic() + self.hold_s
+        return self._copy(self.one(request.name))
+
+    def hold(self, request: Any) -> None:
+        """Waits until a job has ended, for `hold_s` at most."""
+        job, until = self.one(request.name), time.monotonic() + self.hold_s
         with self._changed:
             while job.state not in ENDED and (left := until - time.monotonic()) > 0:
                 self._changed.wait(left)
-        return self._copy(job)
 
     def cancel(self, request: Any) -> Any:
         """CancelCustomJob."""

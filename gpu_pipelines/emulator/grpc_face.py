@@ -46,7 +46,12 @@ def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any], Any]]]:
         return parsed(resourcemanager_v3.Project, told)
 
     def calling(method: Method) -> Callable[[Any], Any]:
-        return lambda request: api.state.call(method, request)
+        def call(request: Any) -> Any:
+            if method.name == "GetCustomJob":
+                api.state.custom_jobs.hold(request)
+            return api.state.call(method, request)
+
+        return call
 
     methods = [(method, calling(method)) for method, _ in api.state.handlers.values()]
     return [*methods, (_GET_PROJECT, project)]

@@ -58,7 +58,7 @@ class PipelineBackend:
         variables = {**api.proxy_environment(), "STORAGE_EMULATOR_HOST": api.url}
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
-        # The launcher looks at its job every 20 s; it is answered when there is news.
+        # The launcher looks at its job every 20 s over gRPC; it is answered when there is news.
         api.state.custom_jobs.hold_s = 60.0
 
     def run_jobs(self) -> None:
@@ -212,8 +212,11 @@ class PipelineBackend:
             message = f"The replica workerpool0-0 exited with a non-zero status of {process.returncode}."
             self._jobs.set_task(name, task, "FAILED", message, custom_job)
             return {}
+        outputs = self._outputs(executor_input)
+        made = {key: outputs[key] for key in executor_input["outputs"]["artifacts"]}
+        self._jobs.set_outputs(name, task, made)
         self._jobs.set_task(name, task, "SUCCEEDED", custom_job=custom_job)
-        return self._outputs(executor_input)
+        return outputs
 
     def _outputs(self, executor_input: Mapping[str, Any]) -> dict[str, Any]:
         """Artifacts and parameters of a task that succeeded, by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -130,6 +130,16 @@ class PipelineJobs(Resources):
                 resources = {"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]}
                 # google-cloud-aiplatform reads it there, in model_evaluation_job.py.
                 detail.execution = {"metadata": {"output:gcp_resources": json.dumps(resources)}}
+            self.keep(job)
+
+    def set_outputs(self, name: str, task: str, artifacts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Says which artifacts a task has made: each by its name, as the executor input has it."""
+        job = self.one(name)
+        with self._lock:
+            detail = self._task(job, task)
+            for key, made in artifacts.items():
+                one = api.Artifact(uri=made["uri"], schema_title=made.get("type", {}).get("schemaTitle", ""))
+                detail.outputs[key] = api.PipelineTaskDetail.ArtifactList(artifacts=[one])
             self.keep(job)
 
     def end(self, name: str, state: str, error: str = "") -> None:
