@@ -19,6 +19,26 @@ def command_with_bucket(folder: Path) -> list[str]:
     return [*UNSHARE, sys.executable, __file__, str(folder)]
 
 
+def require_mounts() -> None:
+    """Checks that this machine lets a process have a namespace of its own.
+
+    Raises:
+        UserError: it does not.
+    """
+    from gpu_pipelines.errors import UserError
+
+    try:
+        done = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+        problem = done.stderr.strip() if done.returncode else ""
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        raise UserError(
+            f"The emulator cannot show buckets under /gcs to the steps: {problem}.",
+            "It needs Linux with user namespaces (sysctl kernel.unprivileged_userns_clone=1), or root.",
+        )
+
+
 def main() -> None:
     """Builds a root like this machine's with one more folder, goes there, and becomes the command."""
     folder, *command = sys.argv[1:]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,7 @@ Pipeline = Path | Mapping[str, Any]
 _NUMBER = "NUMBER_INTEGER"
 _EMPTY = {"STRUCT": {}, "LIST": [], "STRING": "", "BOOLEAN": False}
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+_ARTIFACT = re.compile(r"\{\{\$\.(inputs|outputs)\.artifacts\['([^']+)'\]\.(uri|path|metadata)(?:\['([^']+)'\])?\}\}")
 _OUTPUT_FILE = re.compile(r"\{\{\$\.outputs\.parameters\['([^']+)'\]\.output_file\}\}")
 
 
@@ -82,16 +83,41 @@ def executor_input_of(
     """
     spec = _spec(pipeline)
     placed, component = _task_and_component(spec, task)
-    inputs, outputs = component["inputDefinitions"], component.get("outputDefinitions", {})
+    parameters = component["inputDefinitions"].get("parameters", {})
+    given = {**_parameters(spec, placed, parameters, run, task), **(values or {})}
+    return executor_input_with(component, task, run, given, {name: [held] for name, held in artifacts.items()})
+
+
+def executor_input_with(
+    component: Mapping[str, Any],
+    task: str,
+    run: PipelineRun,
+    values: Mapping[str, Any],
+    artifacts: Mapping[str, Sequence[str | Mapping[str, Any]]],
+) -> dict[str, Any]:
+    """The executor input of a task whose inputs are known.
+
+    Args:
+        component: the task's component, of a compiled pipeline.
+        task: what its folder is called.
+        run: the run that it is in.
+        values: its parameters; those left out have their defaults.
+        artifacts: its input artifacts by name: one, or a list's.
+    """
+    inputs, outputs = component.get("inputDefinitions", {}), component.get("outputDefinitions", {})
     place = f"{run.root}/{run.job_id}/{task}"
+    defaults = {
+        name: definition.get("defaultValue", _EMPTY.get(definition["parameterType"]))
+        for name, definition in inputs.get("parameters", {}).items()
+    }
     return {
         "inputs": {
             "parameterValues": {
-                **_parameters(spec, placed, inputs.get("parameters", {}), run, task),
-                **(values or {}),
+                name: as_stored(values.get(name, default), inputs["parameters"][name])
+                for name, default in defaults.items()
             },
             "artifacts": {
-                name: {"artifacts": [_artifact(name, artifacts[name], definition)]}
+                name: {"artifacts": [_artifact(name, held, definition) for held in artifacts[name]]}
                 for name, definition in inputs.get("artifacts", {}).items()
                 # The service says nothing of an optional one that no step before has made.
                 if name in artifacts or not definition.get("isOptional")
@@ -121,8 +147,46 @@ def container_command(pipeline: Pipeline, task: str, run: PipelineRun, executor_
     spec = _spec(pipeline)
     component = _task_and_component(spec, task)[1]
     container = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]
-    kinds = {name: held["parameterType"] for name, held in component["inputDefinitions"].get("parameters", {}).items()}
-    return [_resolved(text, kinds, run, task, executor_input) for text in [*container["command"], *container["args"]]]
+    return resolved_texts(
+        [*container.get("command", []), *container.get("args", [])], component, task, run, executor_input
+    )
+
+
+def resolved_texts(
+    texts: Sequence[str], component: Mapping[str, Any], task: str, run: PipelineRun, executor_input: Mapping[str, Any]
+) -> list[str]:
+    """Texts of a task's container with every placeholder resolved; some stand for several texts, or none."""
+    inputs = component.get("inputDefinitions", {}).get("parameters", {})
+    kinds = {name: held["parameterType"] for name, held in inputs.items()}
+    values = executor_input["inputs"]["parameterValues"]
+    empty = {
+        name
+        for name, held in inputs.items()
+        if "defaultValue" not in held and values.get(name) == _EMPTY.get(held["parameterType"])
+    }
+    given = frozenset({*values, *executor_input["inputs"]["artifacts"]} - empty)
+    return [_resolved(part, kinds, run, task, executor_input) for text in texts for part in _expanded(text, given)]
+
+
+def _expanded(text: str, given: frozenset[str]) -> list[str]:
+    """The texts that `ConcatPlaceholder` and `IfPresentPlaceholder` of KFP stand for; any other text itself."""
+    if not text.startswith(('{"Concat"', '{"IfPresent"')):
+        return [text]
+    try:
+        return _expanded_part(json.loads(text), given)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [text]
+
+
+def _expanded_part(part: Any, given: frozenset[str]) -> list[str]:
+    if isinstance(part, str):
+        return [part]
+    if isinstance(part, list):
+        return [text for each in part for text in _expanded_part(each, given)]
+    if "Concat" in part:
+        return ["".join(_expanded_part(part["Concat"], given))]
+    asked = part["IfPresent"]
+    return _expanded_part(asked["Then"] if asked["InputName"] in given else asked.get("Else", []), given)
 
 
 def payload_of(pipeline: Pipeline, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> str:
@@ -210,7 +274,16 @@ def _resolved(
         value = values[match[1]]
         return value if kinds[match[1]] == "STRING" else _json(value)
 
+    def artifact(match: re.Match[str]) -> str:
+        side, name, what, key = match.groups()
+        held = executor_input[side]["artifacts"][name]["artifacts"][0]
+        if what == "metadata":
+            return _json(held["metadata"] if key is None else held["metadata"].get(key))
+        uri = str(held["uri"])
+        return uri.replace("gs://", "/gcs/", 1) if what == "path" else uri
+
     text = _PARAMETER.sub(parameter, text)
+    text = _ARTIFACT.sub(artifact, text)
     text = _OUTPUT_FILE.sub(lambda match: executor_input["outputs"]["parameters"][match[1]]["outputFile"], text)
     for placeholder, value in run.placeholders(task).items():
         text = text.replace(placeholder, value)

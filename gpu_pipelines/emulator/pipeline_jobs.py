@@ -40,6 +40,7 @@ class PipelineJobs(Resources):
 
     Attributes:
         jobs: by name.
+        check: is called with the specification of a job that is to be created; raises ApiError to refuse it.
         start: is called with the name of a job that was created, to run it.
         stop: is called with the name of a job that is cancelled.
     """
@@ -48,6 +49,7 @@ class PipelineJobs(Resources):
         answer, lock = api.ListPipelineJobsResponse, threading.RLock()
         super().__init__(names, answer, "pipeline_jobs", page_size, lock, state, "pipelineJobs", api.PipelineJob)
         self.jobs = self.held
+        self.check: Callable[[dict[str, Any]], None] = lambda spec: None
         self.start: Callable[[str], None] = lambda name: None
         self.stop: Callable[[str], None] = lambda name: None
         self._operations, self._logs = operations, logs
@@ -59,6 +61,7 @@ class PipelineJobs(Resources):
         if key and not _JOB_ID.fullmatch(key):
             raise ApiError(400, f"Pipeline job id {key} does not match {_JOB_ID.pattern}.")
         check_pipeline_job(given)
+        self.check(as_json(given).get("pipelineSpec") or {})
         name = self._names.new(parent, "pipelineJobs", key)
         with self._lock:
             if name in self.jobs:
@@ -191,7 +194,12 @@ class PipelineJobs(Resources):
 
     def _task(self, job: Any, name: str) -> Any:
         # The first is the pipeline's own, which may have the name of one of its tasks.
-        return next(detail for detail in list(job.job_detail.task_details)[1:] if detail.task_name == name)
+        for detail in list(job.job_detail.task_details)[1:]:
+            if detail.task_name == name:
+                return detail
+        # The turns of a loop are known when it begins.
+        self._add_task(job, name, TASK_STATES.PENDING)
+        return job.job_detail.task_details[-1]
 
 
 def check_pipeline_job(job: Any) -> None:
