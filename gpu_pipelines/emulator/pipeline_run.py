@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_pipelines.emulator.conditions import holds, selected
-from gpu_pipelines.emulator.payload import PipelineRun, resolved_texts
+from gpu_pipelines.emulator.payload import PipelineRun
 
 SUCCEEDED, FAILED, SKIPPED, CANCELLED = "SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED"
 NOT_TRIGGERED, PENDING = "NOT_TRIGGERED", "PENDING"
 _WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _FAIL_FAST = "PIPELINE_FAILURE_POLICY_FAIL_FAST"
-_PLACEHOLDER = "{{$.inputs.parameters['"
+_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 Spec = Mapping[str, Any]
 
 
@@ -220,19 +221,18 @@ class JobRun:
             return [self._filled(each, values, name) for each in value]
         if not isinstance(value, str) or "{{$" not in value:
             return value
-        inner = value.removeprefix(_PLACEHOLDER).removesuffix("']}}")
-        if value.startswith(_PLACEHOLDER) and inner in values:
-            return values[inner]
-        component = {"inputDefinitions": {"parameters": {key: {"parameterType": _kind(values[key])} for key in values}}}
-        executor_input = {"inputs": {"parameterValues": values, "artifacts": {}}, "outputs": {}}
-        if value.replace("{{$.", "").count("{{$"):
-            # The whole input is the container's to read, not the service's.
-            return value
-        return resolved_texts([value], component, name, self._run, executor_input)[0]
+        whole = _PARAMETER.fullmatch(value)
+        if whole and whole[1] in values:
+            return values[whole[1]]
+        # Those of artifacts, and the whole input, are the container's to be filled in.
+        value = _PARAMETER.sub(lambda match: _text(values[match[1]]) if match[1] in values else match[0], value)
+        for placeholder, text in self._run.placeholders(name).items():
+            value = value.replace(placeholder, text)
+        return value
 
 
-def _kind(value: Any) -> str:
-    return "STRING" if isinstance(value, str) else ""
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _in_order(tasks: Mapping[str, Any]) -> Iterator[str]:
