@@ -33,6 +33,11 @@ def start(
     rehearse: Annotated[
         str, typer.Option(metavar="cpu:N", help="CPU processes that stand in for the GPUs of each machine.")
     ] = "cpu:1",
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SERVICE:CODE:RATE", help="Let requests fail by chance; aiplatform:503:0.1. Repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of that chance: the same requests fail with the same seed.")] = 0,
 ) -> None:
     """Serve Vertex AI, Artifact Registry, Cloud Storage and Cloud Logging until Ctrl-C.
 
@@ -43,7 +48,9 @@ def start(
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    settings = EmulatorSettings(host=host, port=port, state=state, rehearse=rehearse)
+    settings = EmulatorSettings(
+        host=host, port=port, state=state, rehearse=rehearse, faults=tuple(fault or ()), seed=seed
+    )
     with running_emulator(settings) as api:
         print(f"Vertex AI on this machine listens at {api.url}")
         print(f"project example-project, region us-central1, gs://example-bucket; state: {api.folder}")

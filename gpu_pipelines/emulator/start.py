@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.faults import Rate
 from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 from gpu_pipelines.emulator.server import serving
 from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -24,6 +25,8 @@ class EmulatorSettings:
         state: folder of what it knows; None for a temporary one.
         rehearse: CPU processes that stand in for the GPUs of each machine, such as cpu:1.
         certificates: those to serve with; None takes those of the state.
+        faults: which requests fail by chance: texts of the form SERVICE:CODE:RATE.
+        seed: of that chance.
     """
 
     host: str = "127.0.0.1"
@@ -31,6 +34,8 @@ class EmulatorSettings:
     state: Path | None = None
     rehearse: str = "cpu:1"
     certificates: Certificates | None = None
+    faults: tuple[str, ...] = ()
+    seed: int = 0
 
 
 @contextmanager
@@ -44,6 +49,7 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
         UserError: it cannot be started so.
     """
     settings = settings or EmulatorSettings()
+    rates = [Rate.of(text) for text in settings.faults]
     with ExitStack() as stack:
         folder = settings.state
         if folder is None:
@@ -51,6 +57,7 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
             folder = Path(stack.enter_context(made))
         folder = folder.expanduser().absolute()
         api = stack.enter_context(serving(folder, settings.certificates, settings.host, settings.port))
+        api.faults.by_chance(rates, settings.seed)
         backend = PipelineBackend(api, settings.rehearse)
         backend.run_jobs()
         stack.callback(backend.close)

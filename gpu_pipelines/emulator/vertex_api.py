@@ -44,6 +44,7 @@ class VertexApi:
         folder: a folder of its own, with all that it knows; gcloud's configuration is looked for there.
         storage: Cloud Storage; there is a bucket `example-bucket`.
         certificates: for Google's host names, from a throwaway authority.
+        faults: what fails next, and by chance.
         grpc_port, tls_port: where the proxy finds gRPC and REST with TLS.
     """
 
@@ -59,7 +60,7 @@ class VertexApi:
             raise
         self.certificates = certificates or certificates_in(folder / "certificates", PROJECT)
         self.grpc_port = self.tls_port = 0
-        self._faults = Faults()
+        self.faults = Faults()
         work = folder / "work"
         work.mkdir(exist_ok=True)
         self.state.replicas.folder = work
@@ -86,11 +87,11 @@ class VertexApi:
             seconds: hold the answer back for so long.
         """
         text = message or MESSAGES.get(status or 0, "")
-        self._faults.add(Fault(pattern, status, times, text, took_effect, seconds))
+        self.faults.add(Fault(pattern, status, times, text, took_effect, seconds))
 
     def fault(self, call: str) -> Fault | None:
         """The failure that is ordered for a request; held back already for as long as it should be."""
-        found = self._faults.take(call)
+        found = self.faults.take(call)
         if found:
             time.sleep(found.seconds)
         return found if found and found.status is not None else None

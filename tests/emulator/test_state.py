@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
@@ -326,3 +327,24 @@ def test_what_a_container_writes_below_gcs_is_an_object_and_the_other_way_round(
     os.utime(mounted / "a/b.txt", (1, 1))
     place = "download/storage/v1/b/example-bucket/o/a%2Fb.txt?alt=media"
     assert emulator.ask("GET", place) == b"changed"
+
+
+def test_requests_fail_by_chance_and_the_same_with_the_same_seed(start: Starter) -> None:
+    def answered(seed: int) -> list[int]:
+        emulator = start("--fault", "aiplatform:503:0.5", "--seed", str(seed))
+        found = []
+        for _ in range(30):
+            try:
+                emulator.ask("GET", f"{PARENT}/models")
+                found.append(200)
+            except HTTPError as error:
+                found.append(error.code)
+        emulator.ask("GET", "storage/v1/b/example-bucket/o")
+        emulator.end()
+        return found
+
+    first = answered(1)
+    assert set(first) == {200, 503}
+    assert answered(1) == first
+    assert answered(2) != first
+    assert "Services: aiplatform" in refused("--port", "0", "--fault", "aiplatform:503:2")

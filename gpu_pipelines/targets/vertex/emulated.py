@@ -18,7 +18,6 @@ from gpu_pipelines.targets.trial_record import RUNS
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
     from gpu_pipelines.targets.messages import Submission, Watch
-    from gpu_pipelines.targets.vertex.vertex import Vertex
 
 _EVERY = 0.5
 _HTML = "system.HTML"
@@ -32,8 +31,13 @@ def settings_for(settings: ProjectSettings) -> ProjectSettings:
     return replace(settings, project=PROJECT, region=region, pipeline_root=f"gs://{BUCKET}/runs")
 
 
-def run_emulated(target: Vertex, submission: Submission, watch: Watch) -> Outcome:
+def run_emulated(target: Any, submission: Submission, watch: Watch) -> Outcome:
     """Runs a pipeline to its end on an emulator; its files stay in runs/JOB.
+
+    Args:
+        target: Vertex AI, as a `gpu_pipelines.targets.vertex.vertex.Vertex`.
+        submission: the run.
+        watch: shows how it goes.
 
     Raises:
         UserError: the emulator cannot be started, or refuses the request.
