@@ -37,6 +37,7 @@ def start(
         list[str] | None,
         typer.Option(metavar="SERVICE:CODE:RATE", help="Let requests fail by chance; aiplatform:503:0.1. Repeatable."),
     ] = None,
+    speed: Annotated[float, typer.Option(min=0.001, help="Seconds of the schedules in a second.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of that chance: the same requests fail with the same seed.")] = 0,
 ) -> None:
     """Serve Vertex AI, Artifact Registry, Cloud Storage and Cloud Logging until Ctrl-C.
@@ -49,7 +50,7 @@ def start(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     settings = EmulatorSettings(
-        host=host, port=port, state=state, rehearse=rehearse, faults=tuple(fault or ()), seed=seed
+        host=host, port=port, state=state, rehearse=rehearse, faults=tuple(fault or ()), seed=seed, speed=speed
     )
     with running_emulator(settings) as api:
         print(f"Vertex AI on this machine listens at {api.url}")

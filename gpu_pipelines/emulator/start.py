@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.clock import Clock
 from gpu_pipelines.emulator.faults import Rate
 from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 from gpu_pipelines.emulator.server import serving
@@ -27,6 +28,7 @@ class EmulatorSettings:
         certificates: those to serve with; None takes those of the state.
         faults: which requests fail by chance: texts of the form SERVICE:CODE:RATE.
         seed: of that chance.
+        speed: seconds of the schedules in a second.
     """
 
     host: str = "127.0.0.1"
@@ -36,6 +38,7 @@ class EmulatorSettings:
     certificates: Certificates | None = None
     faults: tuple[str, ...] = ()
     seed: int = 0
+    speed: float = 1.0
 
 
 @contextmanager
@@ -61,4 +64,7 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
         backend = PipelineBackend(api, settings.rehearse)
         backend.run_jobs()
         stack.callback(backend.close)
+        clock = Clock(api.state.schedules, api.state.pipeline_jobs, settings.speed)
+        clock.start()
+        stack.callback(clock.close)
         yield api

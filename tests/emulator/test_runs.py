@@ -165,3 +165,24 @@ def test_pipelines_of_kfp_run_unchanged(
     said = vertex_emulator.state.logs.messages()
     assert job.state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(said[-20:])
     assert set(outputs) <= set(said)
+
+
+def test_a_schedule_fires_as_often_as_it_may(tmp_path: Path, vertex_certificates: Any) -> None:
+    from google.cloud import aiplatform_v1 as api
+
+    from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
+
+    job = {"displayName": "p", "pipelineSpec": compiled(one, tmp_path)}
+    job["runtimeConfig"] = {"gcsOutputDirectory": "gs://example-bucket/r"}
+    document = {"displayName": "s", "cron": "* * * * *", "maxRunCount": 2, "maxConcurrentRunCount": 1}
+    document["createPipelineJobRequest"] = {"parent": PARENT, "pipelineJob": job}
+    schedule = api.Schedule.from_json(json.dumps(document))
+    settings = EmulatorSettings(state=tmp_path / "state", certificates=vertex_certificates, speed=240)
+    with running_emulator(settings) as emulator:
+        name = emulator.state.schedules.create(api.CreateScheduleRequest(parent=PARENT, schedule=schedule)).name
+        until = time.monotonic() + 20
+        while emulator.state.schedules.one(name).state.name != "COMPLETED":
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        time.sleep(0.5)
+        assert [each.schedule_name for each in emulator.state.pipeline_jobs.jobs.values()] == [name, name]
