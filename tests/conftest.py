@@ -13,18 +13,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from filelock import FileLock
 from PIL import Image
-from processes import free_port
 
+from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.garbage import collect_rarely
 
-# Here and not in tests/vertex, so that every test can ask for the server.
-pytest_plugins = ["vertex_api.fixture"]
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.certificates import Certificates
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 #: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 3).
 LONGEST = ("pipeline", "training")
@@ -114,7 +115,8 @@ def write_photos(folder: Path, per_class: int = 40, classes: tuple[str, ...] = (
 def storage_emulator(bucket: str) -> Iterator[str]:
     """A Cloud Storage emulator with one bucket, which Google's clients talk to meanwhile; gives the bucket's URI."""
     from gcp_storage_emulator import server as emulator
-    from storage_preconditions import CheckingRouter
+
+    from gpu_pipelines.emulator.storage_preconditions import CheckingRouter
 
     port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
@@ -128,6 +130,15 @@ def storage_emulator(bucket: str) -> Iterator[str]:
             yield f"gs://{bucket}"
         finally:
             server.stop()
+
+
+@pytest.fixture
+def vertex_api(tmp_path_factory: pytest.TempPathFactory, vertex_certificates: Certificates) -> Iterator[VertexApi]:
+    """A server of the test's own, with nothing in it, that runs nothing; the certificates are the plugin's."""
+    from gpu_pipelines.emulator.server import serving
+
+    with serving(tmp_path_factory.mktemp("vertex"), vertex_certificates) as api:
+        yield api
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from processes import Started, free_port
+from processes import Started
+
+from gpu_pipelines.emulator.json_server import free_port
 
 #: Of all clusters of the tests: a process that has read its token keeps it.
 TOKEN = "0123456789abcdef" * 3

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpu_pipelines import __version__
-from gpu_pipelines.cli import accelerators, completion, components, job, models, runs, schedule, vm
+from gpu_pipelines.cli import accelerators, completion, components, emulator, job, models, runs, schedule, vm
 from gpu_pipelines.cli.application import WRONG_REQUEST, Application, UsageError, told_usage_error
 from gpu_pipelines.cli.compile import compile_pipelines, upload
 from gpu_pipelines.cli.doctor import doctor
@@ -34,6 +34,7 @@ app.command("compile", rich_help_panel=PIPELINES)(compile_pipelines)
 app.command(rich_help_panel=PIPELINES)(upload)
 app.add_typer(runs.app, name="runs", rich_help_panel=PIPELINES)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=PIPELINES)
+app.add_typer(emulator.app, name="emulator", rich_help_panel=PIPELINES)
 app.add_typer(models.app, name="models", rich_help_panel=MODELS)
 app.command(rich_help_panel=MODELS)(serve)
 app.command(rich_help_panel=MACHINES)(doctor)

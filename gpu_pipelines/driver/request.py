@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def is_here(target: Target) -> bool:
     """Whether a target waits for the end of a run, in place of starting it elsewhere."""
-    return not hasattr(target, "submit")
+    return target.is_here
 
 
 def submission_of(

@@ -56,6 +56,11 @@ class Target(ABC):
         self.settings = settings or ProjectSettings()
 
     @property
+    def is_here(self) -> bool:
+        """Whether a run is waited for with `execute`, in place of being started elsewhere."""
+        return not hasattr(self, "submit")
+
+    @property
     def schedules(self) -> Schedules | None:
         return None
 

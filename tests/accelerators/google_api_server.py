@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from google.cloud import billing_v1, cloudquotas_v1, compute_v1
 from google.protobuf import json_format
-from json_server import JsonHandler, answering, server_of
+
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 
 PAGE_SIZE = 2
 

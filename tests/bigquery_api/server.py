@@ -18,13 +18,13 @@ from urllib.parse import parse_qsl
 
 import grpc
 from google.cloud.bigquery_storage_v1 import types
-from json_server import answering, server_of
-from vertex_api.api_error import ApiError
-from vertex_api.certificates import Certificates
-from vertex_api.faults import MESSAGES, Fault, Faults
-from vertex_api.tunnel import ProxyHandler
 
 from bigquery_api.tables import Tables
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.faults import MESSAGES, Fault, Faults
+from gpu_pipelines.emulator.json_server import answering, server_of
+from gpu_pipelines.emulator.tunnel import ProxyHandler
 
 _SERVICE = "google.cloud.bigquery.storage.v1.BigQueryRead"
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1 import types
-from vertex_api.api_error import ApiError
+
+from gpu_pipelines.emulator.api_error import ApiError
 
 PROJECT = "example-project"
 _TYPES = {pa.string(): "STRING", pa.int64(): "INTEGER", pa.float64(): "FLOAT", pa.binary(): "BYTES"}

@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from google.cloud import compute_v1
 from google.protobuf import json_format
-from json_server import JsonHandler, answering, server_of
+
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 
 _ZONE = r"/compute/(?P<version>v1|beta|alpha)/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)"
 

@@ -21,7 +21,7 @@ from gpu_pipelines.targets.vertex.job_spec import Container
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 ROOT = "gs://example-bucket/root"
 PLACE = ("--target", "compute_engine", "--pipeline-root", ROOT)

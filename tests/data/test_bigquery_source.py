@@ -33,7 +33,8 @@ from gpu_pipelines.targets.vertex.vertex import Vertex
 
 if TYPE_CHECKING:
     from bigquery_api.server import BigQueryApi
-    from vertex_api.certificates import Certificates
+
+    from gpu_pipelines.emulator.certificates import Certificates
 
 NAME = "example-project.texts.labelled"
 SOURCE = f"bq://{NAME}"

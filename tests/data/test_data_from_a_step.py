@@ -19,7 +19,7 @@ from gpu_pipelines.data.step import run
 from gpu_pipelines.registry import model_name_for
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
 def prepared(folder: Path, uri: str, metadata: dict[str, Any] | None = None, **settings: Any) -> Manifest:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from json_server import answering_posts
+from answering_posts import answering_posts
 
 from gpu_pipelines import __version__
 from gpu_pipelines.accelerators.catalog import load_catalog

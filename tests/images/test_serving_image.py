@@ -16,9 +16,9 @@ import pytest
 import requests
 from docker.errors import DockerException, ImageNotFound
 from PIL import Image
-from processes import free_port
 
 from gpu_pipelines import __version__
+from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_features import ImageGeometry
 

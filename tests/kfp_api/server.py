@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
-from json_server import JsonHandler, answering, server_of
 
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from kfp_api.payload import Refused, checked, checked_parameters, checked_spec
 from kfp_api.workflow import Workflow
 

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
-from json_server import JsonHandler, answering, server_of
 
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from kubernetes_api.train_jobs import RUNTIME, Invalid, TrainJob
 
 _TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"

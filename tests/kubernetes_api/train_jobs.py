@@ -20,8 +20,8 @@ from typing import Any
 
 import psutil
 from kubeflow_trainer_api import models
-from processes import free_port
 
+from gpu_pipelines.emulator.json_server import free_port
 from kubernetes_api.strict import problems_of_model
 from kubernetes_api.types import problems_of_pod
 

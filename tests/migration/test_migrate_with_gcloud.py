@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from answering_posts import answering_posts
 from conftest import Finished, gpu_pipelines
-from json_server import answering_posts
 from old_jobs import COMPUTE_ENGINE_TYPES, IMAGE, LEGACY_TYPES, USER_ARGS, WITH_A_FILE, WITHOUT_A_FILE, migrated, texts
 
 from gpu_pipelines.migration.gcloud_flags import merged, parse_command
@@ -22,7 +22,7 @@ from gpu_pipelines.migration.job_file import read_job
 from gpu_pipelines.project_settings import ProjectSettings
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
 pytestmark = pytest.mark.usefixtures("no_project_settings")

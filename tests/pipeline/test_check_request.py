@@ -20,7 +20,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 SCORES = "def score(checkpoint, dataset, split):\n    raise SystemExit('is not to be run')\n"
 

@@ -23,7 +23,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.step import run as train
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from gpu_pipelines.registry.upload import UploadSettings
 from gpu_pipelines.registry.upload_step import run
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
 def write_onnx(folder: Path, weights: bytes = b"\x08\x07weights") -> Path:

@@ -17,7 +17,8 @@ from gpu_pipelines.prediction.outputs import Predictions
 
 if TYPE_CHECKING:
     from bigquery_api.server import BigQueryApi
-    from vertex_api.certificates import Certificates
+
+    from gpu_pipelines.emulator.certificates import Certificates
 
 SOURCE, TARGET = "example-project.texts.rows", "example-project.scores.today"
 ROWS = [{"text": f"a cat {number} and a bee" * (number % 100 != 3), "id": number} for number in range(1500)]

@@ -23,7 +23,7 @@ from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 BUCKET = "gs://example-bucket"
 STEPS = "europe-docker.pkg.dev/p/r/steps:0.1.0"

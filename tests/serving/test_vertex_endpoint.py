@@ -13,10 +13,10 @@ import pytest
 from command_line import command
 from conftest import set_variables
 from exported_models import export
-from json_server import JsonHandler, answering, server_of
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import Registry, open_registry
 from gpu_pipelines.registry.registered import Promotion
@@ -25,7 +25,7 @@ from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDe
 from gpu_pipelines.serving.started import started_server
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 BUCKET, IMAGE = "gs://example-bucket", "europe-docker.pkg.dev/p/r/serving:0.1.0-cpu"
 INFO = {"passed": True, "metrics": {}}

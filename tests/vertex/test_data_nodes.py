@@ -22,7 +22,7 @@ from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.target import VertexTarget, require_runnable
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 SETTINGS = ProjectSettings(
     image="eu.example/steps:1",
@@ -121,7 +121,7 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_variables(monkeypatch, vertex_api.environment())
-    from vertex_api.pipeline_backend import PipelineBackend
+    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 
     file = compiled_preparation(tmp_path, nodes=2)
     sdk = connected_sdk(vertex_api)

@@ -14,12 +14,12 @@ import pytest
 import requests
 from command_line import command
 from conftest import set_variables
-from json_server import JsonHandler, answering, server_of
 
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 ACCOUNT = "trainer@example-project.iam.gserviceaccount.com"
 METRIC = "aiplatform.googleapis.com/custom_model_training_nvidia_l4_gpus"
@@ -40,7 +40,7 @@ Checks = dict[str, dict[str, str]]
 @pytest.fixture
 def api(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VertexApi:
     """A project in which nothing is missing."""
-    from vertex_api.pipeline_repository import Package
+    from gpu_pipelines.emulator.pipeline_repository import Package
 
     set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.chdir(tmp_path)

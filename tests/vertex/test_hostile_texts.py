@@ -23,7 +23,7 @@ from gpu_pipelines.targets.vertex.job_file import prepare_job
 from gpu_pipelines.targets.vertex.options import JobFlags
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = "us-docker.pkg.dev/p/r/trainer:1"

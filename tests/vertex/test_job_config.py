@@ -16,7 +16,7 @@ from gcloud_reader_process import read_by_gcloud
 from gpu_pipelines.accelerators import load_catalog
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 ATTACHMENT = "projects/p/regions/us-central1/networkAttachments/a"
 IMAGE = "us-docker.pkg.dev/p/r/trainer:1"

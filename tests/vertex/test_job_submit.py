@@ -18,7 +18,7 @@ from gpu_pipelines.targets.vertex import jobs as vertex_jobs
 from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 JOB = ("--accelerator", "l4:2", "--image", "us-docker.pkg.dev/p/r/trainer:1", "--name", "try")
 CREATE = r"POST .*/customJobs$"

@@ -11,7 +11,7 @@ from conftest import set_variables
 from vertex_commands import command
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 OWN = Path(__file__).parents[1] / "own_pipelines/mine.py"
 MINE = f"{OWN}:mine"
@@ -43,7 +43,7 @@ def test_it_runs_there_from_the_data_to_the_registry(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_variables(monkeypatch, vertex_api.environment())
-    from vertex_api.pipeline_backend import PipelineBackend
+    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 
     done = command(vertex_api, tmp_path, "run", MINE, *FLAGS, "-p", "steps=2", "--json")
     assert done.status == 0, done.err

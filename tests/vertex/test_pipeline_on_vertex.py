@@ -15,7 +15,7 @@ from vertex_commands import connected_sdk
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 COMPILED = Path(__file__).parents[2] / "compiled"
 KEY = "projects/example-project/locations/us-central1/keyRings/r/cryptoKeys/k"
@@ -29,7 +29,7 @@ Run = Callable[..., Any]
 def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Submits the file of a pipeline with the SDK and runs it; gives the pipeline job as the service has it."""
     set_variables(monkeypatch, vertex_api.environment())
-    from vertex_api.pipeline_backend import PipelineBackend
+    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 
     sdk = connected_sdk(vertex_api)
 

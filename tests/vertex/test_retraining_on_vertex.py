@@ -16,7 +16,7 @@ from gpu_pipelines.targets.vertex.machines import machines_of
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 PIPELINE = "scheduled_retraining"
 MAIL = "vertex-pipelines-notification-email"

@@ -32,7 +32,7 @@ from gpu_pipelines.targets.trial_record import shaping_parameters
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 REGISTRY = "registry=vertex://"
 CLASSIFY = ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "task=text_classification", "-p", REGISTRY]

@@ -17,7 +17,7 @@ from gpu_pipelines.targets.cron import next_times, parse_cron, parse_time, shown
 from gpu_pipelines.targets.vertex.schedules import differences
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 DAILY = ("--cron", "0 3 * * *", "--time-zone", "Europe/Paris")
 

@@ -13,7 +13,7 @@ from small_pipelines import compiled_sum
 from vertex_commands import command
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 PACKAGE = "us-central1/pipelines/sum"
 

@@ -16,7 +16,7 @@ from small_pipelines import compiled_sum
 from vertex_commands import connected_sdk
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 PARENT = "projects/example-project/locations/us-central1"
 SAY_HELLO = ("python", "-c", "print('hello')")
@@ -199,7 +199,8 @@ def test_credentials_are_wanted_over_tls_and_refused_without(vertex_api: VertexA
 def test_grpc_speaks_of_the_same_jobs(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> None:
     from google.api_core import exceptions
     from google.cloud.aiplatform_v1 import CustomJob, JobServiceClient
-    from vertex_api.transcoding import parsed
+
+    from gpu_pipelines.emulator.transcoding import parsed
 
     set_variables(monkeypatch, vertex_api.proxy_environment())
     client = JobServiceClient(client_options={"api_endpoint": "us-central1-aiplatform.googleapis.com"})

@@ -22,7 +22,7 @@ from gpu_pipelines.registry import RegisteredVersion, Registry, open_registry
 from gpu_pipelines.registry.registered import DamagedVersionError, Promotion
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 BUCKET = "gs://example-bucket"
 INFO = {"passed": True, "metrics": {"accuracy": 0.9}}

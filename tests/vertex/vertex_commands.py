@@ -9,7 +9,7 @@ import command_line
 from conftest import Finished
 
 if TYPE_CHECKING:
-    from vertex_api.server import VertexApi
+    from gpu_pipelines.emulator.vertex_api import VertexApi
 
 PROJECT_FILE = """\
 pipeline_root: gs://example-bucket/runs

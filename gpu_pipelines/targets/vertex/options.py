@@ -89,6 +89,9 @@ class VertexOptions(CloudOptions):
         "Let a run that is due while others run wait, or leave it out (default).",
         {"schedule create", "schedule update"},
     )
+    emulate: bool = option(
+        False, "Run it here, on an emulator, with CPU processes in place of GPUs; docs/emulator.md.", {"run"}
+    )
     catch_up: bool = option(False, "Make up for runs that were due in between.", {"schedule resume"})
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
@@ -62,12 +63,18 @@ class Vertex(VertexTarget, CloudTarget):
 
     def __init__(self, options: VertexOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
+        if self.options.emulate:
+            from gpu_pipelines.targets.vertex.emulated import settings_for
+
+            self.settings = settings_for(self.settings)
         asked = self.options
         nodes = DataNodes(asked.data_nodes, asked.data_machine_type or "", asked.data_strategy or STANDARD)
         VertexTarget.__init__(self, self.settings, self.options.job, nodes)
 
     def can_read(self, uri: str) -> bool:
-        """Buckets, tables and samples; and what is in a bucket that is mounted."""
+        """Buckets, tables and samples; what is in a bucket that is mounted; on an emulator, what is here."""
+        if self.options.emulate and Path(uri).is_absolute() and Path(uri).exists():
+            return True
         return super().can_read(uri) or (uri.startswith(MOUNTED) and uri != MOUNTED)
 
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
@@ -114,6 +121,17 @@ class Vertex(VertexTarget, CloudTarget):
         job = pipeline_job(compiled.spec, values.taken, self.settings, cache=request.cache, template=template)
         sent = PipelineRequest(new_job_id(compiled.name), job)
         return Submission(sent, lambda: [self._as_sent(f"pipelineJobs?pipelineJobId={sent.job_id}", sent.job)])
+
+    @property
+    def is_here(self) -> bool:
+        """Whether runs are rehearsed on this machine."""
+        return self.options.emulate
+
+    def execute(self, submission: Submission, watch: Watch) -> Outcome:
+        """Rehearses a run on an emulator, and waits for its end."""
+        from gpu_pipelines.targets.vertex.emulated import run_emulated
+
+        return run_emulated(self, submission, watch)
 
     def submit(self, submission: Submission) -> Done:
         """Submits a run."""

@@ -1,0 +1,97 @@
+"""`gpu-pipelines emulator`: Vertex AI on this machine, and what clients need to talk to it."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpu_pipelines.cli.application import Application, print_json
+from gpu_pipelines.cli.target_options import AsJson
+from gpu_pipelines.errors import UserError
+
+PORT = 8990
+
+app = Application(name="emulator", help="Vertex AI on this machine.")
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port that it listens at; 0 takes a free one.")]
+Host = Annotated[str, typer.Option(help="Address that it listens at.")]
+
+
+@app.command()
+def start(
+    port: Port = PORT,
+    host: Host = "127.0.0.1",
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep what it knows there, for the next start; left out, a temporary one."),
+    ] = None,
+    rehearse: Annotated[
+        str, typer.Option(metavar="cpu:N", help="CPU processes that stand in for the GPUs of each machine.")
+    ] = "cpu:1",
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SERVICE:CODE:RATE", help="Let requests fail by chance; aiplatform:503:0.1. Repeatable."),
+    ] = None,
+    speed: Annotated[float, typer.Option(min=0.001, help="Seconds of the schedules in a second.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of that chance: the same requests fail with the same seed.")] = 0,
+) -> None:
+    """Serve Vertex AI, Artifact Registry, Cloud Storage and Cloud Logging until Ctrl-C.
+
+    What is submitted runs here: the containers of steps as processes, with the Python of this command.
+    """
+    from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
+
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    settings = EmulatorSettings(
+        host=host, port=port, state=state, rehearse=rehearse, faults=tuple(fault or ()), seed=seed, speed=speed
+    )
+    with running_emulator(settings) as api:
+        print(f"Vertex AI on this machine listens at {api.url}")
+        print(f"project example-project, region us-central1, gs://example-bucket; state: {api.folder}")
+        named = f" --port {api.url.rpartition(':')[2]}" if not api.url.endswith(f":{PORT}") else ""
+        print(f'In another shell: eval "$(gpu-pipelines emulator env{named})". Ctrl-C stops it.', flush=True)
+        stopped.wait()
+        print("stopping", file=sys.stderr)
+
+
+@app.command()
+def env(port: Port = PORT, host: Host = "127.0.0.1", as_json: AsJson = False) -> None:
+    """Print what gcloud, Google's SDKs, the KFP client and Terraform need to talk to an emulator that runs.
+
+    As exports of a shell: eval "$(gpu-pipelines emulator env)".
+    """
+    about = about_emulator(f"http://{host}:{port}")
+    if as_json:
+        print_json(about)
+        return
+    for name, value in sorted(about["environment"].items()):
+        print(f"export {name}={shlex.quote(value)}")
+
+
+def about_emulator(address: str) -> dict[str, Any]:
+    """What an emulator says of itself.
+
+    Raises:
+        UserError: none listens there.
+    """
+    import json
+    from urllib.error import URLError
+    from urllib.request import ProxyHandler, build_opener
+
+    try:
+        # Without the proxy that an emulator's own variables name.
+        with build_opener(ProxyHandler({})).open(f"{address}/emulator", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+    except (URLError, OSError, ValueError) as error:
+        raise UserError(
+            f"No emulator answers at {address}: {getattr(error, 'reason', error)}.",
+            "Start one: gpu-pipelines emulator start. If it has another port, give --port.",
+        ) from error
+    return found

@@ -1,0 +1,122 @@
+"""A throwaway certificate authority, a certificate for Google's host names from it, and a service account's key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+#: The hosts that the server stands in for.
+HOSTS = ("*.googleapis.com", "*.pkg.dev")
+_DAY = timedelta(days=1)
+_VALID = timedelta(days=800)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files in PEM.
+
+    Attributes:
+        authority: certificate of the authority, which clients are to trust.
+        chain: certificate of the server.
+        key: its private key.
+        service_account: key file of a service account that does not exist.
+    """
+
+    authority: Path
+    chain: Path
+    key: Path
+    service_account: Path
+
+    def environment(self, proxy: str) -> dict[str, str]:
+        """Variables with which Google's libraries reach a proxy, and trust the certificates behind it."""
+        trusted = str(self.authority)
+        return {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self.service_account),
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted,
+            "REQUESTS_CA_BUNDLE": trusted,
+            "SSL_CERT_FILE": trusted,
+            "https_proxy": proxy,
+            "no_proxy": "127.0.0.1,localhost",
+            # There is no metadata server to ask for credentials.
+            "NO_GCE_CHECK": "true",
+        }
+
+
+def certificates_in(folder: Path, project: str) -> Certificates:
+    """The certificates of a folder; made if they are not there, so that clients need not be told of others later."""
+    held = _in_folder(folder)
+    if all(path.exists() for path in (held.authority, held.chain, held.key, held.service_account)):
+        chain = x509.load_pem_x509_certificate(held.chain.read_bytes())
+        if chain.not_valid_after_utc > datetime.now(timezone.utc) + _DAY:
+            return held
+    folder.mkdir(parents=True, exist_ok=True)
+    return make_certificates(folder, project)
+
+
+def _in_folder(folder: Path) -> Certificates:
+    names = ("authority.pem", "server.pem", "server.key", "service-account.json")
+    return Certificates(*(folder / name for name in names))
+
+
+def make_certificates(folder: Path, project: str) -> Certificates:
+    """Makes an authority, whose key is forgotten, a certificate for `HOSTS`, and the key of a service account."""
+    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Throwaway authority of an emulator")])
+    authority = (
+        _certificate(name, name, authority_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOSTS[0])])
+    certificate = (
+        _certificate(subject, name, key.public_key())
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    made = _in_folder(folder)
+    _write_service_account_key(made.service_account, project)
+    made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    made.chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    made.key.write_text(_pem(key))
+    return made
+
+
+def _write_service_account_key(path: Path, project: str) -> None:
+    """Writes it as `gcloud iam service-accounts keys create` does."""
+    address = f"tester@{project}.iam.gserviceaccount.com"
+    content = {
+        "type": "service_account",
+        "project_id": project,
+        "private_key_id": "0",
+        "private_key": _pem(rsa.generate_private_key(public_exponent=65537, key_size=2048)),
+        "client_email": address,
+        "client_id": "0",
+        "token_uri": "https://oauth2.googleapis.com/token",
+        "universe_domain": "googleapis.com",
+    }
+    path.write_text(json.dumps(content))
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(timezone.utc)
+    return x509.CertificateBuilder(
+        issuer_name=issuer,
+        subject_name=subject,
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - _DAY,
+        not_valid_after=now + _VALID,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()

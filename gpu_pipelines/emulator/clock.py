@@ -1,0 +1,82 @@
+"""Schedules that fire: the emulator's clock, which may go faster than the machine's."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from croniter import croniter
+from google.cloud import aiplatform_v1 as api
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
+from gpu_pipelines.emulator.schedules import STATES, Schedules
+
+_LOOK_S = 0.1
+
+
+class Clock:
+    """Creates the pipeline jobs of schedules when they are due.
+
+    Args:
+        schedules: those that there are.
+        jobs: where the jobs are created.
+        speed: seconds of the schedules in a second.
+    """
+
+    def __init__(self, schedules: Schedules, jobs: PipelineJobs, speed: float = 1.0) -> None:
+        self._schedules, self._jobs, self._speed = schedules, jobs, speed
+        self._began = now()
+        self._due: dict[tuple[str, str], datetime] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._go, daemon=True, name="clock")
+
+    def start(self) -> None:
+        """Lets it go, until `close`."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops it."""
+        self._ended.set()
+        self._thread.join()
+
+    def time(self) -> datetime:
+        """What it shows."""
+        return self._began + timedelta(seconds=(now() - self._began).total_seconds() * self._speed)
+
+    def _go(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            for schedule in list(self._schedules.held.values()):
+                if schedule.state == STATES.ACTIVE:
+                    self._look(schedule)
+
+    def _look(self, schedule: Any) -> None:
+        shown, key = self.time(), (schedule.name, schedule.cron)
+        due = self._due.setdefault(key, following(schedule.cron, shown))
+        if shown < due:
+            return
+        self._due[key] = following(schedule.cron, shown)
+        request = api.CreatePipelineJobRequest(schedule.create_pipeline_job_request)
+        request.pipeline_job.schedule_name = schedule.name
+        try:
+            self._jobs.create(request)
+        except ApiError as error:
+            print(f"warning: {schedule.display_name}: {error.message}", file=sys.stderr)
+            return
+        schedule.started_run_count += 1
+        if schedule.max_run_count and schedule.started_run_count >= schedule.max_run_count:
+            schedule.state = STATES.COMPLETED
+        self._schedules.keep(schedule)
+
+
+def following(cron: str, moment: datetime) -> datetime:
+    """The next time of a cron expression, which may have a time zone before it, after a moment."""
+    match = re.fullmatch(r"(?:(?:CRON_)?TZ=(\S+)\s+)?(.*)", cron)
+    zone, fields = (match[1], match[2]) if match else (None, cron)
+    found: datetime = croniter(fields, moment.astimezone(ZoneInfo(zone or "UTC"))).get_next(datetime)
+    return found

@@ -1,0 +1,132 @@
+"""Custom jobs: created, looked at, listed, cancelled; the states that they go through."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+from google.protobuf import empty_pb2
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.names import Names, Resources, region_of
+from gpu_pipelines.emulator.rules import check_custom_job
+from gpu_pipelines.emulator.state_folder import StateFolder
+
+STATES: Any = api.JobState
+#: Why a job failed that was interrupted with the emulator.
+EMULATOR_ENDED = "The emulator ended while this was running; its processes ended with it."
+ENDED = (STATES.JOB_STATE_SUCCEEDED, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_CANCELLED)
+
+
+def now() -> datetime:
+    """The time, as the API's messages have it."""
+    return datetime.now(timezone.utc)
+
+
+class CustomJobs(Resources):
+    """The custom jobs of all projects.
+
+    Attributes:
+        jobs: by name.
+        start: is called with a job that was created, to run it; does nothing unless replicas are run.
+        stop: is called with the name of a job that is cancelled; says whether it was running.
+        hold_s: for how many seconds a look over gRPC at a job that runs is held back, until it has ended. Clients that
+            look every few seconds, as GCPC's launcher does, are answered at once when there is news.
+    """
+
+    def __init__(self, names: Names, page_size: int, state: StateFolder) -> None:
+        self._changed = threading.Condition()
+        answer = api.ListCustomJobsResponse
+        super().__init__(names, answer, "custom_jobs", page_size, self._changed, state, "customJobs", api.CustomJob)
+        self.jobs = self.held
+        self.start: Callable[[Any], None] = lambda job: None
+        self.stop: Callable[[str], bool] = lambda name: False
+        self.hold_s = 0.0
+
+    def create(self, request: Any) -> Any:
+        """CreateCustomJob."""
+        parent = self._names.number(request.parent)
+        check_custom_job(request.custom_job, region_of(parent))
+        moment = now()
+        # What the client says of fields that are the service's to set is passed over.
+        job = api.CustomJob(
+            name=self._names.new(parent, "customJobs"),
+            display_name=request.custom_job.display_name,
+            job_spec=request.custom_job.job_spec,
+            labels=dict(request.custom_job.labels),
+            state=STATES.JOB_STATE_PENDING,
+            create_time=moment,
+            update_time=moment,
+        )
+        if "encryption_spec" in request.custom_job:
+            job.encryption_spec = request.custom_job.encryption_spec
+        self.keep(job)
+        self.start(job)
+        return self._copy(job)
+
+    def get(self, request: Any) -> Any:
+        """GetCustomJob."""
+        return self._copy(self.one(request.name))
+
+    def hold(self, request: Any) -> None:
+        """Waits until a job has ended, for `hold_s` at most."""
+        job, until = self.one(request.name), time.monotonic() + self.hold_s
+        with self._changed:
+            while job.state not in ENDED and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def cancel(self, request: Any) -> Any:
+        """CancelCustomJob."""
+        job = self.one(request.name)
+        if job.state in ENDED:
+            raise ApiError(400, f"Cannot cancel a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        self.set_state(job.name, STATES.JOB_STATE_CANCELLING)
+        if not self.stop(job.name):
+            self.set_state(job.name, STATES.JOB_STATE_CANCELLED)
+        return empty_pb2.Empty()
+
+    def set_state(self, name: str, state: Any, error: str = "") -> None:
+        """Brings a job into a state.
+
+        Args:
+            name: resource name of the job.
+            state: a `JobState` or its name, such as JOB_STATE_RUNNING.
+            error: message of the error, of a job that has failed.
+        """
+        job, moment = self.one(name), now()
+        with self._changed:
+            job.state = STATES[state] if isinstance(state, str) else state
+            job.update_time = moment
+            if job.state == STATES.JOB_STATE_RUNNING and "start_time" not in job:
+                job.start_time = moment
+            if job.state in ENDED:
+                job.end_time = moment
+            if error:
+                job.error = {"code": 3, "message": error}
+            self._changed.notify_all()
+            self.keep(job)
+
+    def end_of_before(self) -> None:
+        """Ends the jobs that ran when the emulator ended before."""
+        for job in list(self.held.values()):
+            if job.state not in ENDED:
+                self.set_state(job.name, STATES.JOB_STATE_FAILED, EMULATOR_ENDED)
+
+    def state(self, name: str) -> str:
+        """Name of a job's state."""
+        return str(STATES(self.one(name).state).name)
+
+    def wait(self, name: str, seconds: float) -> Any:
+        """Waits for the end of a job, and returns it; raises TimeoutError after so many seconds."""
+        job, until = self.one(name), time.monotonic() + seconds
+        with self._changed:
+            while job.state not in ENDED:
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"{name} is {STATES(job.state).name} after {seconds} s")
+                self._changed.wait(left)
+        return job

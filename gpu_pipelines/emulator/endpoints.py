@@ -1,0 +1,141 @@
+"""Endpoints: models that are deployed, the split of traffic between them, and predictions."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import requests
+from google.cloud import aiplatform_v1 as api
+from google.protobuf import json_format
+
+from gpu_pipelines.emulator.api_error import ApiError, not_found
+from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.models import Models
+from gpu_pipelines.emulator.names import Names, Resources
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.transcoding import as_json
+
+
+class Endpoints(Resources):
+    """The endpoints of all projects.
+
+    Attributes:
+        endpoints: by name.
+        server: address of a prediction server that stands for the containers of all deployed models; its route for
+            predictions is `/predict`.
+        servers: addresses of others, by the image that they stand for.
+        asked: the deployed model of each prediction.
+    """
+
+    def __init__(
+        self, names: Names, operations: Operations, models: Models, page_size: int, state: StateFolder
+    ) -> None:
+        answer, lock = api.ListEndpointsResponse, threading.RLock()
+        super().__init__(names, answer, "endpoints", page_size, lock, state, "endpoints", api.Endpoint)
+        self.endpoints = self.held
+        self.server = ""
+        self.servers: dict[str, str] = {}
+        self.asked: list[str] = []
+        self._operations, self._models = operations, models
+        numbers = [int(deployed.id) for each in self.held.values() for deployed in each.deployed_models]
+        self._last = max(numbers, default=0)
+
+    def create(self, request: Any) -> Any:
+        """CreateEndpoint."""
+        raise_found([(f"endpoint.{name}", text) for name, text in check_name_and_labels(request.endpoint)])
+        endpoint = api.Endpoint(request.endpoint)
+        with self._lock:
+            endpoint.name = self._names.new(request.parent, "endpoints", request.endpoint_id)
+            endpoint.create_time = endpoint.update_time = now()
+            self.keep(endpoint)
+        return self._operations.done(endpoint.name, endpoint)
+
+    def update(self, request: Any) -> Any:
+        """UpdateEndpoint, of the fields that the mask names."""
+        endpoint = self.one(request.endpoint.name)
+        for path in request.update_mask.paths:
+            if path not in ("traffic_split", "display_name", "labels"):
+                raise ApiError(400, f"The field {path} of an endpoint cannot be updated.")
+            if path == "traffic_split":
+                self._check_split(endpoint, dict(request.endpoint.traffic_split))
+            setattr(endpoint, path, getattr(request.endpoint, path))
+        self.keep(endpoint)
+        return endpoint
+
+    def delete(self, request: Any) -> Any:
+        """DeleteEndpoint: one that has no models."""
+        endpoint = self.one(request.name)
+        if endpoint.deployed_models:
+            raise ApiError(400, f"Endpoint {endpoint.name} has deployed models.", "FAILED_PRECONDITION")
+        self.forget(endpoint.name)
+        return self._operations.done(endpoint.name)
+
+    def deploy(self, request: Any) -> Any:
+        """DeployModel: `0` in the split is the new model."""
+        endpoint, deployed = self.one(request.endpoint), api.DeployedModel(request.deployed_model)
+        model = self._models.get(api.GetModelRequest(name=deployed.model))
+        resources = deployed.dedicated_resources
+        if not resources.machine_spec.machine_type or resources.min_replica_count < 1:
+            raise ApiError(400, "dedicated_resources needs a machine_type and at least one replica.")
+        spec = resources.machine_spec
+        if bool(spec.accelerator_type) != bool(spec.accelerator_count):
+            raise ApiError(400, "Both `accelerator_type` and `accelerator_count` should be specified or none.")
+        with self._lock:
+            self._last += 1
+            deployed.id = str(self._last)
+            deployed.model, deployed.model_version_id = model.name, model.version_id
+            split = {deployed.id if number == "0" else number: share for number, share in request.traffic_split.items()}
+            self._check_split(endpoint, split, deployed.id)
+            endpoint.deployed_models.append(deployed)
+            endpoint.traffic_split = split
+            self.keep(endpoint)
+        return self._operations.done(endpoint.name, api.DeployModelResponse(deployed_model=deployed))
+
+    def undeploy(self, request: Any) -> Any:
+        """UndeployModel: a model with traffic goes only if it is the last one."""
+        endpoint, number = self.one(request.endpoint), request.deployed_model_id
+        left = [deployed for deployed in endpoint.deployed_models if deployed.id != number]
+        if len(left) == len(endpoint.deployed_models):
+            raise not_found(f"{request.endpoint}/deployedModels/{number}")
+        split = {held: share for held, share in endpoint.traffic_split.items() if held != number}
+        if left and endpoint.traffic_split.get(number):
+            raise ApiError(400, f"The deployed model {number} has traffic.", "FAILED_PRECONDITION")
+        endpoint.deployed_models = left
+        endpoint.traffic_split = split if left else {}
+        self.keep(endpoint)
+        return self._operations.done(endpoint.name, api.UndeployModelResponse())
+
+    def predict(self, request: Any) -> Any:
+        """Predict: each deployed model gets its share of every hundred requests, in turns."""
+        endpoint = self.one(request.endpoint)
+        turn, number = len(self.asked) * 37 % 100, ""
+        for held, share in endpoint.traffic_split.items():
+            if 0 <= turn < share:
+                number = held
+            turn -= share
+        if not number:
+            raise ApiError(400, f"Endpoint {endpoint.name} doesn't have traffic_split.", "FAILED_PRECONDITION")
+        self.asked.append(number)
+        content = json_format.MessageToDict(api.PredictRequest.pb(request))
+        body = {name: content[name] for name in ("instances", "parameters") if name in content}
+        deployed = next(each for each in endpoint.deployed_models if each.id == number)
+        container = self._models.get(api.GetModelRequest(name=f"{deployed.model}@{deployed.model_version_id}"))
+        server = self.servers.get(container.container_spec.image_uri, self.server)
+        answer = requests.post(f"{server}/predict", json=body, timeout=60)
+        if answer.status_code != 200:
+            raise ApiError(400, answer.text)
+        response = api.PredictResponse(
+            deployed_model_id=number, model=deployed.model, model_version_id=deployed.model_version_id
+        )
+        json_format.ParseDict({"predictions": answer.json()["predictions"]}, api.PredictResponse.pb(response))
+        return response
+
+    def _check_split(self, endpoint: Any, split: dict[str, int], new: str = "") -> None:
+        there = {deployed.id for deployed in endpoint.deployed_models} | {new}
+        if unknown := set(split) - there:
+            raise ApiError(400, f"The traffic split names {', '.join(sorted(unknown))}, which is not deployed.")
+        if sum(split.values()) != 100:
+            raise ApiError(400, f"The traffic split must add up to 100: {as_json(endpoint).get('trafficSplit')}.")

@@ -1,0 +1,85 @@
+"""The gRPC face: the same methods and the same state, over TLS, as most of Google's clients speak to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent import futures
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.cloud import resourcemanager_v3
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.transcoding import Method, parsed
+
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.vertex_api import VertexApi
+
+_PROJECTS = "google.cloud.resourcemanager.v3.Projects"
+#: google-cloud-aiplatform asks for it over gRPC, with the credentials that it has, even where all else goes over REST.
+_GET_PROJECT = Method(_PROJECTS, "GetProject", resourcemanager_v3.GetProjectRequest, ())
+
+
+def start_grpc(api: VertexApi, certificates: Certificates) -> tuple[Any, int]:
+    """Starts a gRPC server with TLS; gives it and its port."""
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
+    services: dict[str, dict[str, Any]] = {}
+    for method, handle in _methods(api):
+        services.setdefault(method.service, {})[method.name] = grpc.unary_unary_rpc_method_handler(
+            _behaviour(api, method, handle),
+            request_deserializer=method.request.deserialize,
+            response_serializer=_serialized,
+        )
+    server.add_generic_rpc_handlers(
+        tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items())
+    )
+    credentials = grpc.ssl_server_credentials([(certificates.key.read_bytes(), certificates.chain.read_bytes())])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    return server, port
+
+
+def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any], Any]]]:
+    def project(request: Any) -> Any:
+        told = api.state.project.told(request.name.removeprefix("projects/"), "v3")
+        return parsed(resourcemanager_v3.Project, told)
+
+    def calling(method: Method) -> Callable[[Any], Any]:
+        def call(request: Any) -> Any:
+            if method.name == "GetCustomJob":
+                api.state.custom_jobs.hold(request)
+            return api.state.call(method, request)
+
+        return call
+
+    methods = [(method, calling(method)) for method, _ in api.state.handlers.values()]
+    return [*methods, (_GET_PROJECT, project)]
+
+
+def _behaviour(api: VertexApi, method: Method, handle: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def behave(request: Any, context: Any) -> Any:
+        metadata = dict(context.invocation_metadata())
+        if method != _GET_PROJECT and not str(metadata.get("authorization", "")).startswith("Bearer "):
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "Request is missing required authentication credential.")
+        fault = api.fault(f"GRPC {method.name}")
+        if fault and not fault.took_effect:
+            _abort(context, ApiError(fault.status or 503, fault.message))
+        try:
+            answer = handle(request)
+        except ApiError as error:
+            _abort(context, error)
+        if fault:
+            _abort(context, ApiError(fault.status or 503, fault.message))
+        return answer
+
+    return behave
+
+
+def _abort(context: Any, error: ApiError) -> None:
+    context.abort(grpc.StatusCode[error.status], error.message)
+
+
+def _serialized(message: Any) -> bytes:
+    plain = type(message).pb(message) if hasattr(type(message), "pb") else message
+    return bytes(plain.SerializeToString())

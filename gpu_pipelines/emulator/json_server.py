@@ -1,0 +1,106 @@
+"""HTTP servers of this machine that answer with JSON, for as long as a block runs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.certificates import Certificates
+
+
+class JsonHandler(BaseHTTPRequestHandler):
+    """Answers with JSON, and keeps no log."""
+
+    def body(self) -> bytes:
+        """What came with the request."""
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def send(self, status: int, document: Any, kind: str = "application/json", **headers: str) -> None:
+        """Answers.
+
+        Args:
+            status: of HTTP.
+            document: what is written as JSON; bytes are sent as they are.
+            kind: the content's type.
+            headers: further ones.
+        """
+        content = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """As http.server's; a client that hangs up is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):
+            super().handle_error(request, client_address)
+
+
+def server_of(
+    handler: type[BaseHTTPRequestHandler],
+    certificates: Certificates | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> ThreadingHTTPServer:
+    """A server, with TLS where there are certificates.
+
+    Args:
+        handler: answers requests.
+        certificates: those to serve with; None serves without TLS.
+        host: address to listen at.
+        port: port to listen at; 0 for a free one.
+
+    Raises:
+        OSError: the port is taken, or the address is not this machine's.
+    """
+    server = _Server((host, port), handler)
+    if certificates:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.chain, certificates.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    return server
+
+
+def url_of(server: ThreadingHTTPServer) -> str:
+    """Its address, without encryption and without a slash at the end."""
+    host = str(server.server_address[0])
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{server.server_port}"  # noqa: S104
+
+
+@contextmanager
+def answering(*servers: ThreadingHTTPServer) -> Iterator[str]:
+    """Lets servers answer for as long as the block runs; gives the address of the first."""
+    # A short interval, because `shutdown` waits for the end of one.
+    threads = [
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True) for server in servers
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield url_of(servers[0])
+    finally:
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,164 @@
+"""Resource names as Vertex AI answers them: with the project's number, whichever way it was asked for."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.emulator.api_error import ApiError, not_found
+from gpu_pipelines.emulator.filters import predicate
+from gpu_pipelines.emulator.state_folder import StateFolder, damaged
+from gpu_pipelines.emulator.transcoding import as_json, parsed
+
+
+class Names:
+    """The projects that there are.
+
+    Args:
+        projects: number of each by its id.
+    """
+
+    def __init__(self, projects: Mapping[str, str]) -> None:
+        self.projects = dict(projects)
+        # Numbers of an emulator that ran before are not given again.
+        self._last = 1_000_000_000_000_000_000 + time.time_ns() // 1000
+
+    def number(self, name: str) -> str:
+        """A resource name with the project's number in place of its id.
+
+        Raises:
+            ApiError: there is no such project.
+        """
+        match = re.match(r"projects/([^/]+)", name)
+        project = match[1] if match else ""
+        if project in self.projects.values():
+            return name
+        if project not in self.projects:
+            raise ApiError(403, f"Permission denied on resource project {project}.")
+        return f"projects/{self.projects[project]}{name[match.end() :] if match else ''}"
+
+    def project(self, name: str) -> str:
+        """Id of the project of a resource name."""
+        number = self.number(name).split("/")[1]
+        return next(project for project, held in self.projects.items() if held == number)
+
+    def new(self, parent: str, collection: str, key: str = "") -> str:
+        """Name of a new resource, with a number of its own unless it has a key."""
+        self._last += 1
+        return f"{self.number(parent)}/{collection}/{key or self._last}"
+
+
+def region_of(name: str) -> str:
+    """The region in a resource name."""
+    return name.split("/")[3]
+
+
+def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tuple[list[Any], str]:
+    """Those resources of a parent that a list request asks for, the newest first, and the token of the next page."""
+    test = predicate(getattr(request, "filter", ""))
+    found = [item for item in resources if item.name.startswith(f"{parent}/") and test(as_json(item))]
+    found.sort(key=lambda item: item.create_time, reverse=not str(getattr(request, "order_by", "")).endswith("time"))
+    start = int(request.page_token or 0)
+    end = start + min(request.page_size or most, most)
+    return found[start:end], str(end) if end < len(found) else ""
+
+
+def restored(state: StateFolder, kind: str, message: Any) -> Iterator[Any]:
+    """The resources of a kind that are in the state.
+
+    Raises:
+        UserError: a file of them is damaged.
+    """
+    for path, document in state.documents(kind):
+        yield restored_from(path, document, message)
+
+
+def restored_from(path: Path, document: Mapping[str, Any], message: Any) -> Any:
+    """A resource from a file of the state.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        found = parsed(message, document)
+    except ApiError as error:
+        raise damaged(path, error.message) from error
+    if not found.name:
+        raise damaged(path, "it has no name")
+    return found
+
+
+class Resources:
+    """The resources of one kind in all projects, and what is done with those of every kind.
+
+    Args:
+        names: the projects.
+        listed: type of the answer to a list.
+        field: its field for them.
+        page_size: the longest page of a list.
+        lock: is held while they change.
+        state: where they are kept.
+        kind: how their names call them, such as customJobs.
+        message: their type.
+
+    Attributes:
+        held: the resources by name.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        listed: Any,
+        field: str,
+        page_size: int,
+        lock: Any,
+        state: StateFolder,
+        kind: str,
+        message: Any,
+    ) -> None:
+        self._state, self._kind = state, kind
+        self.held: dict[str, Any] = {each.name: each for each in restored(state, kind, message)}
+        self.page_size = page_size
+        self._names, self._listed, self._field, self._lock = names, listed, field, lock
+
+    def get(self, request: Any) -> Any:
+        """One of them, as it is now."""
+        return self._copy(self.one(request.name))
+
+    def list(self, request: Any) -> Any:
+        """A page of those of a project in a region."""
+        with self._lock:
+            held = list(self.held.values())
+        found, token = page(held, self._names.number(request.parent), request, self.page_size)
+        return self._listed(**{self._field: found, "next_page_token": token})
+
+    def one(self, name: str) -> Any:
+        """One by its name, with the project's number or its id."""
+        found = self.held.get(self._names.number(name))
+        if found is None:
+            raise not_found(name)
+        return found
+
+    def keep(self, resource: Any) -> None:
+        """Writes one into the state, and holds it.
+
+        Raises:
+            ApiError: it cannot be written; a new one is not held then.
+        """
+        with self._lock:
+            self._state.write(self._kind, resource.name, as_json(resource))
+            self.held[resource.name] = resource
+
+    def forget(self, name: str) -> None:
+        """Takes one away."""
+        with self._lock:
+            self._state.remove(self._kind, name)
+            del self.held[name]
+
+    def _copy(self, resource: Any) -> Any:
+        kind = type(resource)
+        with self._lock:
+            return kind.deserialize(kind.serialize(resource))

@@ -1,0 +1,311 @@
+"""What Vertex AI Pipelines makes of a task before its container starts: its inputs and its resolved placeholders.
+
+https://www.kubeflow.org/docs/components/pipelines/reference/component-spec and the placeholders of kfp.dsl.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: A compiled file, or what is in it.
+Pipeline = Path | Mapping[str, Any]
+
+_NUMBER = "NUMBER_INTEGER"
+_EMPTY = {"STRUCT": {}, "LIST": [], "STRING": "", "BOOLEAN": False}
+_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+_ARTIFACT = re.compile(r"\{\{\$\.(inputs|outputs)\.artifacts\['([^']+)'\]\.(uri|path|metadata)(?:\['([^']+)'\])?\}\}")
+_OUTPUT_FILE = re.compile(r"\{\{\$\.outputs\.parameters\['([^']+)'\]\.output_file\}\}")
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """The run of a pipeline that a task is of.
+
+    Attributes:
+        root: where it leaves its artifacts.
+        files: local directory in place of the mount of the bucket: output parameters and `executor_output.json`.
+        parameters: values of the pipeline's parameters; those left out have their defaults.
+        job_id: id of the pipeline job.
+        project: id of the project.
+        location: region.
+        encryption_key: Cloud KMS key of the run; empty for none.
+    """
+
+    root: str
+    files: Path
+    parameters: Mapping[str, Any]
+    job_id: str = "train-20260101"
+    project: str = "example-project"
+    location: str = "us-central1"
+    encryption_key: str = ""
+
+    def placeholders(self, task: str) -> dict[str, str]:
+        """Values of the placeholders that are the same for all containers of a task."""
+        name = f"projects/{self.project}/locations/{self.location}/pipelineJobs/{self.job_id}"
+        return {
+            "{{$.pipeline_root}}": self.root,
+            "{{$.pipeline_job_name}}": self.job_id,
+            "{{$.pipeline_job_uuid}}": str(4611686018427387904 + zlib.crc32(self.job_id.encode())),
+            "{{$.pipeline_job_resource_name}}": name,
+            "{{$.pipeline_task_name}}": task,
+            "{{$.pipeline_task_uuid}}": "2305843009213693952",
+            "{{$.pipeline_google_cloud_project_id}}": self.project,
+            "{{$.pipeline_google_cloud_location}}": self.location,
+            "{{$.pipeline_persistent_resource_id}}": "",
+            "{{$.pipeline_encryption_key_name}}": self.encryption_key,
+        }
+
+
+def executor_input_of(
+    pipeline: Pipeline,
+    task: str,
+    run: PipelineRun,
+    artifacts: Mapping[str, str | Mapping[str, Any]],
+    values: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The executor input of a task.
+
+    Args:
+        pipeline: a compiled pipeline.
+        task: name of the task.
+        run: the run that it is in.
+        artifacts: the input artifacts by name, each whole or by its URI.
+        values: parameters that are outputs of other tasks, or inputs of a part of the pipeline, by the input's name.
+    """
+    spec = _spec(pipeline)
+    placed, component = _task_and_component(spec, task)
+    parameters = component["inputDefinitions"].get("parameters", {})
+    given = {**_parameters(spec, placed, parameters, run, task), **(values or {})}
+    return executor_input_with(component, task, run, given, {name: [held] for name, held in artifacts.items()})
+
+
+def executor_input_with(
+    component: Mapping[str, Any],
+    task: str,
+    run: PipelineRun,
+    values: Mapping[str, Any],
+    artifacts: Mapping[str, Sequence[str | Mapping[str, Any]]],
+) -> dict[str, Any]:
+    """The executor input of a task whose inputs are known.
+
+    Args:
+        component: the task's component, of a compiled pipeline.
+        task: what its folder is called.
+        run: the run that it is in.
+        values: its parameters; those left out have their defaults.
+        artifacts: its input artifacts by name: one, or a list's.
+    """
+    inputs, outputs = component.get("inputDefinitions", {}), component.get("outputDefinitions", {})
+    place = f"{run.root}/{run.job_id}/{task}"
+    defaults = {
+        name: definition.get("defaultValue", _EMPTY.get(definition["parameterType"]))
+        for name, definition in inputs.get("parameters", {}).items()
+    }
+    return {
+        "inputs": {
+            "parameterValues": {
+                name: as_stored(values.get(name, default), inputs["parameters"][name])
+                for name, default in defaults.items()
+            },
+            "artifacts": {
+                name: {"artifacts": [_artifact(name, held, definition) for held in artifacts[name]]}
+                for name, definition in inputs.get("artifacts", {}).items()
+                # The service says nothing of an optional one that no step before has made.
+                if name in artifacts or not definition.get("isOptional")
+            },
+        },
+        "outputs": {
+            "parameters": {
+                name: {"outputFile": str(run.files / task / name)} for name in outputs.get("parameters", {})
+            },
+            "artifacts": {
+                name: {"artifacts": [_artifact(name, f"{place}/{name}", definition)]}
+                for name, definition in outputs.get("artifacts", {}).items()
+            },
+            "outputFile": str(run.files / task / "executor_output.json"),
+        },
+    }
+
+
+def tasks_of(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """All tasks of a pipeline and of the parts in it, by name."""
+    dags = [part["dag"] for part in (spec["root"], *spec["components"].values()) if "dag" in part]
+    return {name: task for dag in dags for name, task in dag["tasks"].items()}
+
+
+def container_command(pipeline: Pipeline, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> list[str]:
+    """Command and arguments of a task's container, with every placeholder resolved."""
+    spec = _spec(pipeline)
+    component = _task_and_component(spec, task)[1]
+    container = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]
+    return resolved_texts(
+        [*container.get("command", []), *container.get("args", [])], component, task, run, executor_input
+    )
+
+
+def resolved_texts(
+    texts: Sequence[str], component: Mapping[str, Any], task: str, run: PipelineRun, executor_input: Mapping[str, Any]
+) -> list[str]:
+    """Texts of a task's container with every placeholder resolved; some stand for several texts, or none."""
+    inputs = component.get("inputDefinitions", {}).get("parameters", {})
+    kinds = {name: held["parameterType"] for name, held in inputs.items()}
+    values = executor_input["inputs"]["parameterValues"]
+    empty = {
+        name
+        for name, held in inputs.items()
+        if "defaultValue" not in held and values.get(name) == _EMPTY.get(held["parameterType"])
+    }
+    given = frozenset({*values, *executor_input["inputs"]["artifacts"]} - empty)
+    return [_resolved(part, kinds, run, task, executor_input) for text in texts for part in _expanded(text, given)]
+
+
+def _expanded(text: str, given: frozenset[str]) -> list[str]:
+    """The texts that `ConcatPlaceholder` and `IfPresentPlaceholder` of KFP stand for; any other text itself."""
+    if not text.startswith(('{"Concat"', '{"IfPresent"')):
+        return [text]
+    try:
+        return _expanded_part(json.loads(text), given)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [text]
+
+
+def _expanded_part(part: Any, given: frozenset[str]) -> list[str]:
+    if isinstance(part, str):
+        return [part]
+    if isinstance(part, list):
+        return [text for each in part for text in _expanded_part(each, given)]
+    if "Concat" in part:
+        return ["".join(_expanded_part(part["Concat"], given))]
+    asked = part["IfPresent"]
+    return _expanded_part(asked["Then"] if asked["InputName"] in given else asked.get("Else", []), given)
+
+
+def payload_of(pipeline: Pipeline, task: str, run: PipelineRun, executor_input: Mapping[str, Any]) -> str:
+    """The CustomJob that the launcher of a task is given, as JSON."""
+    arguments = container_command(pipeline, task, run, executor_input)
+    return arguments[arguments.index("--payload") + 1]
+
+
+def _spec(pipeline: Pipeline) -> Mapping[str, Any]:
+    return _loaded(pipeline) if isinstance(pipeline, Path) else pipeline
+
+
+@lru_cache(maxsize=4)
+def _loaded(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.load(file.read_bytes(), yaml.CSafeLoader)
+    return loaded
+
+
+def _task_and_component(spec: Mapping[str, Any], task: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    placed = tasks_of(spec)[task]
+    return placed, spec["components"][placed["componentRef"]["name"]]
+
+
+def _parameters(
+    spec: Mapping[str, Any], task: Mapping[str, Any], wanted: Mapping[str, Any], run: PipelineRun, name: str
+) -> dict[str, Any]:
+    pipeline = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    found = {}
+    for parameter, definition in wanted.items():
+        given = task.get("inputs", {}).get("parameters", {}).get(parameter, {})
+        if "componentInputParameter" in given:
+            outer = given["componentInputParameter"]
+            value = run.parameters.get(outer, pipeline.get(outer, {}).get("defaultValue"))
+        elif "runtimeValue" in given:
+            value = _with_inner(given["runtimeValue"]["constant"], task, run, pipeline)
+        else:
+            value = definition.get("defaultValue", _EMPTY.get(definition["parameterType"]))
+        if isinstance(value, str):
+            for placeholder, text in run.placeholders(name).items():
+                value = value.replace(placeholder, text)
+        found[parameter] = as_stored(value, definition)
+    return found
+
+
+def _with_inner(value: Any, task: Mapping[str, Any], run: PipelineRun, pipeline: Mapping[str, Any]) -> Any:
+    """A constant in which texts that stand for parameters of the pipeline are these, however deep they are in it."""
+    if isinstance(value, dict):
+        return {key: _with_inner(held, task, run, pipeline) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_with_inner(held, task, run, pipeline) for held in value]
+    match = _PARAMETER.fullmatch(value) if isinstance(value, str) else None
+    given = task["inputs"]["parameters"].get(match[1], {}) if match else {}
+    if "componentInputParameter" not in given:
+        return value
+    outer = given["componentInputParameter"].removeprefix("pipelinechannel--")
+    return run.parameters.get(outer, pipeline.get(outer, {}).get("defaultValue"))
+
+
+def image_of(pipeline: Pipeline, task: str, run: PipelineRun) -> str:
+    """The image of a task's container."""
+    spec = _spec(pipeline)
+    placed, component = _task_and_component(spec, task)
+    image = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]["image"]
+    parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    return str(_with_inner(image, placed, run, parameters))
+
+
+def as_stored(value: Any, definition: Mapping[str, Any]) -> Any:
+    """A parameter's value as its container gets it: JSON of the service has points in whole numbers."""
+    return int(value) if definition["parameterType"] == _NUMBER and value is not None else value
+
+
+def _artifact(name: str, given: str | Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(given, str):
+        return {**given, "name": name}
+    return {"name": name, "type": definition["artifactType"], "uri": given, "metadata": {}}
+
+
+def _resolved(
+    text: str, kinds: Mapping[str, str], run: PipelineRun, task: str, executor_input: Mapping[str, Any]
+) -> str:
+    values = executor_input["inputs"]["parameterValues"]
+
+    def parameter(match: re.Match[str]) -> str:
+        value = values[match[1]]
+        return value if kinds[match[1]] == "STRING" else _json(value)
+
+    def artifact(match: re.Match[str]) -> str:
+        side, name, what, key = match.groups()
+        held = executor_input[side]["artifacts"][name]["artifacts"][0]
+        if what == "metadata":
+            return _json(held["metadata"] if key is None else held["metadata"].get(key))
+        uri = str(held["uri"])
+        return uri.replace("gs://", "/gcs/", 1) if what == "path" else uri
+
+    text = _PARAMETER.sub(parameter, text)
+    text = _ARTIFACT.sub(artifact, text)
+    text = _OUTPUT_FILE.sub(lambda match: executor_input["outputs"]["parameters"][match[1]]["outputFile"], text)
+    for placeholder, value in run.placeholders(task).items():
+        text = text.replace(placeholder, value)
+    # The fields of the job are the launcher's; the component inside knows its own inputs alone.
+    inner = _json(_without_the_job(executor_input))
+    return text.replace("{{$.json_escape[1]}}", json.dumps(inner)[1:-1]).replace("{{$}}", inner)
+
+
+def _without_the_job(executor_input: Mapping[str, Any]) -> dict[str, Any]:
+    inputs = executor_input["inputs"]
+    values = {name: value for name, value in inputs["parameterValues"].items() if name != "worker_pool_specs"}
+    return {**executor_input, "inputs": {**inputs, "parameterValues": values}}
+
+
+def _json(value: Any) -> str:
+    """JSON as protobuf writes it: its numbers are doubles, and a whole one is written without a fraction."""
+
+    def plain(held: Any) -> Any:
+        if isinstance(held, dict):
+            return {key: plain(each) for key, each in held.items()}
+        if isinstance(held, list):
+            return [plain(each) for each in held]
+        return int(held) if isinstance(held, float) and held.is_integer() else held
+
+    return json.dumps(plain(value))

@@ -1,0 +1,310 @@
+"""Runs pipeline jobs as Vertex AI Pipelines does: each task's container as a process of this machine.
+
+Images are passed over; an e-mail is not sent but noted; a result for the same inputs is taken again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import venv
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.mounted_bucket import command_with_bucket, require_mounts
+from gpu_pipelines.emulator.payload import PipelineRun, as_stored, executor_input_with, resolved_texts
+from gpu_pipelines.emulator.pipeline_run import (
+    FAILED,
+    SKIPPED,
+    SUCCEEDED,
+    Ended,
+    JobRun,
+    Spec,
+    Task,
+    Values,
+    failure_message,
+    parameters_with_defaults,
+)
+from gpu_pipelines.emulator.pipeline_support import check_supported
+from gpu_pipelines.emulator.replicas import container_variables
+from gpu_pipelines.emulator.transcoding import as_json
+from gpu_pipelines.emulator.vertex_api import VertexApi
+
+_MOUNT = Path("/gcs")
+_MAIL = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
+_CACHE = "cache"
+_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+
+
+class PipelineBackend:
+    """Runs the pipeline jobs of a server.
+
+    Args:
+        api: the server; from now on it runs custom jobs as well.
+        rehearse: what the training step runs on in place of GPUs, such as cpu:1.
+
+    Raises:
+        UserError: this machine does not let a process see a bucket under /gcs.
+
+    Attributes:
+        mails: recipients and final state of each e-mail that the service would have sent.
+        images: the image of each task that was run.
+        broken: tasks whose next attempts end with an error of the service, and how many.
+    """
+
+    def __init__(self, api: VertexApi, rehearse: str) -> None:
+        require_mounts()
+        self._api, self._jobs = api, api.state.pipeline_jobs
+        self._bucket = api.folder / "gcs"
+        self.mails: list[tuple[list[str], str]] = []
+        self.images: dict[str, str] = {}
+        self.broken: dict[str, int] = {}
+        self._kept = {path.stem: document for path, document in api.kept.documents(_CACHE)}
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._stopped: set[str] = set()
+        self._python_lock = threading.Lock()
+        variables = {**api.proxy_environment(), "STORAGE_EMULATOR_HOST": api.url}
+        api.state.replicas.run_jobs(rehearse, **variables)
+        api.state.replicas.prefix = command_with_bucket(self._bucket)
+        # The launcher looks at its job every 20 s over gRPC; it is answered when there is news.
+        api.state.custom_jobs.hold_s = 60.0
+
+    def run_jobs(self) -> None:
+        """From now on, pipeline jobs that are created are run, each in a thread; what cannot be run is refused."""
+        self._jobs.check = check_supported
+        self._jobs.start = lambda name: threading.Thread(target=self.run, args=(name,), daemon=True).start()
+        self._jobs.stop = self._stop
+
+    def close(self) -> None:
+        """Ends what runs."""
+        for name in list(self._processes):
+            self._stop(name)
+        for left in self._api.folder.glob("root-*"):
+            with suppress(OSError):
+                left.rmdir()
+
+    def run(self, name: str) -> None:
+        """Runs a pipeline job to its end.
+
+        Args:
+            name: its resource name.
+        """
+        job = as_json(self._jobs.one(name))
+        spec, runtime = job["pipelineSpec"], job["runtimeConfig"]
+        root, job_id = runtime["gcsOutputDirectory"].rstrip("/"), name.rpartition("/")[2]
+        given = runtime.get("parameterValues", {})
+        run = PipelineRun(
+            root=root,
+            files=_MOUNT / root.removeprefix("gs://") / job_id,
+            parameters=given,
+            encryption_key=job.get("encryptionSpec", {}).get("kmsKeyName", ""),
+            job_id=job_id,
+            location=name.split("/")[3],
+        )
+        self._jobs.begin(name)
+        definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+        values = {
+            key: as_stored(value, definitions[key]) for key, value in parameters_with_defaults(spec, given).items()
+        }
+        job_run = JobRun(
+            spec,
+            run,
+            runtime.get("failurePolicy", ""),
+            partial(self._carry_out, name, spec, run),
+            lambda task, state: self._jobs.set_task(name, task, state),
+            lambda: name in self._stopped,
+        )
+        try:
+            ended = job_run.whole(values)
+        except ApiError as error:
+            ended = Ended(FAILED, error=error.message)
+        except Exception as error:
+            # Whatever it is, the job has to end, and to say why.
+            ended = Ended(FAILED, error=f"The emulator failed: {type(error).__name__}: {error}")
+        if name in self._stopped:
+            return
+        if ended.state == FAILED:
+            self._jobs.end(name, "FAILED", failure_message(job_run.failed) if job_run.failed else ended.error)
+        else:
+            self._jobs.end(name, "SUCCEEDED")
+
+    def _stop(self, name: str) -> None:
+        self._stopped.add(name)
+        process = self._processes.get(name)
+        if process is not None and process.poll() is None:
+            # GCPC's launcher cancels its custom job at that.
+            process.send_signal(signal.SIGTERM)
+
+    def _carry_out(self, name: str, spec: Spec, run: PipelineRun, task: Task) -> Ended:
+        """Runs a task that is no part; says how it fares."""
+        executor = spec["deploymentSpec"]["executors"][task.component["executorLabel"]]
+        if "importer" in executor:
+            return self._import(name, executor["importer"], run, task)
+        if _MAIL in executor["container"].get("command", []):
+            # The service runs this component itself; its container does nothing but fail.
+            given = task.given.parameters
+            self.mails.append((given["recipients"], given["pipeline_task_final_status"]["state"]))
+            self._jobs.set_task(name, task.name, SUCCEEDED)
+            return Ended(SUCCEEDED)
+        executor_input = executor_input_with(
+            task.component, task.name, run, task.given.parameters, task.given.artifacts
+        )
+        self.images[task.name] = _image_of(executor["container"]["image"], task)
+        key = _key(executor, task.component, executor_input)
+        if task.placed.get("cachingOptions", {}).get("enableCache") and key in self._kept:
+            self._jobs.set_task(name, task.name, SKIPPED)
+            return Ended(SKIPPED, Values(self._kept[key]["parameters"], self._kept[key]["artifacts"]))
+        ended = Ended(FAILED)
+        for _ in range(1 + int(task.placed.get("retryPolicy", {}).get("maxRetryCount", 0))):
+            ended = self._attempt(name, executor["container"], task, run, executor_input)
+            if ended.state == SUCCEEDED:
+                self._kept[key] = {"parameters": ended.made.parameters, "artifacts": ended.made.artifacts}
+                self._api.kept.write(_CACHE, key, self._kept[key])
+            if ended.state == SUCCEEDED or name in self._stopped:
+                break
+        return ended
+
+    def _import(self, name: str, importer: Mapping[str, Any], run: PipelineRun, task: Task) -> Ended:
+        """An artifact that is there already, by its URI."""
+        values = {"inputs": {"parameterValues": task.given.parameters, "artifacts": {}}, "outputs": {}}
+        source = importer["artifactUri"]
+        uri = task.given.parameters[source["runtimeParameter"]] if "runtimeParameter" in source else source["constant"]
+        text = json.dumps(importer.get("metadata", {}))
+        (metadata,) = resolved_texts([text], task.component, task.name, run, values)
+        made = {
+            "name": "artifact",
+            "uri": uri,
+            "type": importer.get("typeSchema", {}),
+            "metadata": json.loads(metadata),
+        }
+        self._jobs.set_outputs(name, task.name, {"artifact": made})
+        self._jobs.set_task(name, task.name, SUCCEEDED)
+        return Ended(SUCCEEDED, Values(artifacts={"artifact": [made]}))
+
+    def _attempt(
+        self, name: str, container: Mapping[str, Any], task: Task, run: PipelineRun, executor_input: Mapping[str, Any]
+    ) -> Ended:
+        """Runs a task's container once."""
+        if self.broken.get(task.name, 0) > 0:
+            self.broken[task.name] -= 1
+            error = "Internal error occurred for the current attempt."
+            self._jobs.set_task(name, task.name, FAILED, error)
+            return Ended(FAILED, error=error)
+        here = self._here(run.files / task.name)
+        shutil.rmtree(here, ignore_errors=True)
+        here.mkdir(parents=True)
+        for each in executor_input["outputs"]["artifacts"].values():
+            if (uri := each["artifacts"][0]["uri"]).startswith("gs://"):
+                (self._bucket / uri.removeprefix("gs://")).parent.mkdir(parents=True, exist_ok=True)
+        self._jobs.set_task(name, task.name, "RUNNING")
+        code = self._process(name, container, task, run, executor_input)
+        custom_job = _custom_job_in(here / "gcp_resources")
+        if code:
+            error = f"The replica workerpool0-0 exited with a non-zero status of {code}."
+            state = "CANCELLED" if name in self._stopped else FAILED
+            self._jobs.set_task(name, task.name, state, error, custom_job)
+            return Ended(FAILED, error=error)
+        made = self._outputs(task.component, executor_input)
+        self._jobs.set_outputs(name, task.name, {key: held[0] for key, held in made.artifacts.items() if held})
+        self._jobs.set_task(name, task.name, SUCCEEDED, custom_job=custom_job)
+        return Ended(SUCCEEDED, made)
+
+    def _process(
+        self, name: str, container: Mapping[str, Any], task: Task, run: PipelineRun, executor_input: Mapping[str, Any]
+    ) -> int:
+        """Runs the command of a container to its end, with its lines in the log; gives its exit status."""
+
+        def resolved(texts: list[str]) -> list[str]:
+            return resolved_texts(texts, task.component, task.name, run, executor_input)
+
+        command = resolved([*container.get("command", []), *container.get("args", [])])
+        own = {each["name"]: resolved([each.get("value", "")])[0] for each in container.get("env", [])}
+        environment = {**self._environment(run), **own}
+        if any("pip install" in part for part in command):
+            environment["PATH"] = f"{self._python_that_may_change(command)}:{environment['PATH']}"
+        process = subprocess.Popen(
+            [*command_with_bucket(self._bucket), *command],
+            env=environment,
+            cwd=self._api.folder / "work",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._processes[name] = process
+        for line in process.stdout or ():
+            self._jobs.say(name, task.name, [line.rstrip("\n")])
+        return process.wait()
+
+    def _python_that_may_change(self, command: list[str]) -> Path:
+        """Folder of programs of an environment that has all that this one has, and into which a step may install."""
+        folder = self._api.folder / "environments" / hashlib.sha256(json.dumps(command[:4]).encode()).hexdigest()[:16]
+        with self._python_lock:
+            if not folder.exists():
+                venv.create(folder, symlinks=True)
+                version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+                path = folder / "lib" / version / "site-packages/of-the-emulator.pth"
+                path.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+        return folder / "bin"
+
+    def _outputs(self, component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> Values:
+        """Artifacts and parameters of a task that succeeded."""
+        outputs = executor_input["outputs"]
+        file = self._here(Path(outputs["outputFile"]))
+        written = json.loads(file.read_text()) if file.exists() else {}
+        made = Values(artifacts={key: [held["artifacts"][0]] for key, held in outputs["artifacts"].items()})
+        for key, held in written.get("artifacts", {}).items():
+            first = made.artifacts.get(key, [{}])[0]
+            made.artifacts[key] = [{**first, **each} for each in held["artifacts"]]
+        for key, definition in component.get("outputDefinitions", {}).get("parameters", {}).items():
+            if key in written.get("parameterValues", {}):
+                made.parameters[key] = written["parameterValues"][key]
+            elif (text := self._here(Path(outputs["parameters"][key]["outputFile"]))).exists():
+                kind, content = definition["parameterType"], text.read_text()
+                made.parameters[key] = content if kind == "STRING" else json.loads(content)
+        return made
+
+    def _environment(self, run: PipelineRun) -> dict[str, str]:
+        number = self._api.state.names.projects[run.project]
+        return {
+            **container_variables(),
+            **self._api.state.replicas.environment,
+            "CLOUD_ML_PROJECT_ID": number,
+            "CLOUD_ML_REGION": run.location,
+        }
+
+    def _here(self, path: Path) -> Path:
+        """A path under `/gcs` as this machine has it."""
+        return self._bucket / path.relative_to(_MOUNT)
+
+
+def _key(executor: Mapping[str, Any], component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> str:
+    """What a result is found again by: what the task runs, the values of its inputs, and what it makes."""
+    made = [executor, executor_input["inputs"], component.get("outputDefinitions", {})]
+    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
+
+
+def _image_of(image: str, task: Task) -> str:
+    """The image of a container; a parameter of the task may name it that its component does not have."""
+    match = _PARAMETER.fullmatch(image)
+    return str(task.given.parameters[match[1]]) if match else image
+
+
+def _custom_job_in(file: Path) -> str:
+    """Name of the custom job that a launcher has left in a file; empty if there is none."""
+    if not file.exists():
+        return ""
+    uri = json.loads(file.read_text())["resources"][0]["resourceUri"]
+    return re.sub(r"https://[^/]+/v1/", "", uri)

@@ -1,0 +1,255 @@
+"""Pipeline jobs: created, looked at, listed, cancelled, deleted; a test says how their tasks fare."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+from google.protobuf import empty_pb2, json_format
+from kfp.pipeline_spec import pipeline_spec_pb2
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.custom_jobs import EMULATOR_ENDED, now
+from gpu_pipelines.emulator.logs import Logs
+from gpu_pipelines.emulator.names import Names, Resources
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.payload import tasks_of
+from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.transcoding import as_json
+
+STATES: Any = api.PipelineState
+TASK_STATES: Any = api.PipelineTaskDetail.State
+ENDED = (STATES.PIPELINE_STATE_SUCCEEDED, STATES.PIPELINE_STATE_FAILED, STATES.PIPELINE_STATE_CANCELLED)
+_TASK_ENDED = (
+    TASK_STATES.SUCCEEDED,
+    TASK_STATES.CANCELLED,
+    TASK_STATES.FAILED,
+    TASK_STATES.SKIPPED,
+    TASK_STATES.NOT_TRIGGERED,
+)
+_JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
+
+
+class PipelineJobs(Resources):
+    """The pipeline jobs of all projects.
+
+    Attributes:
+        jobs: by name.
+        check: is called with the specification of a job that is to be created; raises ApiError to refuse it.
+        start: is called with the name of a job that was created, to run it.
+        stop: is called with the name of a job that is cancelled.
+    """
+
+    def __init__(self, names: Names, operations: Operations, logs: Logs, page_size: int, state: StateFolder) -> None:
+        answer, lock = api.ListPipelineJobsResponse, threading.RLock()
+        super().__init__(names, answer, "pipeline_jobs", page_size, lock, state, "pipelineJobs", api.PipelineJob)
+        self.jobs = self.held
+        self.check: Callable[[dict[str, Any]], None] = lambda spec: None
+        self.start: Callable[[str], None] = lambda name: None
+        self.stop: Callable[[str], None] = lambda name: None
+        self._operations, self._logs = operations, logs
+
+    def create(self, request: Any) -> Any:
+        """CreatePipelineJob."""
+        parent, given = self._names.number(request.parent), request.pipeline_job
+        key = request.pipeline_job_id
+        if key and not _JOB_ID.fullmatch(key):
+            raise ApiError(400, f"Pipeline job id {key} does not match {_JOB_ID.pattern}.")
+        check_pipeline_job(given)
+        self.check(as_json(given).get("pipelineSpec") or {})
+        name = self._names.new(parent, "pipelineJobs", key)
+        with self._lock:
+            if name in self.jobs:
+                raise ApiError(409, f"Pipeline job {name} already exists.")
+            job = api.PipelineJob(given)
+            job.name, job.state = name, STATES.PIPELINE_STATE_PENDING
+            job.create_time = job.update_time = now()
+            self.keep(job)
+        self.start(name)
+        return self._copy(job)
+
+    def cancel(self, request: Any) -> Any:
+        """CancelPipelineJob."""
+        job = self.one(request.name)
+        if job.state in ENDED:
+            raise ApiError(400, f"Cannot cancel a run in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        with self._lock:
+            for task in job.job_detail.task_details:
+                if task.state not in _TASK_ENDED:
+                    self.set_task(job.name, task.task_name, "CANCELLED")
+        self.end(job.name, "CANCELLED")
+        self.stop(job.name)
+        return empty_pb2.Empty()
+
+    def delete(self, request: Any) -> Any:
+        """DeletePipelineJob."""
+        job = self.one(request.name)
+        if job.state not in ENDED:
+            raise ApiError(400, f"Cannot delete a run in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        self.forget(job.name)
+        return self._operations.done(job.name)
+
+    def begin(self, name: str) -> None:
+        """Lets a pipeline job run, with all its tasks waiting."""
+        job = self.one(name)
+        with self._lock:
+            job.state = STATES.PIPELINE_STATE_RUNNING
+            job.start_time = job.update_time = now()
+            spec = as_json(job)["pipelineSpec"]
+            self._add_task(job, spec["pipelineInfo"]["name"], TASK_STATES.RUNNING)
+            for task in tasks_of(spec):
+                self._add_task(job, task, TASK_STATES.PENDING)
+            self.keep(job)
+
+    def set_task(self, name: str, task: str, state: str, error: str = "", custom_job: str = "") -> None:
+        """Brings a task of a pipeline job into a state.
+
+        Args:
+            name: resource name of the pipeline job, which has begun.
+            task: name of the task.
+            state: name of a `PipelineTaskDetail.State`, such as RUNNING.
+            error: message of the error, of a task that has failed.
+            custom_job: resource name of the custom job that the task has created, of a task that creates one.
+        """
+        job = self.one(name)
+        with self._lock:
+            detail = self._task(job, task)
+            detail.state = TASK_STATES[state]
+            job.update_time = now()
+            if state != "PENDING" and "start_time" not in detail:
+                detail.start_time = now()
+            if detail.state in _TASK_ENDED:
+                detail.end_time = now()
+            if error:
+                detail.error = {"code": 9, "message": error}
+            if custom_job:
+                region = custom_job.split("/")[3]
+                uri = f"https://{region}-aiplatform.googleapis.com/v1/{custom_job}"
+                resources = {"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]}
+                # google-cloud-aiplatform reads it there, in model_evaluation_job.py.
+                detail.execution = {"metadata": {"output:gcp_resources": json.dumps(resources)}}
+            self.keep(job)
+
+    def set_outputs(self, name: str, task: str, artifacts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Says which artifacts a task has made: each by its name, as the executor input has it."""
+        job = self.one(name)
+        with self._lock:
+            detail = self._task(job, task)
+            for key, made in artifacts.items():
+                one = api.Artifact(uri=made["uri"], schema_title=made.get("type", {}).get("schemaTitle", ""))
+                detail.outputs[key] = api.PipelineTaskDetail.ArtifactList(artifacts=[one])
+            self.keep(job)
+
+    def end(self, name: str, state: str, error: str = "") -> None:
+        """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED."""
+        job = self.one(name)
+        with self._lock:
+            job.state = STATES[f"PIPELINE_STATE_{state}"]
+            job.end_time = job.update_time = now()
+            if job.job_detail.task_details:
+                job.job_detail.task_details[0].state = TASK_STATES[state]
+            if error:
+                job.error = {"code": 9, "message": error}
+            self.keep(job)
+
+    def end_of_before(self) -> None:
+        """Ends the jobs that ran when the emulator ended before, and their tasks."""
+        for job in list(self.held.values()):
+            if job.state in ENDED:
+                continue
+            for task in job.job_detail.task_details:
+                if task.state == TASK_STATES.RUNNING:
+                    task.state, task.end_time = TASK_STATES.FAILED, now()
+                    task.error = {"code": 9, "message": EMULATOR_ENDED}
+            self.end(job.name, "FAILED", EMULATOR_ENDED)
+
+    def say(self, name: str, task: str, lines: Iterable[str], severity: str = "INFO") -> None:
+        """Lets the container of a task write lines to the log."""
+        job = self.one(name)
+        main = self._task(job, task).executor_detail.container_detail.main_job
+        labels = {"job_id": main.rpartition("/")[2], "task_name": "workerpool0-0"}
+        for line in lines:
+            self._logs.write(self._names.project(job.name), "ml_job", labels, line, severity)
+
+    def _add_task(self, job: Any, name: str, state: Any) -> None:
+        """The first task that is added is the pipeline's own, and the parent of the others."""
+        details = job.job_detail.task_details
+        parent = details[0].task_id if details else 0
+        detail: Any = api.PipelineTaskDetail(
+            task_id=int(self._names.new(job.name, "tasks").rpartition("/")[2]),
+            parent_task_id=parent,
+            task_name=name,
+            create_time=now(),
+            state=state,
+        )
+        if parent:
+            location = "/".join(job.name.split("/")[:4])
+            detail.executor_detail = {"container_detail": {"main_job": self._names.new(location, "customJobs")}}
+        details.append(detail)
+
+    def _task(self, job: Any, name: str) -> Any:
+        # The first is the pipeline's own, which may have the name of one of its tasks.
+        for detail in list(job.job_detail.task_details)[1:]:
+            if detail.task_name == name:
+                return detail
+        # The turns of a loop are known when it begins.
+        self._add_task(job, name, TASK_STATES.PENDING)
+        return job.job_detail.task_details[-1]
+
+
+def check_pipeline_job(job: Any) -> None:
+    """Checks a pipeline job that is to be created, or that a schedule is to create.
+
+    Raises:
+        ApiError: its specification cannot be parsed, or its parameters are not those of the specification.
+    """
+    raise_found([found for found in check_name_and_labels(job) if job.display_name or found[0] != "display_name"])
+    document = as_json(job)
+    if not job.runtime_config.gcs_output_directory.startswith("gs://"):
+        raise ApiError(400, "gcs_output_directory must be a Google Cloud Storage URI.")
+    spec = parsed_spec(document.get("pipelineSpec") or {})
+    parameters = spec.root.input_definitions.parameters
+    given = document.get("runtimeConfig", {}).get("parameterValues", {})
+    if unknown := sorted(set(given) - set(parameters)):
+        raise ApiError(400, f"Parameter {unknown[0]} is not found in the pipeline's input definitions.")
+    for name, definition in parameters.items():
+        if name not in given and not definition.is_optional and not definition.HasField("default_value"):
+            raise ApiError(400, f"Parameter {name} is required and has no value.")
+        if name in given and not _fits(definition.parameter_type, given[name]):
+            kind = pipeline_spec_pb2.ParameterType.ParameterTypeEnum.Name(definition.parameter_type)
+            raise ApiError(400, f"Parameter {name} has a value {given[name]!r} that is no {kind}.")
+
+
+def parsed_spec(document: dict[str, Any]) -> Any:
+    """A `PipelineSpec` from JSON.
+
+    Raises:
+        ApiError: it is none.
+    """
+    spec = pipeline_spec_pb2.PipelineSpec()
+    try:
+        json_format.ParseDict(document, spec)
+    except json_format.ParseError as error:
+        raise ApiError(400, f"Failed to parse the pipeline spec: {error}") from error
+    if not (spec.pipeline_info.name and spec.root.dag.tasks):
+        raise ApiError(400, "Failed to parse the pipeline spec: it has no name or no tasks.")
+    return spec
+
+
+def _fits(kind: int, value: Any) -> bool:
+    kinds = pipeline_spec_pb2.ParameterType
+    if kind == kinds.NUMBER_INTEGER:
+        return isinstance(value, float) and value.is_integer()
+    expected = {
+        kinds.NUMBER_DOUBLE: float,
+        kinds.STRING: str,
+        kinds.BOOLEAN: bool,
+        kinds.LIST: list,
+        kinds.STRUCT: dict,
+    }
+    return isinstance(value, expected.get(kind, object))

@@ -1,0 +1,297 @@
+"""One pipeline job as Vertex AI Pipelines runs it: its parts, loops and conditions; what passes from task to task."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_pipelines.emulator.conditions import holds, selected
+from gpu_pipelines.emulator.payload import PipelineRun
+
+SUCCEEDED, FAILED, SKIPPED, CANCELLED = "SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED"
+NOT_TRIGGERED, PENDING = "NOT_TRIGGERED", "PENDING"
+_WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
+_FAIL_FAST = "PIPELINE_FAILURE_POLICY_FAIL_FAST"
+_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+Spec = Mapping[str, Any]
+
+
+@dataclass
+class Values:
+    """What passes between tasks: parameters, and lists of artifacts, by name."""
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+    artifacts: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a task has ended.
+
+    Attributes:
+        state: name of a `PipelineTaskDetail.State`.
+        made: its outputs.
+        error: message of its error.
+    """
+
+    state: str
+    made: Values = field(default_factory=Values)
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that is to run.
+
+    Attributes:
+        name: its own, with the turns of the loops that it is in.
+        placed: the task as the file has it.
+        component: its component.
+        given: its inputs.
+    """
+
+    name: str
+    placed: Mapping[str, Any]
+    component: Mapping[str, Any]
+    given: Values
+
+
+class JobRun:
+    """Runs the tasks of one job, one after the other.
+
+    Args:
+        spec: the pipeline.
+        run: what placeholders stand for.
+        policy: the failure policy of the job.
+        carry_out: runs a task that is no part of the pipeline; gives how it ended.
+        tell: is told of the state of a part, and of a task that does not run.
+        stopped: whether the job was cancelled.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        run: PipelineRun,
+        policy: str,
+        carry_out: Callable[[Task], Ended],
+        tell: Callable[[str, str], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._spec, self._run, self._fast = spec, run, policy == _FAIL_FAST
+        self._carry_out, self._tell, self._stopped = carry_out, tell, stopped
+        self.failed: list[str] = []
+
+    def whole(self, parameters: Mapping[str, Any]) -> Ended:
+        """Runs the pipeline with its parameters; `failed` has the tasks that failed."""
+        return self._part(self._spec["root"]["dag"], Values(dict(parameters)), "", self._spec["root"])
+
+    def _part(self, dag: Mapping[str, Any], given: Values, turn: str, component: Mapping[str, Any]) -> Ended:
+        """Runs the tasks of a part; `turn` says in which turns of loops it is."""
+        ended: dict[str, Ended] = {}
+        tasks = dag["tasks"]
+        for name in _in_order(tasks):
+            ended[name] = self._task(name, tasks[name], given, ended, turn)
+        state = FAILED if any(each.state in (FAILED, CANCELLED) for each in ended.values()) else SUCCEEDED
+        error = next((each.error for each in ended.values() if each.error), "")
+        return Ended(state, _outputs_of_part(dag, component, given, ended), error)
+
+    def _task(
+        self, name: str, placed: Mapping[str, Any], given: Values, ended: Mapping[str, Ended], turn: str
+    ) -> Ended:
+        policy, full = placed.get("triggerPolicy", {}), name + turn
+        if state := self._why_not(placed, policy, ended):
+            if state != PENDING:
+                self._tell(full, state)
+            return Ended(state)
+        component = self._spec["components"][placed["componentRef"]["name"]]
+        values = self._given(placed, given, ended, full)
+        if "parameterIterator" in placed or "artifactIterator" in placed:
+            found = self._loop(full, placed, component, values, policy)
+        elif not holds(policy.get("condition", ""), values.parameters):
+            found = Ended(NOT_TRIGGERED)
+            self._tell(full, NOT_TRIGGERED)
+        elif "dag" in component:
+            self._tell(full, "RUNNING")
+            found = self._part(component["dag"], values, turn, component)
+            self._tell(full, found.state)
+        else:
+            found = self._carry_out(Task(full, placed, component, values))
+            if found.state == FAILED:
+                self.failed.append(full)
+        return found
+
+    def _why_not(self, placed: Mapping[str, Any], policy: Mapping[str, Any], ended: Mapping[str, Ended]) -> str:
+        """The state of a task that is not run because of those before it; nothing if it is."""
+        before = [ended[each].state for each in placed.get("dependentTasks", [])]
+        if self._stopped():
+            return CANCELLED
+        if policy.get("strategy") == _WHATEVER_HAPPENED:
+            return ""
+        if (self._fast and self.failed) or any(state in (FAILED, CANCELLED, PENDING) for state in before):
+            return PENDING
+        return NOT_TRIGGERED if NOT_TRIGGERED in before else ""
+
+    def _loop(
+        self, name: str, placed: Mapping[str, Any], component: Mapping[str, Any], values: Values, policy: Any
+    ) -> Ended:
+        """Runs a part for each item; its outputs are the lists of those of all turns."""
+        if not holds(policy.get("condition", ""), values.parameters):
+            self._tell(name, NOT_TRIGGERED)
+            return Ended(NOT_TRIGGERED)
+        self._tell(name, "RUNNING")
+        turns = [
+            self._part(component["dag"], each, f"-#{number}", component)
+            if "#" not in name
+            else self._part(component["dag"], each, f"{name[name.index('-#') :]}-#{number}", component)
+            for number, each in enumerate(_turns_of(placed, values))
+        ]
+        state = FAILED if any(turn.state == FAILED for turn in turns) else SUCCEEDED
+        self._tell(name, state)
+        outputs = component.get("outputDefinitions", {})
+        made = Values(
+            {key: [turn.made.parameters.get(key) for turn in turns] for key in outputs.get("parameters", {})},
+            {
+                key: [one for turn in turns for one in turn.made.artifacts.get(key, [])]
+                for key in outputs.get("artifacts", {})
+            },
+        )
+        return Ended(state, made, next((turn.error for turn in turns if turn.error), ""))
+
+    def _given(self, placed: Mapping[str, Any], outer: Values, ended: Mapping[str, Ended], name: str) -> Values:
+        """The inputs of a task, each from where the file says."""
+        found = Values()
+        wanted = placed.get("inputs", {})
+        component = self._spec["components"][placed["componentRef"]["name"]]
+        for key, definition in component.get("inputDefinitions", {}).get("parameters", {}).items():
+            if "defaultValue" in definition:
+                found.parameters[key] = definition["defaultValue"]
+        for key, source in wanted.get("parameters", {}).items():
+            there, value = self._parameter(source, outer, ended)
+            if there:
+                found.parameters[key] = self._selected(source, value)
+        for key in found.parameters:
+            found.parameters[key] = self._filled(found.parameters[key], found.parameters, name)
+        for key, source in wanted.get("artifacts", {}).items():
+            if "componentInputArtifact" in source:
+                held = outer.artifacts.get(source["componentInputArtifact"])
+            else:
+                output = source["taskOutputArtifact"]
+                held = ended[output["producerTask"]].made.artifacts.get(output["outputArtifactKey"])
+            if held is not None:
+                found.artifacts[key] = held
+        return found
+
+    def _parameter(self, source: Mapping[str, Any], outer: Values, ended: Mapping[str, Ended]) -> tuple[bool, Any]:
+        """Whether a parameter has a value, and that."""
+        if "componentInputParameter" in source:
+            key = source["componentInputParameter"]
+            return key in outer.parameters, outer.parameters.get(key)
+        if "taskOutputParameter" in source:
+            output = source["taskOutputParameter"]
+            made = ended[output["producerTask"]].made.parameters
+            return output["outputParameterKey"] in made, made.get(output["outputParameterKey"])
+        if "taskFinalStatus" in source:
+            return True, self._final_status(source["taskFinalStatus"]["producerTask"], ended)
+        return True, source["runtimeValue"]["constant"]
+
+    @staticmethod
+    def _selected(source: Mapping[str, Any], value: Any) -> Any:
+        expression = source.get("parameterExpressionSelector", "")
+        return selected(expression, value) if expression else value
+
+    def _final_status(self, task: str, ended: Mapping[str, Ended]) -> dict[str, Any]:
+        """`PipelineTaskFinalStatus` of a task, or of the whole pipeline."""
+        states = [ended[task]] if task in ended else list(ended.values())
+        failed = next((each for each in states if each.state in (FAILED, CANCELLED)), None)
+        return {
+            "state": failed.state if failed else SUCCEEDED,
+            "error": {"code": 9, "message": failed.error} if failed else {},
+            "pipelineJobResourceName": self._run.placeholders("")["{{$.pipeline_job_resource_name}}"],
+            "pipelineTaskName": task,
+        }
+
+    def _filled(self, value: Any, values: Mapping[str, Any], name: str) -> Any:
+        """A constant in which placeholders are what they stand for, however deep they are in it."""
+        if isinstance(value, dict):
+            return {key: self._filled(each, values, name) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._filled(each, values, name) for each in value]
+        if not isinstance(value, str) or "{{$" not in value:
+            return value
+        whole = _PARAMETER.fullmatch(value)
+        if whole and whole[1] in values:
+            return values[whole[1]]
+        # Those of artifacts, and the whole input, are the container's to be filled in.
+        value = _PARAMETER.sub(lambda match: _text(values[match[1]]) if match[1] in values else match[0], value)
+        for placeholder, text in self._run.placeholders(name).items():
+            value = value.replace(placeholder, text)
+        return value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _in_order(tasks: Mapping[str, Any]) -> Iterator[str]:
+    """The names of tasks, each after those that it depends on."""
+    left, done = list(tasks), set[str]()
+    while left:
+        name = next(each for each in left if set(tasks[each].get("dependentTasks", [])) <= done)
+        left.remove(name)
+        done.add(name)
+        yield name
+
+
+def _turns_of(placed: Mapping[str, Any], values: Values) -> Iterator[Values]:
+    """The inputs of each turn of a loop."""
+    if "artifactIterator" in placed:
+        iterator = placed["artifactIterator"]
+        for artifact in values.artifacts.get(iterator["items"]["inputArtifact"], []):
+            yield Values(dict(values.parameters), {**values.artifacts, iterator["itemInput"]: [artifact]})
+        return
+    iterator = placed["parameterIterator"]
+    items: Any = iterator["items"]
+    found = json.loads(items["raw"]) if "raw" in items else values.parameters[items["inputParameter"]]
+    if isinstance(found, str):
+        found = json.loads(found)
+    for item in found:
+        yield Values({**values.parameters, iterator["itemInput"]: item}, dict(values.artifacts))
+
+
+def _outputs_of_part(
+    dag: Mapping[str, Any], component: Mapping[str, Any], given: Values, ended: Mapping[str, Ended]
+) -> Values:
+    """The outputs of a part: those of its tasks, of the branch that was taken where there are several."""
+    made, outputs = Values(), dag.get("outputs", {})
+    for key, source in outputs.get("parameters", {}).items():
+        one = source.get("valueFromParameter")
+        for each in [one] if one else source["valueFromOneof"]["parameterSelectors"]:
+            held = ended[each["producerSubtask"]].made.parameters
+            if each["outputParameterKey"] in held:
+                made.parameters[key] = held[each["outputParameterKey"]]
+                break
+    for key, source in outputs.get("artifacts", {}).items():
+        for each in source.get("artifactSelectors", []):
+            artifacts = ended[each["producerSubtask"]].made.artifacts.get(each["outputArtifactKey"])
+            if artifacts is not None:
+                made.artifacts[key] = artifacts
+                break
+    return made
+
+
+def parameters_with_defaults(spec: Spec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a pipeline: those given, the defaults of the others."""
+    definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    return {
+        key: given.get(key, definition.get("defaultValue"))
+        for key, definition in definitions.items()
+        if key in given or "defaultValue" in definition or not definition.get("isOptional")
+    }
+
+
+def failure_message(failed: Sequence[str]) -> str:
+    """What the service says of a job that has failed."""
+    return f"The DAG failed because some tasks failed. The failed tasks are: [{', '.join(failed)}]."

@@ -1,0 +1,62 @@
+"""What of a pipeline the emulator cannot run: refused when it is submitted, each thing by its name."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.conditions import check_condition
+
+_EXECUTORS = ("container", "importer")
+
+
+def check_supported(spec: Mapping[str, Any]) -> None:
+    """Checks that all of a pipeline can be run here.
+
+    Raises:
+        ApiError: lists all that cannot.
+    """
+    if found := [*_of_executors(spec), *_of_tasks(spec)]:
+        raise ApiError(400, "The emulator does not run this pipeline: " + "; ".join(found) + ".", "UNIMPLEMENTED")
+
+
+def _of_executors(spec: Mapping[str, Any]) -> Iterator[str]:
+    known = spec.get("deploymentSpec", {}).get("executors", {})
+    for name, component in spec.get("components", {}).items():
+        if "dag" in component:
+            continue
+        executor = known.get(component.get("executorLabel", ""))
+        if executor is None:
+            yield f"{name} has no executor"
+            continue
+        if other := sorted(set(executor) - set(_EXECUTORS)):
+            yield f"{name} is a {other[0]}"
+        elif container := executor.get("container"):
+            command = container.get("command", [])
+            if not command:
+                yield f"{name} has no command, and images are not run here ({container.get('image', '')})"
+            elif "{{" not in command[0] and not _is_here(command[0]):
+                yield f"{name} runs {command[0]}, which is not on this machine, and images are not run here"
+
+
+def _is_here(program: str) -> bool:
+    beside = Path(sys.executable).with_name(program) if "/" not in program else None
+    return shutil.which(program) is not None or bool(beside and beside.exists())
+
+
+def _of_tasks(spec: Mapping[str, Any]) -> Iterator[str]:
+    for part in (spec["root"], *spec.get("components", {}).values()):
+        for name, task in part.get("dag", {}).get("tasks", {}).items():
+            try:
+                check_condition(task.get("triggerPolicy", {}).get("condition", ""))
+            except ApiError as error:
+                yield f"{name}: {error.message.rstrip('.')}"
+            component = spec.get("components", {}).get(task.get("componentRef", {}).get("name"))
+            if component is None:
+                yield f"{name} is of a component that the file does not have"
+            elif ("parameterIterator" in task or "artifactIterator" in task) and "dag" not in component:
+                yield f"{name} is a loop over one component that is no part"

@@ -1,0 +1,38 @@
+"""A fixture of pytest for pipelines of one's own: Vertex AI on this machine, for one test.
+
+Installed as a plugin. It imports the emulator only for a test that asks: Google's libraries take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.certificates import Certificates
+    from gpu_pipelines.emulator.vertex_api import VertexApi
+
+
+@pytest.fixture(scope="session")
+def vertex_certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """The certificates of all emulators of a session: gRPC reads once in a process whom it trusts."""
+    from gpu_pipelines.emulator.certificates import make_certificates
+    from gpu_pipelines.emulator.services import PROJECT
+
+    return make_certificates(tmp_path_factory.mktemp("certificates"), PROJECT)
+
+
+@pytest.fixture
+def vertex_emulator(
+    tmp_path_factory: pytest.TempPathFactory, vertex_certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[VertexApi]:
+    """An emulator with nothing in it, which runs what it is sent; all clients in the test's process talk to it."""
+    from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
+
+    folder = tmp_path_factory.mktemp("vertex")
+    with running_emulator(EmulatorSettings(state=folder, certificates=vertex_certificates)) as api:
+        for name, value in api.environment().items():
+            monkeypatch.setenv(name, value)
+        yield api

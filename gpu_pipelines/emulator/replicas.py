@@ -1,0 +1,291 @@
+"""Runs a custom job as processes of this machine, one for each replica, with what Vertex AI tells them.
+
+The image is passed over: `command` and `args` run as they are, with this Python first on the path. Replicas share the
+loopback address and have a port each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.emulator.custom_jobs import CustomJobs
+from gpu_pipelines.emulator.json_server import free_port
+from gpu_pipelines.emulator.logs import Logs
+from gpu_pipelines.emulator.names import Names
+from gpu_pipelines.emulator.transcoding import as_json
+
+#: What a container has of this machine's variables.
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+#: In the image's address of a pool that this server has only a stand-in for.
+_REDUCTION_SERVER = "reductionserver"
+#: How long replicas have to end after SIGTERM, seconds; and those besides the primary one after it has ended.
+_GRACE_S = 30.0
+_LOOK_S = 0.02
+
+
+@dataclass
+class Replica:
+    """One process of a job.
+
+    Attributes:
+        pool: number of its worker pool.
+        index: its number in that.
+        address: where the others reach it.
+        process: the process; None before it is started.
+        restarts: how often it was started again.
+        readers: threads that read its output.
+    """
+
+    pool: int
+    index: int
+    address: str
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    readers: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """As messages and logs call it."""
+        return f"workerpool{self.pool}-{self.index}"
+
+    @property
+    def code(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self.process.poll() if self.process else None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to its first process; SIGKILL to all that it has started."""
+        if self.process is None:
+            return
+        with suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(self.process.pid, number)
+            elif self.process.poll() is None:
+                self.process.send_signal(number)
+
+
+class Replicas:
+    """Runs jobs; see `run_jobs`.
+
+    Attributes:
+        environment: further variables of every replica, such as those for a rehearsal without GPUs.
+        prefix: what to put before the command of every replica.
+        restarts: how often a replica that has failed is started again before the job fails.
+        folder: working directory of the replicas.
+    """
+
+    def __init__(self, jobs: CustomJobs, logs: Logs, names: Names) -> None:
+        self.environment: dict[str, str] = {}
+        self.prefix: list[str] = []
+        self.restarts = 0
+        self.folder: Path | None = None
+        self._jobs, self._logs, self._names = jobs, logs, names
+        self._runs: dict[str, _Run] = {}
+
+    def run_jobs(self, rehearse: str = "", **environment: str) -> None:
+        """From now on, jobs that are created are run.
+
+        Args:
+            rehearse: what the training step runs on in place of GPUs, such as cpu:1.
+            environment: further variables of every replica.
+        """
+        self.environment.update(environment)
+        if rehearse:
+            self.environment["GPU_PIPELINES_REHEARSE"] = rehearse
+        self._jobs.start, self._jobs.stop = self._start, self._stop
+
+    def close(self) -> None:
+        """Ends all that runs."""
+        for run in self._runs.values():
+            run.kill()
+
+    def _start(self, job: Any) -> None:
+        self._runs[job.name] = _Run(self, job, self._jobs, self._logs, self._names.project(job.name))
+        self._runs[job.name].thread.start()
+
+    def _stop(self, name: str) -> bool:
+        run = self._runs.get(name)
+        if run is None or not run.thread.is_alive():
+            return False
+        run.cancelled.set()
+        return True
+
+
+class _Run:
+    """One job that runs, watched by a thread."""
+
+    def __init__(self, settings: Replicas, job: Any, jobs: CustomJobs, logs: Logs, project: str) -> None:
+        self._settings, self._job, self._jobs, self._logs, self._project = settings, job, jobs, logs, project
+        self.replicas = [
+            Replica(pool, index, f"127.0.0.1:{free_port()}")
+            for pool, spec in enumerate(job.job_spec.worker_pool_specs)
+            for index in range(spec.replica_count)
+        ]
+        self.cancelled = threading.Event()
+        self._killed = False
+        self.thread = threading.Thread(target=self._run, daemon=True, name=f"job {job.name}")
+
+    def kill(self) -> None:
+        self._killed = True
+        self.cancelled.set()
+        for replica in self.replicas:
+            replica.signal(signal.SIGKILL)
+        if self.thread.ident is not None:
+            self.thread.join(_GRACE_S)
+
+    def _run(self) -> None:
+        error = ""
+        try:
+            self._jobs.set_state(self._job.name, "JOB_STATE_RUNNING")
+            for replica in self.replicas:
+                self._launch(replica)
+            error = self._wait()
+        except OSError as problem:
+            error = f"The replica could not be started: {problem}"
+        self._end(error)
+        if self.cancelled.is_set():
+            state, error = "JOB_STATE_CANCELLED", ""
+        else:
+            state = "JOB_STATE_FAILED" if error else "JOB_STATE_SUCCEEDED"
+        self._say("service", error or f"Job {'cancelled' if self.cancelled.is_set() else 'completed successfully'}.")
+        self._jobs.set_state(self._job.name, state, error)
+
+    def _wait(self) -> str:
+        """Waits for the primary replica; what went wrong, or nothing."""
+        while not self.cancelled.wait(_LOOK_S):
+            for replica in self.replicas:
+                code = replica.code
+                if not code:
+                    continue
+                if self._may_restart(replica):
+                    self._restart(replica)
+                    continue
+                return (
+                    f"The replica {replica.name} exited with a non-zero status of {code if code > 0 else 128 - code}. "
+                    "To find out more about why your job exited please check the logs."
+                )
+            if self.replicas[0].code == 0:
+                return ""
+        return ""
+
+    def _may_restart(self, replica: Replica) -> bool:
+        return replica.restarts < self._settings.restarts and not self._job.job_spec.scheduling.disable_retries
+
+    def _restart(self, failed: Replica) -> None:
+        restarted = [failed]
+        if self._job.job_spec.scheduling.restart_job_on_worker_restart:
+            restarted = self.replicas
+        for replica in restarted:
+            replica.signal(signal.SIGKILL)
+            if replica.process:
+                replica.process.wait()
+        for replica in restarted:
+            replica.restarts += 1
+            self._launch(replica)
+
+    def _end(self, error: str) -> None:
+        """Waits for the replicas that are left, and ends those that do not end by themselves."""
+        if error or self.cancelled.is_set():
+            for replica in self.replicas:
+                replica.signal(signal.SIGKILL if self._killed else signal.SIGTERM)
+        until = time.monotonic() + _GRACE_S
+        while any(replica.process and replica.code is None for replica in self.replicas):
+            stands_in = [r for r in self.replicas if r.code is None and self._is_reduction_server(r)]
+            if time.monotonic() > until or len(stands_in) == sum(r.code is None for r in self.replicas):
+                for replica in self.replicas:
+                    replica.signal(signal.SIGKILL)
+            time.sleep(_LOOK_S)
+        for replica in self.replicas:
+            # What it has started and left behind would hold its output open.
+            replica.signal(signal.SIGKILL)
+            for reader in replica.readers:
+                reader.join(_GRACE_S)
+
+    def _launch(self, replica: Replica) -> None:
+        container = self._job.job_spec.worker_pool_specs[replica.pool].container_spec
+        command = [*container.command, *container.args]
+        if self._is_reduction_server(replica):
+            command = [sys.executable, "-c", "import signal; signal.pause()"]
+        if not command:
+            raise OSError(f"{replica.name} has no command, and this server runs no images.")
+        replica.process = subprocess.Popen(
+            [*self._settings.prefix, *command],
+            env=self._environment(replica),
+            cwd=self._settings.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for stream, severity in ((replica.process.stdout, "INFO"), (replica.process.stderr, "ERROR")):
+            reader = threading.Thread(target=self._read, args=(replica, stream, severity), daemon=True)
+            replica.readers.append(reader)
+            reader.start()
+
+    def _is_reduction_server(self, replica: Replica) -> bool:
+        container = self._job.job_spec.worker_pool_specs[replica.pool].container_spec
+        return _REDUCTION_SERVER in container.image_uri and not container.command
+
+    def _read(self, replica: Replica, stream: Any, severity: str) -> None:
+        for line in stream:
+            self._say(replica.name, line.decode("utf-8", "replace").rstrip("\n"), severity)
+
+    def _say(self, task: str, line: str, severity: str = "INFO") -> None:
+        labels = {"job_id": self._job.name.rpartition("/")[2], "task_name": task}
+        self._logs.write(self._project, "ml_job", labels, line, severity)
+
+    def _environment(self, replica: Replica) -> dict[str, str]:
+        own = container_variables()
+        spec, job_id = self._job.job_spec, self._job.name.rpartition("/")[2]
+        _, number, _, region, *_ = self._job.name.split("/")
+        own |= {"CLOUD_ML_JOB_ID": job_id, "CLOUD_ML_PROJECT_ID": number, "CLOUD_ML_REGION": region}
+        if prefix := spec.base_output_directory.output_uri_prefix:
+            folders = {"MODEL_DIR": "model", "CHECKPOINT_DIR": "checkpoints", "TENSORBOARD_LOG_DIR": "logs"}
+            own |= {f"AIP_{name}": f"{prefix.rstrip('/')}/{folder}/" for name, folder in folders.items()}
+        own |= cluster_variables(self.replicas, replica, as_json(spec))
+        own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment
+        container = spec.worker_pool_specs[replica.pool].container_spec
+        return own | {variable.name: variable.value for variable in container.env}
+
+
+def container_variables() -> dict[str, str]:
+    """What a container has of this machine's variables: few, and this Python first on the path."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
+
+
+def cluster_variables(replicas: list[Replica], own: Replica, spec: Mapping[str, Any]) -> dict[str, str]:
+    """`CLUSTER_SPEC` of a replica, and `TF_CONFIG` where there are several.
+
+    https://cloud.google.com/vertex-ai/docs/training/distributed-training.
+    """
+    pools: dict[int, list[str]] = {}
+    for replica in replicas:
+        pools.setdefault(replica.pool, []).append(replica.address)
+    cluster = {
+        "cluster": {f"workerpool{pool}": addresses for pool, addresses in pools.items()},
+        "environment": "cloud",
+        "task": {"type": f"workerpool{own.pool}", "index": own.index, "trial": ""},
+        "job": spec,
+    }
+    variables = {"CLUSTER_SPEC": json.dumps(cluster)}
+    if len(replicas) > 1:
+        roles = ("chief", "worker", "ps", "evaluator")
+        config = {
+            "cluster": {roles[pool]: addresses for pool, addresses in pools.items() if roles[pool] != "evaluator"},
+            "environment": "cloud",
+            "task": {"type": roles[own.pool], "index": own.index},
+        }
+        variables["TF_CONFIG"] = json.dumps(config)
+    return variables

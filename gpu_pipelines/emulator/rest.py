@@ -1,0 +1,188 @@
+"""The REST face: which request of which API is meant by a verb and a path."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.services import REGION, State
+from gpu_pipelines.emulator.transcoding import as_json, parse
+
+#: Parameters of the protocol, not of a request: https://cloud.google.com/apis/docs/system-parameters.
+_SYSTEM_PARAMETERS = {"alt", "$alt", "key", "prettyPrint", "$prettyPrint", "quotaUser", "uploadType", "upload_protocol"}
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """A request.
+
+    Attributes:
+        verb: GET, POST and so on.
+        path: the path alone.
+        query: its parameters, those of the protocol left out.
+        kind: content type of the body.
+        content: the body.
+    """
+
+    verb: str
+    path: str
+    query: dict[str, list[str]]
+    kind: str
+    content: bytes
+
+    @classmethod
+    def of(cls, verb: str, target: str, kind: str, content: bytes) -> HttpRequest:
+        """From the request line and the body."""
+        address = urlsplit(target)
+        query = parse_qs(address.query, keep_blank_values=True)
+        kept = {name: values for name, values in query.items() if name not in _SYSTEM_PARAMETERS}
+        return cls(verb, unquote(address.path), kept, kind, content)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body as JSON."""
+        try:
+            found = json.loads(self.content) if self.content.strip() else {}
+        except ValueError as error:
+            raise ApiError(400, f"Invalid JSON payload received. {error}") from error
+        if not isinstance(found, dict):
+            raise ApiError(400, "Invalid JSON payload received. It is no object.")
+        return found
+
+    def parameter(self, name: str) -> str:
+        """A parameter, or nothing."""
+        return self.query.get(name, [""])[-1]
+
+
+Answer = dict[str, Any] | bytes
+
+#: Where a service account's key is exchanged for a token.
+TOKENS = "/token"
+
+
+def answer(state: State, request: HttpRequest) -> Answer:
+    """The answer to a request.
+
+    Raises:
+        ApiError: the answer is an error.
+    """
+    for method, _ in state.handlers.values():
+        for binding in method.bindings:
+            match = binding.path.fullmatch(request.path)
+            if match and binding.verb == request.verb:
+                parsed = parse(method, binding, match.groups(), request.query, request.body)
+                return as_json(state.call(method, parsed))
+    for verb, pattern, handle in _OTHERS:
+        match = re.fullmatch(pattern, request.path)
+        if match and request.verb in verb.split("|"):
+            return handle(state, request, **match.groupdict())
+    raise ApiError(404, f"There is no {request.verb} {request.path}.")
+
+
+def _operation(state: State, request: HttpRequest, name: str) -> Answer:
+    return as_json(state.operations.get(name))
+
+
+def _entries(state: State, request: HttpRequest) -> Answer:
+    return state.logs.answer(request.body)
+
+
+def _repository(state: State, request: HttpRequest, project: str, location: str, repository: str) -> Answer:
+    return state.repositories.repository(project, location, repository)
+
+
+def _packages(state: State, request: HttpRequest, parent: str, path: str) -> Answer:
+    query = {name: values[-1] for name, values in request.query.items()}
+    return state.repositories.answer(request.verb, parent, path, query, request.body)
+
+
+def _upload(state: State, request: HttpRequest, project: str, repository: str) -> Answer:
+    return state.repositories.upload(project, REGION, repository, request.kind, request.content)
+
+
+def _packages_here(state: State, request: HttpRequest, project: str, repository: str, path: str) -> Answer:
+    parent = f"projects/{project}/locations/{REGION}/repositories/{repository}"
+    return _packages(state, request, parent, path)
+
+
+def _download(
+    state: State, request: HttpRequest, project: str, repository: str, package: str, reference: str
+) -> Answer:
+    return state.repositories.download(REGION, repository, package, reference)
+
+
+def _project(state: State, request: HttpRequest, version: str, project: str) -> Answer:
+    return state.project.told(project, version)
+
+
+def _policy(state: State, request: HttpRequest, version: str, project: str) -> Answer:
+    state.project.told(project, version)
+    return state.project.policy()
+
+
+def _permissions(state: State, request: HttpRequest, **_: str) -> Answer:
+    return state.project.permissions(request.body.get("permissions", []))
+
+
+def _service(state: State, request: HttpRequest, project: str, service: str) -> Answer:
+    return state.project.service(project, service)
+
+
+def _services(state: State, request: HttpRequest, project: str) -> Answer:
+    return state.project.list_services(project, request.parameter("filter"))
+
+
+def _batch_of_services(state: State, request: HttpRequest, project: str) -> Answer:
+    return state.project.batch_services(project, request.query.get("names", []))
+
+
+def _quotas(state: State, request: HttpRequest, project: str) -> Answer:
+    return state.project.quotas()
+
+
+def _service_account(state: State, request: HttpRequest, project: str, address: str) -> Answer:
+    return state.project.service_account(project, address)
+
+
+def _token(state: State, request: HttpRequest) -> Answer:
+    return {"access_token": "token-of-a-test", "expires_in": 3600, "token_type": "Bearer"}
+
+
+def _bucket_permissions(state: State, request: HttpRequest, bucket: str) -> Answer:
+    return state.project.permissions(request.query.get("permissions", []))
+
+
+_PROJECT = r"(?P<project>[^/:]+)"
+_PARENT = rf"projects/{_PROJECT}/locations/(?P<location>[^/]+)/repositories/(?P<repository>[^/]+)"
+_Handler = Callable[..., Answer]
+_OTHERS: list[tuple[str, str, _Handler]] = [
+    ("GET", r"/v1/(?P<name>projects/.+/operations/\d+)", _operation),
+    ("POST", r"/v1/(?P<name>projects/.+/operations/\d+):wait", _operation),
+    ("POST", r"/v2/entries:list", _entries),
+    ("GET", rf"/v1/{_PARENT}", _repository),
+    (
+        "GET|POST|PATCH|DELETE",
+        r"/v1/(?P<parent>projects/[^/]+/locations/[^/]+/repositories/[^/]+)/(?P<path>packages.*)",
+        _packages,
+    ),
+    ("GET", rf"/(?P<version>v1|v3)/projects/{_PROJECT}", _project),
+    ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:getIamPolicy", _policy),
+    ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:testIamPermissions", _permissions),
+    ("GET", rf"/v1/projects/{_PROJECT}/services/(?P<service>[^/]+)", _service),
+    ("GET", rf"/v1/projects/{_PROJECT}/services", _services),
+    ("GET", rf"/v1/projects/{_PROJECT}/services:batchGet", _batch_of_services),
+    ("GET", rf"/v1/projects/{_PROJECT}/locations/global/services/aiplatform\.googleapis\.com/quotaInfos", _quotas),
+    ("GET", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+)", _service_account),
+    ("POST", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+):testIamPermissions", _permissions),
+    ("GET", r"/storage/v1/b/(?P<bucket>[^/]+)/iam/testPermissions", _bucket_permissions),
+    ("POST", TOKENS, _token),
+    # A repository as KFP's client sees it: at its host's name, which here says no location.
+    ("POST", rf"/{_PROJECT}/(?P<repository>[^/]+)/?", _upload),
+    ("GET|POST|PATCH|DELETE", rf"/{_PROJECT}/(?P<repository>[^/]+)/(?P<path>packages(/.*)?)", _packages_here),
+    ("GET", rf"/{_PROJECT}/(?P<repository>[^/]+)/(?P<package>[^/]+)/(?P<reference>[^/]+)", _download),
+]

@@ -1,0 +1,221 @@
+"""The rules that Vertex AI holds a custom job to; all that is broken comes in one answer, as it does there.
+
+Messages are those that users have met; rules without one say what the reference of the field says:
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+
+from gpu_pipelines.accelerators.catalog import Catalog, Gpu, MachineType, load_catalog
+from gpu_pipelines.accelerators.placement import located, usable_regions
+from gpu_pipelines.emulator.api_error import ApiError
+
+FLEX_START = api.Scheduling.Strategy.FLEX_START
+LONGEST_FLEX_START = timedelta(days=7)
+MOST_POOLS = 4
+MOST_VARIABLES = 100
+DISK_TYPES = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
+#: Machines without GPUs that custom training takes (page on configuring compute resources).
+_CPU_MACHINES = re.compile(
+    r"(e2-(standard|highmem|highcpu)|n[12]-(standard|highmem|highcpu)|c2-standard|m1-(ultramem|megamem))-\d+"
+)
+_TOO_SMALL = ("n1-standard-1", "n1-standard-2", "n1-highcpu-2", "n1-highcpu-4", "n1-highcpu-8")
+_LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
+_NETWORK = re.compile(r"projects/\d+/global/networks/[a-z0-9-]+")
+
+Found = Iterator[tuple[str, str]]
+
+
+def check_custom_job(job: Any, region: str) -> None:
+    """Checks a CustomJob.
+
+    Args:
+        job: the job that is to be created.
+        region: where.
+
+    Raises:
+        ApiError: lists all that is wrong.
+    """
+    found = [*_check_job(job), *_check_pools(job.job_spec, region), *_check_scheduling(job.job_spec)]
+    raise_found(found)
+
+
+def raise_found(found: list[tuple[str, str]]) -> None:
+    """Raises what was found, if anything was, in the form that Vertex AI has for it."""
+    if found:
+        listed = "\t".join(f"{number}.Field: {name}; Message: {text}" for number, (name, text) in enumerate(found, 1))
+        raise ApiError(400, f"List of found errors:\t{listed}\t")
+
+
+#: `EnvVar.name`: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/EnvVar.
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_name_and_labels(resource: Any) -> Found:
+    """What is wrong with a resource's display name and labels."""
+    if not resource.display_name:
+        yield "display_name", "Display name is required."
+    elif len(resource.display_name) > 128:
+        yield "display_name", "The display name can be up to 128 characters long."
+    for key, value in resource.labels.items():
+        if not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)):
+            yield "labels", f"Label {key}: {value} is invalid."
+
+
+def _check_job(job: Any) -> Found:
+    yield from check_name_and_labels(job)
+    spec = job.job_spec
+    if spec.network and spec.psc_interface_config.network_attachment:
+        yield "job_spec.network", "Network and psc_interface_config cannot be set together."
+    if spec.network and not _NETWORK.fullmatch(spec.network):
+        yield "job_spec.network", "Network must have the form projects/{project number}/global/networks/{network}."
+    if spec.tensorboard and not spec.service_account:
+        yield "job_spec.service_account", "A service account is required when a tensorboard is specified."
+    prefix = spec.base_output_directory.output_uri_prefix
+    if prefix and not prefix.startswith("gs://"):
+        yield "job_spec.base_output_directory.output_uri_prefix", f"{prefix} is not a Google Cloud Storage URI."
+
+
+def _check_pools(spec: Any, region: str) -> Found:
+    pools = list(spec.worker_pool_specs)
+    if not pools:
+        yield "job_spec.worker_pool_specs", "At least one worker pool is required."
+        return
+    if len(pools) > MOST_POOLS:
+        yield "job_spec.worker_pool_specs", f"At most {MOST_POOLS} worker pools can be specified."
+    if pools[0].replica_count != 1:
+        yield (
+            "job_spec.worker_pool_specs[0].replica_count",
+            "The primary replica's worker pool must have exactly one replica.",
+        )
+    for number, pool in enumerate(pools):
+        # An unused pool in the middle is sent empty.
+        if number == 0 or pool != api.WorkerPoolSpec():
+            yield from _check_pool(f"job_spec.worker_pool_specs[{number}]", pool, region)
+
+
+def _check_pool(where: str, pool: Any, region: str) -> Found:
+    if pool.replica_count < 1:
+        yield f"{where}.replica_count", "Replica count must be positive."
+    yield from _check_machine(f"{where}.machine_spec", pool.machine_spec, region)
+    yield from _check_disk(f"{where}.disk_spec", pool)
+    if "container_spec" in pool:
+        if not pool.container_spec.image_uri:
+            yield f"{where}.container_spec.image_uri", "Image URI is required."
+        yield from _check_variables(f"{where}.container_spec.env", pool.container_spec.env)
+    elif "python_package_spec" in pool:
+        yield from _check_variables(f"{where}.python_package_spec.env", pool.python_package_spec.env)
+    else:
+        yield where, "One of container_spec and python_package_spec is required."
+
+
+def _check_variables(where: str, variables: Any) -> Found:
+    if len(variables) > MOST_VARIABLES:
+        yield where, f"At most {MOST_VARIABLES} environment variables can be specified."
+    for number, variable in enumerate(variables):
+        if not _VARIABLE.fullmatch(variable.name):
+            yield f"{where}[{number}].name", "Name is required, and must be a valid C identifier."
+        if not variable.value:
+            yield f"{where}[{number}].value", "Value is required."
+
+
+def _check_machine(where: str, spec: Any, region: str) -> Found:
+    catalog = load_catalog()
+    name, accelerator = spec.machine_type, api.AcceleratorType(spec.accelerator_type).name
+    if not name:
+        yield f"{where}.machine_type", "Machine type is required."
+        return
+    machine = catalog.machine_types.get(name)
+    if (machine is None and not _CPU_MACHINES.fullmatch(name)) or name in _TOO_SMALL:
+        yield f"{where}.machine_type", f'Machine type "{name}" is not supported.'
+        return
+    if bool(spec.accelerator_type) != bool(spec.accelerator_count):
+        yield (
+            f"{where}.accelerator_type",
+            "Both `accelerator_type` and `accelerator_count` should be specified or none.",
+        )
+    elif spec.accelerator_type:
+        yield from _check_accelerator(where, spec, machine, accelerator, region, catalog)
+    elif machine is not None and not name.startswith("n1-"):
+        yield f"{where}.accelerator_type", f'Machine type "{name}" requires accelerators.'
+    yield from _check_reservation(f"{where}.reservation_affinity", spec.reservation_affinity)
+
+
+def _check_accelerator(
+    where: str, spec: Any, machine: MachineType | None, accelerator: str, region: str, catalog: Catalog
+) -> Found:
+    gpu = next((gpu for gpu in catalog.gpus.values() if gpu.enum == accelerator), None)
+    if gpu is None or gpu.has_ended(date.today()) or machine is None or gpu.name not in machine.gpu_counts:
+        yield (
+            f"{where}.accelerator_type",
+            f'Accelerator "{accelerator}" is not supported for machine type "{spec.machine_type}".',
+        )
+    elif not machine.takes(gpu.name, spec.accelerator_count):
+        yield (
+            f"{where}.accelerator_count",
+            f'Accelerator count {spec.accelerator_count} of "{accelerator}" is not supported for machine type '
+            f'"{spec.machine_type}".',
+        )
+    elif not _is_in(gpu, machine, region, catalog):
+        yield f"{where}.machine_type", f'Machine type "{spec.machine_type}" is not supported.'
+
+
+def _is_in(gpu: Gpu, machine: MachineType, region: str, catalog: Catalog) -> bool:
+    return not located(catalog, gpu.name) or region in usable_regions(catalog, gpu.name, [machine])
+
+
+def _check_reservation(where: str, affinity: Any) -> Found:
+    kinds = api.ReservationAffinity.Type
+    if affinity.reservation_affinity_type == kinds.SPECIFIC_RESERVATION:
+        if affinity.key != "compute.googleapis.com/reservation-name" or len(affinity.values) != 1:
+            yield where, "A specific reservation needs its key and exactly one value."
+    elif affinity.key or affinity.values:
+        yield where, "Key and values are for SPECIFIC_RESERVATION only."
+
+
+def _check_disk(where: str, pool: Any) -> Found:
+    disk, machine = pool.disk_spec, load_catalog().machine_types.get(pool.machine_spec.machine_type)
+    if disk.boot_disk_type and disk.boot_disk_type not in DISK_TYPES:
+        yield f"{where}.boot_disk_type", f"Boot disk type {disk.boot_disk_type} is not supported."
+    elif disk.boot_disk_type and machine and machine.boot_disk not in (disk.boot_disk_type, "pd-ssd"):
+        # No page says that other machines refuse any of them.
+        yield (
+            f"{where}.boot_disk_type",
+            f'Boot disk type {disk.boot_disk_type} is not supported for machine type "{machine.name}".',
+        )
+    if disk.boot_disk_size_gb and not 100 <= disk.boot_disk_size_gb <= 64000:
+        yield f"{where}.boot_disk_size_gb", "Boot disk size must be between 100 and 64000 GB."
+
+
+def _check_scheduling(spec: Any) -> Found:
+    scheduling, where = spec.scheduling, "job_spec.scheduling"
+    flexible = scheduling.strategy == FLEX_START
+    if scheduling.timeout < timedelta(0):
+        yield f"{where}.timeout", "Timeout must not be negative."
+    if "max_wait_duration" in scheduling and not flexible:
+        yield f"{where}.max_wait_duration", "Max wait duration can only be set with the FLEX_START strategy."
+    if not flexible:
+        return
+    if scheduling.timeout > LONGEST_FLEX_START:
+        yield f"{where}.timeout", "Timeout must be at most 604800 seconds with the FLEX_START strategy."
+    machines = [pool.machine_spec for pool in spec.worker_pool_specs if pool != api.WorkerPoolSpec()]
+    if any(machine != machines[0] for machine in machines):
+        yield where, "FLEX_START requires the same machine configuration in all worker pools."
+    gpus = {gpu.enum: gpu for gpu in load_catalog().gpus.values()}
+    for machine in machines[:1]:
+        gpu = gpus.get(api.AcceleratorType(machine.accelerator_type).name)
+        if gpu is None or not gpu.flex_start:
+            yield f"{where}.strategy", "FLEX_START is not supported for this machine and accelerator."
+        kinds = api.ReservationAffinity.Type
+        if machine.reservation_affinity.reservation_affinity_type in (
+            kinds.ANY_RESERVATION,
+            kinds.SPECIFIC_RESERVATION,
+        ):
+            yield f"{where}.strategy", "FLEX_START cannot be used together with reservations."

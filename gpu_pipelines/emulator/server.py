@@ -1,0 +1,123 @@
+"""The server: Vertex AI, Artifact Registry, Cloud Logging, Cloud Storage and what else of Google Cloud is used here.
+
+Requests are parsed, and answers built, with the API's own protobuf types, and held to the rules of the service; see
+rules.py. It keeps what it is told, can be told to fail, and runs custom jobs as processes; see replicas.py.
+
+Clients reach it in two ways: at an address of its own, without encryption and without credentials; or, through a proxy,
+at Google's own addresses, with TLS and credentials, over REST or gRPC; see tunnel.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.faults import Fault
+from gpu_pipelines.emulator.grpc_face import start_grpc
+from gpu_pipelines.emulator.json_server import answering, server_of, url_of
+from gpu_pipelines.emulator.rest import TOKENS, Answer, HttpRequest, answer
+from gpu_pipelines.emulator.tunnel import ProxyHandler
+from gpu_pipelines.emulator.vertex_api import VertexApi
+from gpu_pipelines.errors import UserError
+
+#: Where an emulator tells of itself.
+ABOUT = "/emulator"
+
+
+class _Handler(ProxyHandler):
+    api: VertexApi
+    secure = False
+
+    def _handle(self) -> None:
+        content = self.body()
+        request = HttpRequest.of(self.command, self.path, self.headers.get("Content-Type", ""), content)
+        fault = self.api.fault(f"{request.verb} {request.path}")
+        if fault and not fault.took_effect:
+            self._fail(fault)
+            return
+        if request.path == ABOUT:
+            self.send(200, self.api.about())
+            return
+        if self.api.storage.serves(request.path):
+            status, kind, content = self.api.storage.answer(self.command, self.path, dict(self.headers), content)
+        else:
+            status, kind, content = self._answer(request)
+        if fault:
+            self._fail(fault)
+        else:
+            self.send(status, content, kind)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _handle
+
+    def _answer(self, request: HttpRequest) -> tuple[int, str, bytes]:
+        try:
+            self._check_credentials(request)
+            found: Answer = answer(self.api.state, request)
+        except ApiError as error:
+            return error.code, "application/json", error.json()
+        if isinstance(found, bytes):
+            return 200, "text/plain", found
+        return 200, "application/json", json.dumps(found).encode()
+
+    def _check_credentials(self, request: HttpRequest) -> None:
+        sent = self.headers.get("Authorization", "").startswith("Bearer ")
+        if self.secure and not sent and request.path != TOKENS:
+            raise ApiError(401, "Request is missing required authentication credential.")
+        if sent and not self.secure:
+            raise ApiError(400, "Credentials were sent over a connection without encryption.")
+
+    def _fail(self, fault: Fault) -> None:
+        if not fault.status:
+            self.close_connection = True
+            return
+        self.send(fault.status, ApiError(fault.status, fault.message).body())
+
+
+@contextmanager
+def serving(
+    folder: Path, certificates: Certificates | None = None, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[VertexApi]:
+    """Serves.
+
+    Args:
+        folder: where it keeps what it knows.
+        certificates: those to serve with; None takes those of the folder, or makes some. A process that is itself a
+            client over gRPC must take the same for all servers: gRPC reads whom it trusts once.
+        host: address to listen at.
+        port: port to listen at; 0 for a free one.
+
+    Raises:
+        UserError: the port is taken, or the folder is in use or damaged, or cannot be written.
+    """
+    handlers: list[Any] = [type("Handler", (_Handler,), {"secure": secure}) for secure in (False, True)]
+    plain, encrypted = handlers
+    with ExitStack() as stack:
+        own = _listening(plain, host, port)
+        stack.callback(own.server_close)
+        api = VertexApi(url_of(own), folder, certificates)
+        stack.callback(api.close)
+        tls = server_of(encrypted, api.certificates)
+        plain.api = encrypted.api = api
+        api.tls_port = tls.server_port
+        grpc_server, api.grpc_port = start_grpc(api, api.certificates)
+        stack.callback(grpc_server.stop, None)
+        stack.enter_context(answering(own, tls))
+        yield api
+
+
+def _listening(handler: Any, host: str, port: int) -> ThreadingHTTPServer:
+    try:
+        return server_of(handler, None, host, port)
+    except (OSError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            problem, remedy = f"Port {port} of {host} is taken.", "Give another --port; 0 takes a free one."
+        else:
+            problem, remedy = f"The emulator cannot listen at {host}:{port}: {error}.", "Give another --host or --port."
+        raise UserError(problem, remedy) from error

@@ -1,0 +1,131 @@
+"""All that the server knows, and the API methods that it answers; REST and gRPC share both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from gpu_pipelines.emulator.custom_jobs import CustomJobs
+from gpu_pipelines.emulator.endpoints import Endpoints
+from gpu_pipelines.emulator.logs import Logs
+from gpu_pipelines.emulator.models import Models
+from gpu_pipelines.emulator.names import Names
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
+from gpu_pipelines.emulator.pipeline_repository import PipelineRepositories
+from gpu_pipelines.emulator.project import Project
+from gpu_pipelines.emulator.replicas import Replicas
+from gpu_pipelines.emulator.schedules import Schedules
+from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.transcoding import Method, method
+from gpu_pipelines.emulator.tuning_jobs import TuningJobs
+
+PROJECT = "example-project"
+NUMBER = "123456789012"
+REGION = "us-central1"
+BUCKET = "example-bucket"
+REPOSITORY = "pipelines"
+
+#: Lists come in short pages, so that a client that reads only the first is found out.
+PAGE_SIZE = 2
+
+
+class State:
+    """What the server knows.
+
+    Args:
+        folder: where it is kept; what is in there is known from the beginning.
+
+    Raises:
+        UserError: the folder is damaged.
+
+    Attributes:
+        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models, endpoints: the resources of Vertex AI.
+        replicas: runs custom jobs as processes, once `run_jobs` is called.
+        logs: Cloud Logging.
+        repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
+        project: APIs, permissions and service accounts.
+        requests: the requests that were understood, as pairs of the method's name and its protobuf request.
+    """
+
+    def __init__(self, folder: StateFolder) -> None:
+        names, operations = Names({PROJECT: NUMBER}), Operations()
+        self.names, self.operations = names, operations
+        self.logs = Logs(folder)
+        self.custom_jobs = CustomJobs(names, PAGE_SIZE, folder)
+        self.tuning_jobs = TuningJobs(names, folder)
+        self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE, folder)
+        self.schedules = Schedules(names, operations, PAGE_SIZE, folder)
+        self.models = Models(names, operations, PAGE_SIZE, folder)
+        self.endpoints = Endpoints(names, operations, self.models, PAGE_SIZE, folder)
+        self.replicas = Replicas(self.custom_jobs, self.logs, names)
+        self.repositories = PipelineRepositories(folder)
+        self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
+        self.project = Project(names)
+        self.requests: list[tuple[str, Any]] = []
+        self.custom_jobs.end_of_before()
+        self.pipeline_jobs.end_of_before()
+
+    def requests_of(self, name: str) -> list[Any]:
+        """The requests of a method, such as CreateCustomJob."""
+        return [request for called, request in self.requests if called == name]
+
+    def call(self, called: Method, request: Any) -> Any:
+        """Carries out a method."""
+        self.requests.append((called.name, request))
+        return self.handlers[called.name][1](request)
+
+    @cached_property
+    def handlers(self) -> dict[str, tuple[Method, Callable[[Any], Any]]]:
+        """Methods and what carries them out, by the method's name."""
+        services: dict[str, dict[str, Callable[[Any], Any]]] = {
+            "JobService": {
+                "CreateCustomJob": self.custom_jobs.create,
+                "GetCustomJob": self.custom_jobs.get,
+                "ListCustomJobs": self.custom_jobs.list,
+                "CancelCustomJob": self.custom_jobs.cancel,
+                "CreateHyperparameterTuningJob": self.tuning_jobs.create,
+            },
+            "PipelineService": {
+                "CreatePipelineJob": self.pipeline_jobs.create,
+                "GetPipelineJob": self.pipeline_jobs.get,
+                "ListPipelineJobs": self.pipeline_jobs.list,
+                "CancelPipelineJob": self.pipeline_jobs.cancel,
+                "DeletePipelineJob": self.pipeline_jobs.delete,
+            },
+            "ScheduleService": {
+                "CreateSchedule": self.schedules.create,
+                "GetSchedule": self.schedules.get,
+                "ListSchedules": self.schedules.list,
+                "UpdateSchedule": self.schedules.update,
+                "PauseSchedule": self.schedules.pause,
+                "ResumeSchedule": self.schedules.resume,
+                "DeleteSchedule": self.schedules.delete,
+            },
+            "ModelService": {
+                "UploadModel": self.models.upload,
+                "GetModel": self.models.get,
+                "ListModels": self.models.list,
+                "ListModelVersions": self.models.list_versions,
+                "MergeVersionAliases": self.models.merge_aliases,
+                "DeleteModel": self.models.delete,
+                "ImportModelEvaluation": self.models.import_evaluation,
+                "ListModelEvaluations": self.models.list_evaluations,
+            },
+            "EndpointService": {
+                "CreateEndpoint": self.endpoints.create,
+                "GetEndpoint": self.endpoints.get,
+                "ListEndpoints": self.endpoints.list,
+                "UpdateEndpoint": self.endpoints.update,
+                "DeleteEndpoint": self.endpoints.delete,
+                "DeployModel": self.endpoints.deploy,
+                "UndeployModel": self.endpoints.undeploy,
+            },
+            "PredictionService": {"Predict": self.endpoints.predict},
+        }
+        return {
+            name: (method(service, name), handle)
+            for service, methods in services.items()
+            for name, handle in methods.items()
+        }

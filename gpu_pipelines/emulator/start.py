@@ -1,0 +1,70 @@
+"""An emulator that runs what it is sent: the server, with pipelines, custom jobs and schedules carried out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.clock import Clock
+from gpu_pipelines.emulator.faults import Rate
+from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
+from gpu_pipelines.emulator.server import serving
+from gpu_pipelines.emulator.vertex_api import VertexApi
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatorSettings:
+    """How an emulator runs.
+
+    Attributes:
+        host: address to listen at.
+        port: port to listen at; 0 for a free one.
+        state: folder of what it knows; None for a temporary one.
+        rehearse: CPU processes that stand in for the GPUs of each machine, such as cpu:1.
+        certificates: those to serve with; None takes those of the state.
+        faults: which requests fail by chance: texts of the form SERVICE:CODE:RATE.
+        seed: of that chance.
+        speed: seconds of the schedules in a second.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    state: Path | None = None
+    rehearse: str = "cpu:1"
+    certificates: Certificates | None = None
+    faults: tuple[str, ...] = ()
+    seed: int = 0
+    speed: float = 1.0
+
+
+@contextmanager
+def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[VertexApi]:
+    """Runs an emulator for as long as the block runs.
+
+    Args:
+        settings: how; left out, on a free port, with a temporary state.
+
+    Raises:
+        UserError: it cannot be started so.
+    """
+    settings = settings or EmulatorSettings()
+    rates = [Rate.of(text) for text in settings.faults]
+    with ExitStack() as stack:
+        folder = settings.state
+        if folder is None:
+            made = tempfile.TemporaryDirectory(prefix="gpu-pipelines-emulator-", ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(made))
+        folder = folder.expanduser().absolute()
+        api = stack.enter_context(serving(folder, settings.certificates, settings.host, settings.port))
+        api.faults.by_chance(rates, settings.seed)
+        backend = PipelineBackend(api, settings.rehearse)
+        backend.run_jobs()
+        stack.callback(backend.close)
+        clock = Clock(api.state.schedules, api.state.pipeline_jobs, settings.speed)
+        clock.start()
+        stack.callback(clock.close)
+        yield api

@@ -1,0 +1,107 @@
+"""Cloud Storage: gcp-storage-emulator over files, behind this server's address so that one address is enough and faults
+apply."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from http.server import HTTPServer
+from pathlib import Path
+from typing import Any
+
+import requests
+from gcp_storage_emulator.server import RequestHandler
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.bucket_files import BucketFiles
+from gpu_pipelines.emulator.storage_preconditions import CheckingRouter
+
+_PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/")
+_SECONDS = 60
+
+
+class Storage:
+    """Buckets, and the emulator that answers for them.
+
+    Args:
+        buckets: a folder with a folder for each bucket.
+        records: a folder for what else is known of them.
+        bucket: name of one that there is.
+        project_number: number of the project.
+
+    Raises:
+        UserError: the records are damaged.
+    """
+
+    def __init__(self, buckets: Path, records: Path, bucket: str, project_number: str) -> None:
+        # The emulator answers one request at a time, and forgets those that wait too long.
+        self._lock = threading.RLock()
+        self._bucket = bucket
+        self._server = _Server(("127.0.0.1", 0), RequestHandler)
+        self._address = f"http://127.0.0.1:{self._server.server_port}"
+        try:
+            self.files = BucketFiles(buckets, records, project_number, self._address)
+        except BaseException:
+            self._server.server_close()
+            raise
+        self._server.RequestHandlerClass = partial(_Handler, self.files)
+        # A short interval, because `shutdown` waits for the end of one.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+        if bucket not in self.files.buckets:
+            self.add_bucket(bucket)
+
+    def serves(self, path: str) -> bool:
+        """Whether a path is one of Cloud Storage; the emulator does not know permissions."""
+        return path.startswith(_PATHS) and not path.endswith("/iam/testPermissions")
+
+    def answer(self, verb: str, target: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes]:
+        """Status, content type and body of the emulator's answer."""
+        passed = {name: value for name, value in headers.items() if name.lower() not in ("host", "accept-encoding")}
+        try:
+            with self._lock:
+                found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
+        except requests.ConnectionError:
+            if why := self.files.refused():
+                refusal = ApiError(400, f"The emulator cannot write the object: {why}", "FAILED_PRECONDITION")
+                return refusal.code, "application/json", refusal.json()
+            # So it answers what it cannot parse, such as an upload of gcloud's.
+            return 501, "text/plain", f"The emulator does not take {verb} {target}.".encode()
+        return found.status_code, found.headers.get("Content-Type", "application/json"), found.content
+
+    def add_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
+        """Makes a bucket; the emulator itself takes no location with it."""
+        with self._lock:
+            at = f"{self._address}/storage/v1/b"
+            requests.post(at, json={"name": name}, timeout=_SECONDS).raise_for_status()
+            requests.patch(f"{at}/{name}", json={"location": location}, timeout=_SECONDS).raise_for_status()
+
+    def put(self, name: str, content: bytes) -> None:
+        """Writes an object into the bucket that is there."""
+        with self._lock:
+            at = f"{self._address}/upload/storage/v1/b/{self._bucket}/o"
+            wanted = {"uploadType": "media", "name": name}
+            requests.post(at, params=wanted, data=content, timeout=_SECONDS).raise_for_status()
+
+    def close(self) -> None:
+        """Stops the emulator."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(HTTPServer):
+    #: Of more than five that wait the kernel lets the rest try again seconds later.
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: the answer does."""
+
+
+class _Handler(RequestHandler):  # type: ignore[misc, unused-ignore]
+    """The emulator's, with the preconditions that it lacks."""
+
+    def _handle(self) -> None:
+        CheckingRouter(self).handle(self.command)
+
+    do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _handle

@@ -1,0 +1,146 @@
+"""From an HTTP request to the protobuf request of an API method, by the bindings in Google's own client library.
+
+Each method's path, verb and body are read from the REST transport of google-cloud-aiplatform, so that the server takes
+what the published interface takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from gpu_pipelines.emulator.api_error import ApiError
+
+_PART = re.compile(r"\{([\w.]+)=([^}]*)\}")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One way to reach a method over HTTP.
+
+    Attributes:
+        verb: GET, POST and so on.
+        path: what a path must match; its groups are numbered.
+        fields: the fields of the request that the groups hold.
+        body: field of the request that the body is; `*` for all of it, empty for no body.
+    """
+
+    verb: str
+    path: re.Pattern[str]
+    fields: tuple[str, ...]
+    body: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a service.
+
+    Attributes:
+        service: full name of the service.
+        name: name of the method.
+        request: the proto-plus type of its request.
+        bindings: ways to reach it over HTTP.
+    """
+
+    service: str
+    name: str
+    request: Any
+    bindings: tuple[Binding, ...]
+
+
+def method(service: str, name: str) -> Method:
+    """A method of google-cloud-aiplatform.
+
+    Args:
+        service: `JobService` and the like.
+        name: `CreateCustomJob` and the like.
+    """
+    folder = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", service).lower()
+    module = import_module(f"google.cloud.aiplatform_v1.services.{folder}.transports.rest_base")
+    stub = getattr(getattr(module, f"_Base{service}RestTransport"), f"_Base{name}")
+    return Method(
+        service=f"google.cloud.aiplatform.v1.{service}",
+        name=name,
+        request=getattr(import_module("google.cloud.aiplatform_v1"), f"{name}Request"),
+        bindings=tuple(
+            _binding(option["method"], option["uri"], option.get("body", "")) for option in stub._get_http_options()
+        ),
+    )
+
+
+def _binding(verb: str, template: str, body: str) -> Binding:
+    fields = tuple(field for field, _ in _PART.findall(template))
+    pieces = _PART.split(template)
+    for place in range(2, len(pieces), 3):
+        pieces[place] = "(" + re.escape(pieces[place]).replace(r"\*", "[^/:]+") + ")"
+    for place in range(0, len(pieces), 3):
+        pieces[place] = re.escape(pieces[place])
+    path = "".join(piece for place, piece in enumerate(pieces) if place % 3 != 1)
+    return Binding(verb.upper(), re.compile(path), fields, body)
+
+
+def parse(
+    found: Method, binding: Binding, groups: Sequence[str], query: Mapping[str, list[str]], content: dict[str, Any]
+) -> Any:
+    """The request of a method.
+
+    Raises:
+        ApiError: a field that the API does not have, or a value of another type.
+    """
+    if content and not binding.body:
+        raise ApiError(400, f"Invalid JSON payload received. {found.name} takes no body.")
+    document = {binding.body: content} if binding.body not in ("", "*") else dict(content)
+    for name, values in query.items():
+        _put(document, name, _typed(found.request.pb().DESCRIPTOR, name, values))
+    for name, value in zip(binding.fields, groups, strict=True):
+        _put(document, name, value)
+    return parsed(found.request, document)
+
+
+def parsed(kind: Any, document: Mapping[str, Any]) -> Any:
+    """A proto-plus message from JSON.
+
+    Raises:
+        ApiError: it is not one.
+    """
+    message = kind()
+    try:
+        json_format.ParseDict(document, kind.pb(message))
+    except (json_format.ParseError, ValueError, TypeError, AttributeError) as error:
+        raise ApiError(400, f"Invalid JSON payload received. {error}") from error
+    return message
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        document = document.setdefault(parent, {})
+    document[last] = value
+
+
+def _typed(descriptor: Descriptor, path: str, values: list[str]) -> Any:
+    """A query parameter as JSON would have it; what the API does not know is left to the parser."""
+    field: FieldDescriptor | None = None
+    for name in path.split("."):
+        if descriptor is None:
+            break
+        field = descriptor.fields_by_camelcase_name.get(name) or descriptor.fields_by_name.get(name)
+        descriptor = field.message_type if field else None
+    if field is not None and field.is_repeated:
+        return values
+    if field is not None and field.type == FieldDescriptor.TYPE_BOOL and values[-1] in ("true", "false"):
+        return values[-1] == "true"
+    return values[-1]
+
+
+def as_json(message: Any) -> dict[str, Any]:
+    """A message, proto-plus or plain, as the JSON of the REST interface."""
+    plain = type(message).pb(message) if hasattr(type(message), "pb") else message
+    document: dict[str, Any] = json_format.MessageToDict(plain)
+    return document

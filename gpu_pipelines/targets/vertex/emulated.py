@@ -1,0 +1,94 @@
+"""A run of Vertex AI rehearsed on this machine: the very request, sent to an emulator that is started for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.messages import Outcome
+from gpu_pipelines.targets.trial_record import RUNS
+
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.vertex_api import VertexApi
+    from gpu_pipelines.targets.messages import Submission, Watch
+
+_EVERY = 0.5
+_HTML = "system.HTML"
+
+
+def settings_for(settings: ProjectSettings) -> ProjectSettings:
+    """The settings of a project with those of the emulator's own in place of what is the cloud's."""
+    from gpu_pipelines.emulator.services import BUCKET, PROJECT, REGION
+
+    region = settings.region or REGION
+    return replace(settings, project=PROJECT, region=region, pipeline_root=f"gs://{BUCKET}/runs")
+
+
+def run_emulated(target: Any, submission: Submission, watch: Watch) -> Outcome:
+    """Runs a pipeline to its end on an emulator; its files stay in runs/JOB.
+
+    Args:
+        target: Vertex AI, as a `gpu_pipelines.targets.vertex.vertex.Vertex`.
+        submission: the run.
+        watch: shows how it goes.
+
+    Raises:
+        UserError: the emulator cannot be started, or refuses the request.
+    """
+    try:
+        from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
+    except ImportError as error:
+        raise UserError(
+            f"--emulate needs packages that are not installed: {error.name}.",
+            "Install them: pip install 'gpu-pipelines[emulator]'.",
+        ) from error
+    folder = (RUNS / submission.content.job_id).absolute()
+    settings = EmulatorSettings(state=folder / "emulator")
+    with running_emulator(settings) as api, _variables(api.environment()):
+        done = target.submit(submission)
+        watch.tell(f"{done.name} runs on an emulator at {api.url}; its files: {folder}")
+        outcome = target.follow(done.name, watch, _EVERY)
+        reports = [str(path) for path in _copy_reports(api, str(done.document["name"]), folder)]
+    document: dict[str, Any] = {**outcome.document, "emulated": True, "folder": str(folder), "reports": reports}
+    if outcome.state == "succeeded":
+        return Outcome(outcome.state, [f"succeeded on the emulator: {folder}", *_told(reports)], document)
+    lines = [line for line in outcome.lines if not (isinstance(line, str) and line.startswith("console: "))]
+    return Outcome(outcome.state, [*lines, f"files of the run: {folder}", *_told(reports)], document)
+
+
+def _told(reports: list[str]) -> list[str]:
+    return [f"report: {path}" for path in reports]
+
+
+def _copy_reports(api: VertexApi, name: str, folder: Path) -> Iterator[Path]:
+    """Copies the pages that the steps have written beside the state; gives where they are now."""
+    for task in api.state.pipeline_jobs.one(name).job_detail.task_details:
+        for output, held in task.outputs.items():
+            for artifact in held.artifacts:
+                page = api.folder / "gcs" / artifact.uri.removeprefix("gs://")
+                if artifact.schema_title == _HTML and page.is_file():
+                    copy = folder / f"{task.task_name}-{output}.html"
+                    shutil.copyfile(page, copy)
+                    yield copy
+
+
+@contextmanager
+def _variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process for as long as the block runs."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

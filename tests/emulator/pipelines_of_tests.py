@@ -1,0 +1,60 @@
+"""Pipelines of components that need no image; KFP reads annotations, so that they are none of texts."""
+
+from kfp import dsl
+
+
+@dsl.container_component
+def shell(text: str, made: dsl.OutputPath(str)):
+    return dsl.ContainerSpec("any", ["sh", "-c"], ['echo "$0"; printf %s "$0" > "$1"; [ "$0" != bad ]', text, made])
+
+
+@dsl.container_component
+def words(first: str, second: str = "none"):
+    return dsl.ContainerSpec(
+        "any", ["echo"], [dsl.ConcatPlaceholder(["<", first, ">"]), dsl.IfPresentPlaceholder("second", [second])]
+    )
+
+
+@dsl.container_component
+def status(told: dsl.PipelineTaskFinalStatus):
+    return dsl.ContainerSpec("any", ["echo", "status"], [told])
+
+
+@dsl.pipeline(name="everything")
+def everything(text: str = "a", items: list = ["x", "y"], number: int = 3):  # noqa: B006
+    last = status()
+    with dsl.ExitHandler(last, name="guarded"):
+        one = shell(text=text)
+        with dsl.If(one.outputs["made"] == "a"):
+            taken = shell(text="taken")
+        with dsl.Elif(number > 2):
+            shell(text="elif")
+        with dsl.Else():
+            shell(text="else")
+        with dsl.ParallelFor(items) as item:
+            shell(text=item)
+        with dsl.ParallelFor([{"a": "in-a"}, {"a": "in-b"}]) as item:
+            shell(text=item.a)
+        words(first="w", second="s")
+        words(first="after").after(taken)
+
+
+@dsl.pipeline(name="one")
+def one(text: str = "a"):
+    shell(text=text)
+
+
+@dsl.container_component
+def strange():
+    return dsl.ContainerSpec("gcr.io/some/image", ["a-program-of-the-image"])
+
+
+@dsl.container_component
+def entry():
+    return dsl.ContainerSpec("gcr.io/some/image")
+
+
+@dsl.pipeline(name="no")
+def no():
+    strange()
+    entry()

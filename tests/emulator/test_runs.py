@@ -1,0 +1,188 @@
+"""Pipelines that are run whole: with the command, with a fixture of one's own tests, and those of others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from conftest import gpu_pipelines
+from kfp import compiler
+from pipelines_of_tests import everything, no, one
+
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.vertex_api import VertexApi
+
+PARENT = "projects/example-project/locations/us-central1"
+OF_KFP = Path(__file__).parents[1] / "own_pipelines/of_kfp"
+
+SMALL = """
+from kfp import dsl
+
+@dsl.component(install_kfp_package=False)
+def double(number: int, page: dsl.Output[dsl.HTML]) -> int:
+    if number < 0:
+        raise SystemExit("it is negative")
+    with open(page.path, "w") as file:
+        file.write(f"<p>{2 * number}</p>")
+    return 2 * number
+
+@dsl.pipeline(name="small")
+def small(number: int = 4):
+    double(number=number)
+"""
+
+
+def test_a_file_is_rehearsed_and_leaves_its_report(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL)
+    command = ("run", "small.py", "--target", "vertex", "--emulate", "--json")
+    done = gpu_pipelines(*command, "-p", "number=21", cwd=tmp_path)
+    assert done.status == 0, done.err
+    document = json.loads(done.out)
+    assert (document["emulated"], document["state"]) == (True, "succeeded")
+    (report,) = document["reports"]
+    assert Path(report).read_text() == "<p>42</p>"
+    assert Path(report).is_relative_to(tmp_path / "runs")
+    failed = gpu_pipelines(*command[:-1], "-p", "number=-1", cwd=tmp_path)
+    assert failed.status == 1
+    assert "it is negative" in failed.err
+    wrong = gpu_pipelines("run", "small.py", "--target", "kubeflow", "--emulate", cwd=tmp_path)
+    assert wrong.status == 2
+    assert "The target kubeflow has no --emulate" in wrong.err
+
+
+OF_USER = """
+import os
+
+def test_a_pipeline(vertex_emulator, tmp_path):
+    from google.cloud import aiplatform
+    assert os.environ["STORAGE_EMULATOR_HOST"] == vertex_emulator.url
+    assert vertex_emulator.state.pipeline_jobs.jobs == {}
+    vertex_emulator.storage.put("a.txt", b"a")
+    assert (vertex_emulator.folder / "gcs/example-bucket/a.txt").read_bytes() == b"a"
+
+def test_nothing_is_left(vertex_emulator):
+    assert not (vertex_emulator.folder / "gcs/example-bucket/a.txt").exists()
+"""
+
+
+def test_the_fixture_is_there_in_tests_of_a_user(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(OF_USER)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def run(emulator: VertexApi, spec: dict[str, Any], **parameters: Any) -> Any:
+    """Submits a pipeline and waits for its end."""
+    from google.cloud import aiplatform_v1 as api
+
+    runtime = {"gcsOutputDirectory": "gs://example-bucket/r", "parameterValues": parameters}
+    job = api.PipelineJob.from_json(json.dumps({"displayName": "p", "pipelineSpec": spec, "runtimeConfig": runtime}))
+    jobs = emulator.state.pipeline_jobs
+    name = jobs.create(api.CreatePipelineJobRequest(parent=PARENT, pipeline_job=job)).name
+    until = time.monotonic() + 120
+    while jobs.one(name).state.name in ("PIPELINE_STATE_PENDING", "PIPELINE_STATE_RUNNING"):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return jobs.one(name)
+
+
+def compiled(pipeline: Any, folder: Path) -> dict[str, Any]:
+    compiler.Compiler().compile(pipeline, str(folder / "compiled.yaml"))
+    return dict(next(yaml.safe_load_all((folder / "compiled.yaml").read_text())))
+
+
+def states(job: Any) -> dict[str, str]:
+    return {task.task_name: task.state.name for task in list(job.job_detail.task_details)[1:]}
+
+
+def test_branches_loops_and_an_exit_handler_run_as_on_the_service(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    spec = compiled(everything, tmp_path)
+    job = run(vertex_emulator, spec)
+    assert job.state.name == "PIPELINE_STATE_SUCCEEDED", job.error.message
+    said = vertex_emulator.state.logs.messages()
+    assert {"a", "taken", "x", "y", "in-a", "in-b", "<w> s"} <= set(said)
+    assert not {"elif", "else"} & set(said)
+    (told,) = [json.loads(line.removeprefix("status ")) for line in said if line.startswith("status")]
+    assert (told["state"], told["error"]) == ("SUCCEEDED", {})
+    other = run(vertex_emulator, spec, text="b", number=1)
+    assert "else" in vertex_emulator.state.logs.messages()
+    assert "elif" not in vertex_emulator.state.logs.messages()
+    assert other.state.name == "PIPELINE_STATE_SUCCEEDED"
+
+
+def test_a_failure_is_handed_to_the_exit_handler_and_ends_the_job(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    job = run(vertex_emulator, compiled(everything, tmp_path), text="bad")
+    assert job.state.name == "PIPELINE_STATE_FAILED"
+    assert "The failed tasks are: [shell]" in job.error.message
+    (told,) = [line for line in vertex_emulator.state.logs.messages() if line.startswith("status")]
+    assert json.loads(told.removeprefix("status "))["state"] == "FAILED"
+    assert states(job)["status"] == "SUCCEEDED"
+
+
+def test_a_result_is_taken_again_only_for_the_same_inputs(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    spec = compiled(one, tmp_path)
+    found = [states(run(vertex_emulator, spec, text=text))["shell"] for text in ("a", "a", "b")]
+    assert found == ["SUCCEEDED", "SKIPPED", "SUCCEEDED"]
+
+
+def test_what_cannot_be_run_is_refused_by_its_name(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    from gpu_pipelines.emulator.api_error import ApiError
+
+    with pytest.raises(ApiError) as caught:
+        run(vertex_emulator, compiled(no, tmp_path))
+    assert "comp-strange runs a-program-of-the-image, which is not on this machine" in caught.value.message
+    assert "comp-entry has no command" in caught.value.message
+    assert vertex_emulator.state.pipeline_jobs.jobs == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "name", "parameters", "outputs"),
+    [
+        ("component_with_env_variable", "pipeline_with_env_variable", {}, ["env_var_value"]),
+        ("flip_coin", "flipcoin_pipeline", {}, []),
+        ("local_execution_pipeline_with_exit_handler", "pipeline_with_exit_handler", {}, []),
+        ("local_execution_pipeline_with_oneof", "pipeline_with_oneof", {}, []),
+        ("pipeline_with_caching", "pipeline_with_caching", {}, []),
+        ("pipeline_with_collected_artifacts", "pipeline_with_collected_artifacts", {}, []),
+        ("pipeline_with_loops", "my_pipeline", {}, []),
+        ("sequential_v1", "sequential", {"param1": "one", "param2": "two"}, ["one", "two"]),
+    ],
+)
+def test_pipelines_of_kfp_run_unchanged(
+    vertex_emulator: VertexApi, tmp_path: Path, file: str, name: str, parameters: dict[str, Any], outputs: list[str]
+) -> None:
+    import runpy
+
+    job = run(vertex_emulator, compiled(runpy.run_path(str(OF_KFP / f"{file}.py"))[name], tmp_path), **parameters)
+    said = vertex_emulator.state.logs.messages()
+    assert job.state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(said[-20:])
+    assert set(outputs) <= set(said)
+
+
+def test_a_schedule_fires_as_often_as_it_may(tmp_path: Path, vertex_certificates: Any) -> None:
+    from google.cloud import aiplatform_v1 as api
+
+    from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
+
+    job = {"displayName": "p", "pipelineSpec": compiled(one, tmp_path)}
+    job["runtimeConfig"] = {"gcsOutputDirectory": "gs://example-bucket/r"}
+    document = {"displayName": "s", "cron": "* * * * *", "maxRunCount": 2, "maxConcurrentRunCount": 1}
+    document["createPipelineJobRequest"] = {"parent": PARENT, "pipelineJob": job}
+    schedule = api.Schedule.from_json(json.dumps(document))
+    settings = EmulatorSettings(state=tmp_path / "state", certificates=vertex_certificates, speed=240)
+    with running_emulator(settings) as emulator:
+        name = emulator.state.schedules.create(api.CreateScheduleRequest(parent=PARENT, schedule=schedule)).name
+        until = time.monotonic() + 20
+        while emulator.state.schedules.one(name).state.name != "COMPLETED":
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        time.sleep(0.5)
+        assert [each.schedule_name for each in emulator.state.pipeline_jobs.jobs.values()] == [name, name]
