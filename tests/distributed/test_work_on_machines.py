@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from conftest import storage_emulator
-from processes import Started, free_port, start_python
+from processes import Started, start_python
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.component_interface.machines import on_machines
 from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.emulator.json_server import free_port
 
 PROGRAM = """
 import os, sys
