@@ -8,7 +8,6 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import storage_emulator
@@ -20,7 +19,6 @@ from gpu_pipelines.artifacts.checkpoint import SET_ASIDE, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
 from gpu_pipelines.errors import INTERRUPTED, UserError
 from gpu_pipelines.step_environment import PREEMPTION_HOURS, RESTARTS
-from gpu_pipelines.training import cadence as cadence_module
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions, seconds_between_saves
 from gpu_pipelines.training.checkpointing import is_given_up
 from gpu_pipelines.training.settings import TrainingSettings
@@ -284,30 +282,14 @@ def test_when_a_training_is_expected_to_be_interrupted() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1)])
-def test_saving_by_time_changes_no_bit_and_leaves_nothing(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
-) -> None:
+def test_saving_by_time_changes_no_bit_and_leaves_nothing(photos: Path, tmp_path: Path, shape: tuple[int, int]) -> None:
     settings = replace(SETTINGS, max_steps=16, checkpoint_every_steps=0)
     train_on(shape, settings, photos, str(tmp_path / "rarely"))
-    for name in ("FIRST_SAVE", "LEAST_BETWEEN_SAVES", "MOST_BETWEEN_SAVES", "MOST_SHARE"):
-        monkeypatch.setattr(cadence_module, name, 1.0 if name == "MOST_SHARE" else 1e-9)
-    monkeypatch.setattr(CheckpointStore, "begin", noting(CheckpointStore.begin, tmp_path / "begun"))
-    train_on(shape, settings, photos, str(tmp_path / "often"))
+    train_on(shape, settings, photos, str(tmp_path / "often"), before="saving_often:save_often")
     begun = (tmp_path / "begun").read_text().split()
     assert "step-00000001" in begun, "it was not due"
     assert names(tmp_path / "often") == names(tmp_path / "rarely")
     assert weights_digest(tmp_path / "often/step-00000016") == weights_digest(tmp_path / "rarely/step-00000016")
-
-
-def noting(method: Any, place: Path) -> Any:
-    """The same method, which adds its argument to a file, from whatever process it is called."""
-
-    def noted(self: Any, name: str) -> Any:
-        with place.open("a") as file:
-            file.write(f"{name}\n")
-        return method(self, name)
-
-    return noted
 
 
 def test_a_short_training_writes_its_lines_at_the_same_steps_however_fast_it_is() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +74,19 @@ def train_here(settings: TrainingSettings, dataset: Path | str, uri: str) -> boo
             signal.signal(number, handler)
 
 
-def train_on(shape: tuple[int, int], settings: TrainingSettings, dataset: Path | str, uri: str) -> list[str]:
-    """Trains in forked processes without the launcher, as nodes would whose disks are their own.
+def train_on(
+    shape: tuple[int, int], settings: TrainingSettings, dataset: Path | str, uri: str, before: str = ""
+) -> list[str]:
+    """Trains in processes without the launcher, as nodes would whose disks are their own.
+
+    They are forked by a process that does nothing else: forked by this one, they would wait for threads that it has.
 
     Args:
         shape: nodes, and processes of each.
         settings: hyperparameters.
         dataset: a directory or `gs://…`.
         uri: where checkpoints go.
+        before: what each process calls with `uri` before it trains, as `module:function`; empty for nothing.
 
     Returns:
         What the processes of each node have printed; only with `gs://` has a node files of its own.
@@ -87,30 +94,35 @@ def train_on(shape: tuple[int, int], settings: TrainingSettings, dataset: Path |
     Raises:
         AssertionError: one did not come to its end.
     """
+    with tempfile.TemporaryDirectory() as scratch:
+        job = json.dumps([shape, asdict(settings), str(dataset), uri, scratch, before])
+        code = f"import sys; sys.path[:0] = {sys.path!r}; from trainings import fork; fork(sys.argv[1])"
+        done = subprocess.run([sys.executable, "-c", code, job], capture_output=True, text=True, check=False)
+        logs = [
+            "".join(path.read_text() for path in sorted(Path(scratch).glob(f"{node}-*.log")))
+            for node in range(shape[0])
+        ]
+    assert done.returncode == 0, done.stderr + "".join(logs)
+    return logs
+
+
+def fork(job: str) -> None:
+    """Forks the processes of `train_on`, and waits for them.
+
+    Args:
+        job: what that was told, as JSON.
+    """
     import torch.multiprocessing as mp
 
     import gpu_pipelines.training.engine  # noqa: F401 (once, and not in each process)
 
-    nodes, per_node = shape
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments = (shape, settings, dataset, uri, Path(scratch))
-        started = mp.start_processes(_in_process, arguments, nprocs=nodes * per_node, start_method="fork", join=False)
-        said = ""
-        try:
-            assert started is not None
-            while not started.join():
-                pass
-        except mp.ProcessRaisedException as error:
-            said = str(error)
-        logs = [
-            "".join(path.read_text() for path in sorted(Path(scratch).glob(f"{node}-*.log"))) for node in range(nodes)
-        ]
-        assert not said, said + "".join(logs)
-        return logs
+    shape, settings, dataset, uri, scratch, before = json.loads(job)
+    arguments = (shape, TrainingSettings(**settings), dataset, uri, Path(scratch), before)
+    mp.start_processes(_in_process, arguments, nprocs=shape[0] * shape[1], start_method="fork")
 
 
 def _in_process(
-    rank: int, shape: tuple[int, int], settings: TrainingSettings, dataset: Path | str, uri: str, scratch: Path
+    rank: int, shape: tuple[int, int], settings: TrainingSettings, dataset: str, uri: str, scratch: Path, before: str
 ) -> None:
     import torch
     import torch.distributed as dist
@@ -121,12 +133,15 @@ def _in_process(
     log = os.open(scratch / f"{node}-{local_rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)  # pytest has put another in its place
+    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     torch.set_num_threads(1)
     numbers = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": per_node}
     os.environ |= {name: str(value) for name, value in {**numbers, "GROUP_RANK": node}.items()}
     store = dist.FileStore(str(scratch / "store"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    if before:
+        module, _, function = before.partition(":")
+        getattr(import_module(module), function)(uri)
     assert _train_in_group(settings, dataset, uri, scratch / f"staging-{node}")
     dist.destroy_process_group()
 
