@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="mlp-small", max_steps=4, checkpoint_every_steps=2, global_batch_size=16)
 TWO_BY_TWO = (2, 2)
+train_in_blocks = partial(train_on, before="small_blocks:use_small_blocks")
 HALF, LAST = "step-00000002", "step-00000004"
 
 
@@ -54,7 +56,7 @@ def trained(numbers: Path, bucket: str, tmp_path_factory: pytest.TempPathFactory
     for parallelism in ("ddp", "hsdp", "fsdp"):
         directories[parallelism] = tmp_path_factory.mktemp(parallelism)
         settings = replace(SETTINGS, parallelism=parallelism)
-        train_on(TWO_BY_TWO, settings, numbers, str(directories[parallelism]))
+        train_in_blocks(TWO_BY_TWO, settings, numbers, str(directories[parallelism]))
     return directories
 
 
@@ -95,7 +97,7 @@ def test_all_nodes_together_read_a_checkpoint_once(
     uri = f"{bucket}/once-{parallelism}"
     upload_cut_off(trained[parallelism], uri)
     with counted_storage() as read:
-        logs = train_on(TWO_BY_TWO, replace(SETTINGS, parallelism=parallelism), numbers, uri)
+        logs = train_in_blocks(TWO_BY_TWO, replace(SETTINGS, parallelism=parallelism), numbers, uri)
     assert f"continuing from {HALF}" in logs[0]
     size = bytes_of(trained[parallelism] / HALF)
     fetched = sum(count for name, count in read.items() if f"/{HALF}/" in name and name.endswith(".safetensors"))
@@ -114,7 +116,7 @@ def test_another_number_of_processes_reads_ranges_of_the_files(
     uri = f"{bucket}/ranges"
     upload_cut_off(trained["fsdp"], uri)
     with counted_storage() as read:
-        logs = train_on((2, 1), replace(SETTINGS, parallelism="fsdp"), numbers, uri)
+        logs = train_in_blocks((2, 1), replace(SETTINGS, parallelism="fsdp"), numbers, uri)
     assert f"continuing from {HALF}" in logs[0]
     fetched = sum(count for name, count in read.items() if f"/{HALF}/" in name and name.endswith(".safetensors"))
     size = bytes_of(trained["fsdp"] / HALF)
@@ -134,7 +136,7 @@ def test_one_bit_that_one_process_alone_reads_makes_all_pass_over_the_checkpoint
     uri = f"{bucket}/bit-{file}-{place}"
     folder = upload(trained["fsdp"], uri)
     change(folder, f"{LAST}/{file}-of-00002.safetensors", place)
-    logs = train_on(TWO_BY_TWO, replace(SETTINGS, parallelism="fsdp"), numbers, uri)
+    logs = train_in_blocks(TWO_BY_TWO, replace(SETTINGS, parallelism="fsdp"), numbers, uri)
     assert f"passing over {LAST}: {file}-of-00002.safetensors is damaged" in logs[0]
     assert f"continuing from {HALF}" in logs[0]
     assert digest_of_last(uri, tmp_path) == weights_digest(trained["fsdp"] / LAST)
@@ -146,7 +148,7 @@ def test_a_file_that_is_gone_makes_all_pass_over_the_checkpoint(
     directory = tmp_path / "run"
     shutil.copytree(trained["fsdp"], directory)
     (directory / LAST / "shard-00004-model-00001-of-00002.safetensors").unlink()
-    logs = train_on(TWO_BY_TWO, replace(SETTINGS, parallelism="fsdp"), numbers, str(directory))
+    logs = train_in_blocks(TWO_BY_TWO, replace(SETTINGS, parallelism="fsdp"), numbers, str(directory))
     assert f"passing over {LAST}: shard-00004-model-00001-of-00002.safetensors is missing" in logs[0]
     assert weights_digest(directory / LAST) == weights_digest(trained["fsdp"] / LAST)
 
@@ -159,7 +161,7 @@ def test_a_checkpoint_without_hashes_of_blocks_is_read_and_verified_whole(
     for checkpoint in (HALF, LAST):
         without_blocks(folder, checkpoint)
     change(folder, f"{LAST}/shard-00004-model-00001-of-00002.safetensors", -1)
-    logs = train_on(TWO_BY_TWO, replace(SETTINGS, parallelism="fsdp"), numbers, uri)
+    logs = train_in_blocks(TWO_BY_TWO, replace(SETTINGS, parallelism="fsdp"), numbers, uri)
     assert f"passing over {LAST}: shard-00004-model-00001-of-00002.safetensors is damaged" in logs[0]
     assert f"continuing from {HALF}" in logs[0]
     assert digest_of_last(uri, tmp_path) == weights_digest(trained["fsdp"] / LAST)

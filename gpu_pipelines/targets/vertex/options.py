@@ -90,7 +90,10 @@ class VertexOptions(CloudOptions):
         {"schedule create", "schedule update"},
     )
     emulate: bool = option(
-        False, "Run it here, on an emulator, with CPU processes in place of GPUs; docs/emulator.md.", {"run"}
+        False,
+        "Run it here, on an emulator, with CPU processes in place of GPUs; docs/emulator.md.",
+        {"run"},
+        group=MACHINES,
     )
     catch_up: bool = option(False, "Make up for runs that were due in between.", {"schedule resume"})
 
