@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 # Which accelerators the step is placed on, such as cpu:2. Unset: all GPUs of the machine, else two CPU processes.
 ACCELERATOR = "GPU_PIPELINES_ACCELERATOR"
@@ -70,3 +72,18 @@ def problems_of_variables(names: Iterable[str]) -> list[str]:
         for name in names
         if not _NAME.fullmatch(name)
     ]
+
+
+@contextmanager
+def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process, and so of those that it starts, for as long as the block runs."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,9 +37,16 @@ class Started:
 
     def kill_tree(self) -> None:
         """Kills the process and everything that it has started, with SIGKILL."""
-        own = psutil.Process(self.process.pid)
+        kill_tree(self.process.pid)
+
+
+def kill_tree(pid: int) -> None:
+    """Kills a process and everything that it has started, with SIGKILL. One that has ended meanwhile is passed over."""
+    with suppress(psutil.NoSuchProcess):
+        own = psutil.Process(pid)
         for process in (*own.children(recursive=True), own):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def start_python(

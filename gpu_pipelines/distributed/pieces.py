@@ -6,6 +6,7 @@ worker is an error that names it. What the pieces are depends on whoever cuts th
 
 from __future__ import annotations
 
+import os
 import pickle
 import traceback
 from abc import ABC, abstractmethod
@@ -288,6 +289,12 @@ class _Course:
             "probably the memory of the machine is full.",
             "Give the step more memory or fewer cores.",
         )
+
+
+def leave_cores_to_workers() -> None:
+    """Keeps the threads of tokenizers out of each other's way: there is a worker for each core. Called in a worker."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"
 
 
 class Bench:

@@ -15,7 +15,17 @@ from queue import SimpleQueue
 from typing import Any
 
 from gpu_pipelines.distributed import signals
-from gpu_pipelines.distributed.pieces import Answer, Bench, Executor, Needs, Outcome, Work, Workers, error_as_data
+from gpu_pipelines.distributed.pieces import (
+    Answer,
+    Bench,
+    Executor,
+    Needs,
+    Outcome,
+    Work,
+    Workers,
+    error_as_data,
+    leave_cores_to_workers,
+)
 from gpu_pipelines.distributed.processes import cores
 from gpu_pipelines.errors import UserError
 
@@ -201,9 +211,7 @@ def _serve(connection: Connection, devices: str, begun: Any) -> None:
     signals.leave_to_the_starter()
     if devices:
         os.environ[_DEVICES] = devices
-    # One process for each core; the library's own threads would only be in each other's way.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ["RAYON_NUM_THREADS"] = "1"
+    leave_cores_to_workers()
     messages: SimpleQueue[bytes] = SimpleQueue()
     answers: SimpleQueue[bytes] = SimpleQueue()
     # Neither side ever waits for the other to listen.

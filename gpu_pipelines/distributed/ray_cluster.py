@@ -16,7 +16,6 @@ done: the others wait for the next rank 0.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import sys
@@ -39,6 +38,7 @@ from gpu_pipelines.errors import (
     as_data,
     from_data,
 )
+from gpu_pipelines.step_environment import environment_with
 
 Result = TypeVar("Result")
 
@@ -129,7 +129,7 @@ def on_ray_cluster(
 
 def _lead(cluster: Cluster, file: SharedFile, work: Callable[[str], Result]) -> Result:
     session = _Session(secrets.token_hex(32))
-    with _head(cluster, session.token) as node, _variables(node):
+    with _head(cluster, session.token) as node, environment_with(node.variables):
         version = _replace(file, session)
         print(f"Ray: {cluster.name_of(0)} is the head of {cluster.nodes} machines, at {node.address}", flush=True)
         try:
@@ -188,21 +188,6 @@ def _head(cluster: Cluster, token: str) -> Iterator[RayNode]:
         yield node
     finally:
         node.leave()
-
-
-@contextmanager
-def _variables(node: RayNode) -> Iterator[None]:
-    """Gives this process what it needs to talk to the cluster."""
-    before = {name: os.environ.get(name) for name in node.variables}
-    os.environ.update(node.variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 class _Member:

@@ -20,7 +20,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpu_pipelines.distributed.pieces import Answer, Bench, Executor, Needs, Outcome, Work, Workers
+from gpu_pipelines.distributed.pieces import (
+    Answer,
+    Bench,
+    Executor,
+    Needs,
+    Outcome,
+    Work,
+    Workers,
+    leave_cores_to_workers,
+)
 from gpu_pipelines.distributed.ray_address import ray_endpoint
 from gpu_pipelines.distributed.signals import ENDING
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UserError, first_line
@@ -128,9 +137,7 @@ class RayWorker:
     """What an actor is."""
 
     def __init__(self) -> None:
-        # One process for each core; the library's own threads would only be in each other's way.
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        os.environ["RAYON_NUM_THREADS"] = "1"
+        leave_cores_to_workers()
         self._bench: Bench | None = None
 
     def node(self) -> str:

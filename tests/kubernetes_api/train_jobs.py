@@ -14,12 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 from kubeflow_trainer_api import models
+from processes import kill_tree
 
 from gpu_pipelines.emulator.json_server import free_port
 from kubernetes_api.strict import problems_of_model
@@ -169,10 +168,7 @@ class TrainJob:
 
     def kill(self, rank: int) -> None:
         """Takes a node away without notice, with all that it has started."""
-        own = psutil.Process(self._nodes[rank].pid)
-        for process in (*own.children(recursive=True), own):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_tree(self._nodes[rank].pid)
 
     def log(self, rank: int) -> Path:
         """What a node has printed."""

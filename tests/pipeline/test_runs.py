@@ -17,6 +17,7 @@ import psutil
 import pytest
 from command_line import command
 from conftest import GPU_PIPELINES, Finished, gpu_pipelines, newest_run
+from processes import kill_tree
 
 SMALL = Path(__file__).with_name("small.py")
 REFRESH = '<meta http-equiv="refresh"'
@@ -42,9 +43,8 @@ def going_on(cwd: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             time.sleep(0.1)
         yield process
     finally:
-        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
-            child.kill()
-        process.kill()
+        if process.poll() is None:
+            kill_tree(process.pid)
         process.wait()
 
 
@@ -192,7 +192,7 @@ def test_a_run_whose_process_is_gone_has_died(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         for child in children:
-            child.kill()
+            kill_tree(child.pid)
     assert newest_run(tmp_path)["status"] == "running"
     assert command("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "died"
     report = Path(command("runs", "open", "latest", cwd=tmp_path).out.strip())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from processes import kill_tree
 from safetensors import safe_open
 
 from gpu_pipelines.training.settings import TrainingSettings
@@ -87,13 +88,11 @@ def run_training(
 
 def _stop(process: psutil.Process, by: signal.Signals) -> None:
     # One that has come to its end by itself is not there any more.
+    if by == signal.SIGKILL:
+        kill_tree(process.pid)
+        return
     with suppress(psutil.NoSuchProcess):
-        if by != signal.SIGKILL:
-            process.send_signal(by)
-            return
-        for each in [*process.children(recursive=True), process]:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
+        process.send_signal(by)
 
 
 def tensors(checkpoint: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def launcher_of(
     api: VertexApi, file: Path, task: str, run: PipelineRun, inputs: Any
 ) -> Iterator[subprocess.Popen[str]]:
     """The launcher of a task, started with this Python; it believes that it speaks to Google."""
-    from gpu_pipelines.emulator.payload import container_command
+    from single_tasks import container_command
 
     command = container_command(file, task, run, inputs)
     assert command[:4] == ["python3", "-u", "-m", "google_cloud_pipeline_components.container.v1.custom_job.launcher"]
@@ -58,7 +58,9 @@ def launcher_of(
 
 @pytest.mark.slow
 def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: VertexApi, tmp_path: Path) -> None:
-    from gpu_pipelines.emulator.payload import PipelineRun, executor_input_of
+    from single_tasks import executor_input_of
+
+    from gpu_pipelines.emulator.payload import PipelineRun
 
     prepare_data(PrepareSettings(source="sample:diabetes", task="regression"), tmp_path / "dataset")
     given = {**IMAGE, "model": "mlp-small", "global_batch_size": 16}
@@ -102,7 +104,9 @@ def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: 
 
 
 def test_a_launcher_that_is_stopped_cancels_its_job(vertex_api: VertexApi, tmp_path: Path) -> None:
-    from gpu_pipelines.emulator.payload import PipelineRun, executor_input_of
+    from single_tasks import executor_input_of
+
+    from gpu_pipelines.emulator.payload import PipelineRun
 
     run, file = PipelineRun(str(tmp_path / "root"), tmp_path / "files", IMAGE), compiled_wait(tmp_path)
     state = vertex_api.state
@@ -130,8 +134,9 @@ def test_the_service_takes_every_compiled_job(vertex_api: VertexApi, tmp_path: P
     from google.cloud.aiplatform_v1.services.job_service.transports import JobServiceRestTransport
     from google_cloud_pipeline_components.container.v1.custom_job.remote_runner import create_custom_job_with_client
     from google_cloud_pipeline_components.container.v1.gcp_launcher.utils.json_util import recursive_remove_empty
+    from single_tasks import executor_input_of, payload_of
 
-    from gpu_pipelines.emulator.payload import PipelineRun, executor_input_of, payload_of
+    from gpu_pipelines.emulator.payload import PipelineRun
 
     host = vertex_api.url.removeprefix("http://")
     transport = JobServiceRestTransport(host=host, credentials=AnonymousCredentials(), url_scheme="http")
@@ -145,7 +150,9 @@ def test_the_service_takes_every_compiled_job(vertex_api: VertexApi, tmp_path: P
 
 
 def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: VertexApi, tmp_path: Path) -> None:
-    from gpu_pipelines.emulator.payload import PipelineRun, executor_input_of
+    from single_tasks import executor_input_of
+
+    from gpu_pipelines.emulator.payload import PipelineRun
 
     settings = ProjectSettings(
         service_account="runner@example-project.iam.gserviceaccount.com",

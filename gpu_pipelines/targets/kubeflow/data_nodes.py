@@ -8,12 +8,10 @@ from typing import Any
 
 from gpu_pipelines.dag.placement import PREPARES
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.data_nodes import SPOT, STANDARD, problems_of_data_nodes
 from gpu_pipelines.targets.kubeflow.pods import SPOT_LABEL, PodNeeds, Toleration
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
 
-#: How nodes without GPUs are bought.
-STANDARD, SPOT = STRATEGIES = ("standard", "spot")
-_MOST_NODES = 256
 #: Of a node's memory, for what workers pass to each other.
 _SHARED_MEMORY_GIB = 8
 
@@ -41,12 +39,8 @@ class DataNodes:
         Raises:
             UserError: lists what is wrong.
         """
-        problems = []
-        if not 1 <= self.nodes <= _MOST_NODES:
-            problems.append(f"Data cannot be prepared on {self.nodes} nodes; give 1 to {_MOST_NODES}.")
-        if self.strategy not in STRATEGIES:
-            problems.append(f"Data cannot be prepared on nodes by {self.strategy[:60]!r}; give standard or spot.")
-        if problems:
+        number, bought = problems_of_data_nodes(self.nodes, self.strategy, "nodes")
+        if problems := [*number, *bought]:
             raise UserError.of_all(problems)
 
     def needs(self, of_one: PodNeeds) -> PodNeeds:

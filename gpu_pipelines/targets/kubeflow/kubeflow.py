@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget
-from gpu_pipelines.targets.kubeflow.data_nodes import STANDARD, STRATEGIES, DataNodes, data_nodes_of
+from gpu_pipelines.targets.data_nodes import STANDARD, STRATEGIES
+from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes, data_nodes_of
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, shown_request
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, compiled_in, fixed, setting

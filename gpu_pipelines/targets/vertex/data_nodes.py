@@ -10,6 +10,7 @@ from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.rules import listed
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.data_nodes import STANDARD, problems_of_data_nodes
 from gpu_pipelines.targets.vertex.job_spec import (
     STEP_HOURS,
     Container,
@@ -21,9 +22,6 @@ from gpu_pipelines.targets.vertex.job_spec import (
 
 #: The machine of each replica where none is named: CPUs and memory as those of the plain task.
 DATA_MACHINE = "n2-standard-16"
-#: How machines without GPUs are bought.
-STANDARD, SPOT = STRATEGIES = ("standard", "spot")
-_MOST_NODES = 256
 _BOOT_DISK = "pd-ssd"
 
 
@@ -52,9 +50,7 @@ class DataNodes:
         Raises:
             UserError: lists what is wrong.
         """
-        problems = []
-        if not 1 <= self.nodes <= _MOST_NODES:
-            problems.append(f"Data cannot be prepared on {self.nodes} machines; give 1 to {_MOST_NODES}.")
+        problems, bought = problems_of_data_nodes(self.nodes, self.strategy, "machines")
         catalog = load_catalog()
         if self.machine_type and not catalog.takes_without_gpus(self.machine_type):
             series = dict.fromkeys(family.partition("-")[0].upper() for family in catalog.cpu_families)
@@ -62,8 +58,7 @@ class DataNodes:
                 f"{self.machine_type[:60]!r} is no machine without GPUs that custom jobs take. "
                 f"Give one of {listed(list(series))}, such as {DATA_MACHINE}."
             )
-        if self.strategy not in STRATEGIES:
-            problems.append(f"Data cannot be prepared on machines by {self.strategy[:60]!r}; give standard or spot.")
+        problems += bought
         if problems:
             raise UserError.of_all(problems)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.step_environment import environment_with
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.trial_record import RUNS
 
@@ -51,7 +50,7 @@ def run_emulated(target: Any, submission: Submission, watch: Watch) -> Outcome:
         ) from error
     folder = (RUNS / submission.content.job_id).absolute()
     settings = EmulatorSettings(state=folder / "emulator")
-    with running_emulator(settings) as api, _variables(api.environment()):
+    with running_emulator(settings) as api, environment_with(api.environment()):
         done = target.submit(submission)
         watch.tell(f"{done.name} runs on an emulator at {api.url}; its files: {folder}")
         outcome = target.follow(done.name, watch, _EVERY)
@@ -77,18 +76,3 @@ def _copy_reports(api: VertexApi, name: str, folder: Path) -> Iterator[Path]:
                     copy = folder / f"{task.task_name}-{output}.html"
                     shutil.copyfile(page, copy)
                     yield copy
-
-
-@contextmanager
-def _variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables of this process for as long as the block runs."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

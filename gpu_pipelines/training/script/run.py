@@ -9,8 +9,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.distributed.launch import launch, run_program
 from gpu_pipelines.distributed.members import TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import environment_with
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.code import fetch
@@ -144,7 +143,7 @@ def run_with(launcher: str, arguments: list[str], own: dict[str, str], devices: 
         Interrupted: it was interrupted.
     """
     if launcher == "torchrun":
-        with _in_environment(own):
+        with environment_with(own):  # torchrun's launcher gives it to its workers
             launch(arguments, processes=devices.processes, cluster=cluster)
         return
     python = [sys.executable, "-u", *arguments]
@@ -176,21 +175,6 @@ def horovodrun(processes: int, cluster: Cluster) -> list[str]:
     if not program:
         raise UserError("horovodrun is not installed.", "Use an image with Horovod.")
     return [program, "-np", str(processes), "-H", f"localhost:{processes}"]
-
-
-@contextmanager
-def _in_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables of this process, from which torchrun's launcher takes those of its workers, for a while."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

@@ -1,0 +1,21 @@
+"""Machines that prepare the data of a run together: how many there may be, and how they are bought."""
+
+from __future__ import annotations
+
+#: How machines without GPUs are bought.
+STANDARD, SPOT = STRATEGIES = ("standard", "spot")
+_MOST = 256
+
+
+def problems_of_data_nodes(nodes: int, strategy: str, called: str) -> tuple[list[str], list[str]]:
+    """What is wrong with their number, and with how they are bought.
+
+    Args:
+        nodes: how many.
+        strategy: how they are bought.
+        called: what the target calls several of them.
+    """
+    number = [] if 1 <= nodes <= _MOST else [f"Data cannot be prepared on {nodes} {called}; give 1 to {_MOST}."]
+    known = strategy in STRATEGIES
+    bought = [] if known else [f"Data cannot be prepared on {called} by {strategy[:60]!r}; give standard or spot."]
+    return number, bought
