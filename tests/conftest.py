@@ -48,8 +48,13 @@ GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
 PIPELINE = "train_evaluate_upload"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first; otherwise the order stays."""
+    """Variants that `slow_but_for` does not name are slow. The longest tests come first; otherwise the order stays."""
+    for item in items:
+        quick = item.get_closest_marker("slow_but_for")
+        if isinstance(item, pytest.Function) and quick and item.callspec.id not in quick.args:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.parent.name not in LONGEST)
 
 

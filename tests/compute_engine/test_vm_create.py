@@ -41,6 +41,7 @@ def metadata(instance: compute_v1.Instance) -> dict[str, str]:
     return {item.key: item.value for item in instance.metadata.items}
 
 
+@pytest.mark.slow
 def test_a_gpu_on_n1_is_attached_in_the_next_zone_where_the_first_has_none_left(compute_api: ComputeApi) -> None:
     compute_api.exhausted = {"us-central1-a"}
     done = command(

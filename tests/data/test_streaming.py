@@ -58,6 +58,7 @@ def decoded(directory: Path, split: str) -> list[str]:
 # All cores
 
 
+@pytest.mark.slow_but_for("text_classification")
 @pytest.mark.parametrize("task", ["causal_lm", "text_classification"])
 def test_several_processes_write_the_dataset_that_one_writes(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

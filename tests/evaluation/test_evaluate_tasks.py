@@ -182,6 +182,7 @@ def test_an_exported_language_model_has_the_loss_that_was_evaluated(
     assert theirs == pytest.approx(ours, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_champion_with_another_tokenizer_is_not_compared_with(counting: Dataset, tmp_path: Path) -> None:
     train_counting(tmp_path / "checkpoints", counting)
     evaluate_checkpoints(settings_in(tmp_path), counting.directory, tmp_path / "checkpoints", tmp_path / "best")

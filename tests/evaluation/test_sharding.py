@@ -114,6 +114,7 @@ def test_a_process_that_fails_fails_the_step(
     assert not list(tmp_path.glob("best*"))
 
 
+@pytest.mark.slow
 def test_cpu_processes_are_started_when_there_is_enough_to_do(
     numbers: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

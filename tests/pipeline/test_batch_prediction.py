@@ -31,6 +31,7 @@ def require_digits(folder: Path) -> None:
     assert [row["key"] for row in found] == sorted(row["key"] for row in found)
 
 
+@pytest.mark.slow
 def test_the_pipeline_runs_here_with_the_model_of_the_quickstart(digits_run: Path, tmp_path: Path) -> None:
     registry = ("-p", f"registry={digits_run / 'registry'}")
     done = gpu_pipelines("run", PIPELINE, *registry, "-p", "top_k=3", cwd=tmp_path)

@@ -44,6 +44,7 @@ def for_kubeflow(claim: Path) -> str:
     return text.replace(MOUNT_PATH, str(claim))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [for_here, pytest.param(for_kubeflow, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:Task:UserWarning", "ignore:You may be attemping:RuntimeWarning")
 def test_data_that_has_changed_is_prepared_again_and_other_data_is_not(

@@ -172,6 +172,7 @@ def photos_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cwd
 
 
+@pytest.mark.slow
 def test_a_folder_of_own_images_works_and_is_named_after_it(photos_run: Path) -> None:
     record = newest_run(photos_run)
     assert record["parameters"]["epochs"] == 2, "-p wins over the file"

@@ -93,6 +93,7 @@ def test_a_prediction_that_was_ended_twice_continues(
     assert not list(tmp_path.glob("unfinished/*/pieces")), "what is finished is not kept"
 
 
+@pytest.mark.slow
 def test_unfinished_predictions_in_a_bucket_are_continued_on_another_machine(
     whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path, bucket: str
 ) -> None:
@@ -137,6 +138,7 @@ def test_another_source_model_or_parameter_begins_anew(
     assert (done.rows_read, done.rows_predicted) == (102, 101)
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_long_piece_between_two_batches(
     whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def require_close(found: Any, expected: Any, place: str = "") -> None:
         assert found == expected, place
 
 
+@pytest.mark.slow_but_for("image_classification")
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_predicts_as_the_server_does_in_the_order_of_the_source(
     task: str, model: Any, tmp_path: Path

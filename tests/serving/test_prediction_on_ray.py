@@ -29,6 +29,7 @@ def files(folder: Path) -> dict[str, str]:
     return {name: digest for name, digest in sha256_of_tree(folder).items() if name != DOCUMENT}
 
 
+@pytest.mark.slow
 def test_a_cluster_predicts_what_one_machine_does_also_when_a_machine_is_lost(
     cluster: RayCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

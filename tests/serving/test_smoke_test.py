@@ -72,6 +72,7 @@ def vertex(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     return vertex_api  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 def test_on_vertex_a_model_that_predicts_something_else_is_not_added(
     good: Path, another: Path, vertex: VertexApi, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,6 +108,7 @@ def learned(model: nn.Module) -> list[torch.Tensor]:
     return [logits.detach(), *(weight.grad for weight in model.parameters() if weight.grad is not None)]
 
 
+@pytest.mark.slow_but_for("llama", "mistral", "mixtral", "qwen3")
 @pytest.mark.parametrize("family", sorted(_FAMILIES))
 def test_it_gives_the_logits_and_gradients_of_the_mask(
     family: str, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None

@@ -91,6 +91,7 @@ def test_the_sample_is_that_of_scikit_learn(diabetes: Dataset) -> None:
     np.testing.assert_allclose(targets, np.sort(load_diabetes().target))
 
 
+@pytest.mark.slow
 def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
     diabetes: Dataset, trained: Path, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
             predictor.read(instance, None)
 
 
+@pytest.mark.slow
 def test_a_training_cut_off_and_continued_ends_with_the_same_bits(
     diabetes: Dataset, trained: Path, tmp_path: Path
 ) -> None:

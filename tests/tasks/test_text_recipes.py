@@ -139,6 +139,7 @@ def test_padding_changes_nothing_for_a_classifier(tokenizer: TextTokenizer) -> N
     assert torch.allclose(recipe.predict(model, recipe.batch(first, CPU)), wanted[:1], atol=1e-6)
 
 
+@pytest.mark.slow_but_for("llama-micro-0", "llama-micro-4", "bert-micro-0")
 @pytest.mark.parametrize("rank", [0, 4])
 @pytest.mark.parametrize("name", [*LANGUAGE_MODELS, "bert-micro"])
 def test_a_trained_model_predicts_the_same_after_export(

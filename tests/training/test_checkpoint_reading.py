@@ -90,6 +90,7 @@ def bytes_of(checkpoint: Path) -> int:
     return sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
 
 
+@pytest.mark.slow_but_for("fsdp")
 @pytest.mark.parametrize("parallelism", ["ddp", "hsdp", "fsdp"])
 def test_all_nodes_together_read_a_checkpoint_once(
     trained: dict[str, Path], numbers: Path, bucket: str, tmp_path: Path, parallelism: str
@@ -110,6 +111,7 @@ def digest_of_last(uri: str, scratch: Path) -> str:
     return weights_digest(local_copy(uri, scratch / "copy") / LAST)
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_reads_ranges_of_the_files(
     trained: dict[str, Path], numbers: Path, bucket: str
 ) -> None:
@@ -125,6 +127,7 @@ def test_another_number_of_processes_reads_ranges_of_the_files(
     assert one_file < 1.2 * (trained["fsdp"] / HALF / "shard-00004-model-00002-of-00002.safetensors").stat().st_size
 
 
+@pytest.mark.slow_but_for("weight")
 @pytest.mark.parametrize(
     ("file", "place"),
     [("shard-00004-model-00001", -1), ("shard-00003-model-00002", -1), ("shard-00002-model-00002", 20)],
@@ -142,6 +145,7 @@ def test_one_bit_that_one_process_alone_reads_makes_all_pass_over_the_checkpoint
     assert digest_of_last(uri, tmp_path) == weights_digest(trained["fsdp"] / LAST)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_gone_makes_all_pass_over_the_checkpoint(
     trained: dict[str, Path], numbers: Path, tmp_path: Path
 ) -> None:
@@ -153,6 +157,7 @@ def test_a_file_that_is_gone_makes_all_pass_over_the_checkpoint(
     assert weights_digest(directory / LAST) == weights_digest(trained["fsdp"] / LAST)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_hashes_of_blocks_is_read_and_verified_whole(
     trained: dict[str, Path], numbers: Path, bucket: str, tmp_path: Path
 ) -> None:

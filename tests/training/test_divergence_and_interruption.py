@@ -215,6 +215,7 @@ def test_memory_that_is_not_enough_is_said_with_what_to_do(photos: Path, recipes
     assert "Traceback" not in ended.text
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_the_model_is_built_is_told_from_one_that_trains(
     photos: Path, recipes: Path, tmp_path: Path
 ) -> None:
@@ -281,6 +282,7 @@ def test_when_a_training_is_expected_to_be_interrupted() -> None:
         seconds_between_interruptions(8, 1, {PREEMPTION_HOURS: "soon"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1)])
 def test_saving_by_time_changes_no_bit_and_leaves_nothing(photos: Path, tmp_path: Path, shape: tuple[int, int]) -> None:
     settings = replace(SETTINGS, max_steps=16, checkpoint_every_steps=0)

@@ -70,6 +70,7 @@ def test_an_architecture_continues_to_the_bit(
     assert len(moved) >= 0.8 * sum(name.startswith("model.") for name in after), "it did train"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "changes"),
     [

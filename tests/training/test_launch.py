@@ -148,6 +148,7 @@ def test_an_error_on_one_node_ends_both_with_its_reason(network: Network) -> Non
     assert nodes[0].output.rstrip().endswith("ValueError: the loss is not finite")
 
 
+@pytest.mark.slow
 def test_an_error_is_told_from_an_interruption_though_its_process_takes_long_to_end(network: Network) -> None:
     nodes = start(network, 10_000, FAIL_AT="1:5", LINGERS="1")
     assert [node.wait(60) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output
@@ -277,6 +278,7 @@ def test_a_worker_that_fails_is_named_with_its_last_lines(programs: Path) -> Non
 AGAIN = "All processes are started again"
 
 
+@pytest.mark.slow_but_for("1")
 @pytest.mark.parametrize("killed", ["0", "1"])
 def test_a_process_that_is_killed_is_started_again_with_those_of_all_nodes(network: Network, killed: str) -> None:
     nodes = start(network, 8, KILL_AT=f"{killed}:5", ONCE="1", RESTARTS="2")
@@ -288,6 +290,7 @@ def test_a_process_that_is_killed_is_started_again_with_those_of_all_nodes(netwo
     assert "ended with SIGKILL" in nodes[int(killed)].output
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_again_and_again_ends_all_with_its_message(network: Network) -> None:
     nodes = start(network, 8, KILL_AT="1:5", RESTARTS="1")
     assert [node.wait(100) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output
@@ -296,12 +299,14 @@ def test_a_process_that_is_killed_again_and_again_ends_all_with_its_message(netw
     assert "error: node 1 (10.77.0.2) failed: Process 1 of the training ended with SIGKILL" in nodes[0].output
 
 
+@pytest.mark.slow
 def test_an_error_of_the_program_is_not_tried_again(network: Network) -> None:
     nodes = start(network, 10_000, FAIL_AT="1:5", RESTARTS="2")
     assert [node.wait(60) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output
     assert not any(AGAIN in node.output for node in nodes)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_stopped_while_another_fails_is_not_started_again(network: Network) -> None:
     nodes = start(network, 10_000, KILL_AT="1:60", RESTARTS="2")
     started(nodes)

@@ -76,6 +76,7 @@ def test_gpus_that_are_not_there_end_the_training_before_any_data_is_read(tmp_pa
     assert "no dataset" not in ended.text
 
 
+@pytest.mark.slow
 def test_a_rehearsal_runs_on_cpu_processes_says_so_and_marks_what_it_leaves(tmp_path: Path) -> None:
     settings = TrainingSettings(model="mlp-small", max_steps=2, checkpoint_every_steps=2, global_batch_size=8)
     variables = {"GPU_PIPELINES_ACCELERATOR": "h100:8", "GPU_PIPELINES_REHEARSE": "cpu:1"}

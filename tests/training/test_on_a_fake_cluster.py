@@ -175,6 +175,7 @@ def test_experts_are_sharded_with_their_layer() -> None:
     assert counts["_reduce_scatter_base_"] == units == 4 + 3
 
 
+@pytest.mark.slow_but_for("four-layers-of-70b")
 @pytest.mark.parametrize(
     ("shape", "parallelism"),
     [
@@ -205,6 +206,7 @@ def test_the_memory_is_what_advise_says_within_a_tenth(shape: Callable[[], Shape
     assert estimate.total - estimate.runtime == pytest.approx(peak["Total"] / 1e9, rel=0.1), (estimate.told(), peak)
 
 
+@pytest.mark.slow
 def test_selective_recomputation_keeps_less_than_none_and_more_than_all() -> None:
     kept = []
     for how in ({"recompute": False}, {"recompute": True, "selective": True}, {"recompute": True}):

@@ -33,6 +33,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 # bert-micro and gpt2-micro drop out at random, in attention too.
+@pytest.mark.slow_but_for("gpt2-micro-lm")
 @pytest.mark.parametrize(
     ("model", "data"), [("vit-micro", "images"), ("bert-micro", "texts"), ("gpt2-micro", "lm"), ("mixtral-micro", "lm")]
 )
@@ -51,6 +52,7 @@ def test_weights_are_the_same_to_the_bit_whatever_is_recomputed(
     assert digests[1:] == digests[:-1]
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_with_another_way_to_the_same_bits(datasets: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, model="llama-micro")
     plain, changed = tmp_path / "plain", tmp_path / "changed"

@@ -47,6 +47,7 @@ def trained(bucket: str, numbers: Path) -> str:
     return uri
 
 
+@pytest.mark.slow
 def test_all_that_a_local_training_leaves_is_in_the_bucket(trained: str, numbers: Path, tmp_path: Path) -> None:
     train_model(SETTINGS, numbers, str(tmp_path / "local"))
     local = {path.relative_to(tmp_path / "local").as_posix() for path in (tmp_path / "local").rglob("*.*")}

@@ -48,6 +48,7 @@ def cut_off(whole: Path, directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_first_replica_writes_alone(whole: Path) -> None:
     files = sorted(path.name for path in (whole / LAST).glob("*.safetensors"))
     assert [name.partition("-model-")[0] for name in files] == ["shard-00001"] * 2 + ["shard-00002"] * 2
@@ -67,6 +68,7 @@ def test_it_continues_to_the_bit(numbers: Path, whole: Path, tmp_path: Path) -> 
     assert entries(cut, "loss") == entries(whole, "loss")
 
 
+@pytest.mark.slow_but_for("replicas")
 @pytest.mark.parametrize(
     ("shape", "parallelism"), [((1, 2), "fsdp"), ((1, 1), "ddp"), ((4, 1), "hsdp")], ids=["fsdp", "ddp", "replicas"]
 )

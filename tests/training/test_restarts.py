@@ -42,6 +42,7 @@ def kill_one_worker() -> None:
     max(workers, key=lambda worker: worker.pid).kill()
 
 
+@pytest.mark.slow
 def test_a_training_whose_worker_is_killed_ends_with_the_same_bits(numbers: Path, tmp_path: Path) -> None:
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     assert run_training(SETTINGS, numbers, str(alone), environment=TWO).status == 0
@@ -65,6 +66,7 @@ def test_a_training_whose_worker_is_killed_ends_with_the_same_bits(numbers: Path
     assert names(killed) == names(alone)
 
 
+@pytest.mark.slow
 def test_without_restarts_it_ends_with_its_message(numbers: Path, tmp_path: Path) -> None:
     def kill(line: str) -> bool:
         if line.startswith("step 100/") and "val" in line:

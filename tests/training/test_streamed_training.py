@@ -301,6 +301,7 @@ def test_processes_of_a_machine_share_the_cache(stored: str, numbers: Path, tmp_
     assert weights_digest(tmp_path / "streamed" / LAST) == weights_digest(tmp_path / "mapped" / LAST)
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_gone_ends_the_processes_with_what_to_do(
     bucket: str, numbers: Path, tmp_path: Path, own_disk: Path
 ) -> None:

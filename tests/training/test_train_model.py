@@ -235,6 +235,7 @@ def test_a_run_cut_off_and_continued_ends_with_the_same_bits(photos: Path, train
     assert entries(directory, "step") == entries(trained, "step")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("accelerator", "changes"),
     [

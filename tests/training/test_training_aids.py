@@ -313,6 +313,7 @@ def test_an_aid_changes_what_is_trained_on_and_not_what_is_watched(photos: Path,
     assert found[0][1] == pytest.approx(found[1][1], abs=1e-6)
 
 
+@pytest.mark.slow_but_for("adamw")
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_training_with_all_aids_learns_and_continues_to_the_bit(photos: Path, tmp_path: Path, optimizer: str) -> None:
     settings = replace(SETTINGS, optimizer=optimizer, **ALL)
