@@ -250,6 +250,7 @@ def test_the_message_of_the_node_that_failed_is_the_steps(
     assert kubernetes_api.jobs == {}
 
 
+@pytest.mark.slow_but_for("lost-2")
 @pytest.mark.parametrize(("what", "nodes"), [("interrupted", 2), ("interrupted", 1), ("lost", 2)])
 def test_a_training_that_was_interrupted_goes_on(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, what: str, nodes: int

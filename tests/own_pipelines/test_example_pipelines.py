@@ -32,39 +32,26 @@ def test_an_example_is_compiled_for_the_cloud(file: Path, target: str, tmp_path:
     assert re.search("(train-model|run-training-script) has no accelerator", without.err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parameters", "said", "steps"),
     [
-        pytest.param(
-            "own_steps",
-            ["steps=4"],
-            "Output: step-00000001 is the best",
-            ["clean-reviews", "summarize"],
-            marks=pytest.mark.slow,
-        ),
+        ("own_steps", ["steps=4"], "Output: step-00000001 is the best", ["clean-reviews", "summarize"]),
         ("container_step", ["steps=2"], "make-rows: wrote 300 rows", ["make-rows", "train-model"]),
-        pytest.param(
+        (
             "architectures",
             ["steps=30"],
             "registered digits version 1 as challenger and champion",
             ["train-model", "train-model #2"],
-            marks=pytest.mark.slow,
         ),
-        pytest.param("seeds", ["steps=3"], "checkpoint 2/2", ["train-model #2"], marks=pytest.mark.slow),
-        pytest.param(
+        ("seeds", ["steps=3"], "checkpoint 2/2", ["train-model #2"]),
+        (
             "pretrain_then_lora",
             ["steps=4", "lora_steps=2"],
             "train-model-2: .* 2 steps of 16",
             ["place-of", "train-model-2", "evaluate-checkpoints-2"],
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
-            "onnx_export",
-            ["steps=4"],
-            "registered digits-onnx version 1 as challenger and champion",
-            ["export-to-onnx"],
-            marks=pytest.mark.slow,
-        ),
+        ("onnx_export", ["steps=4"], "registered digits-onnx version 1 as challenger and champion", ["export-to-onnx"]),
     ],
 )
 def test_an_example_runs_here(name: str, parameters: list[str], said: str, steps: list[str], tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def stages(steps: int = 400):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_interrupted_run_continues_its_training_and_has_the_steps_before(
     number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def started(nodes: list[Started]) -> list[dict[str, float]]:
     return [json.loads(next(line for line in node.output.splitlines() if '"total"' in line)) for node in nodes]
 
 
+@pytest.mark.slow
 def test_one_machine_trains_though_its_name_does_not_resolve(programs: Path) -> None:
     renamed = ["sh", "-c", 'hostname no-such-host.invalid && exec "$@"', "sh"]
     done = subprocess.run(
@@ -155,7 +156,8 @@ def test_an_error_is_told_from_an_interruption_though_its_process_takes_long_to_
     assert nodes[0].output.rstrip().endswith("ValueError: the loss is not finite")
 
 
-@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
 def test_a_node_whose_processes_are_all_killed_ends_the_other(network: Network, killed: int) -> None:
     nodes = start(network, 10_000)
     started(nodes)
