@@ -51,7 +51,7 @@ lint: $(VENV)/.dev
 	rm -rf build/layers && mkdir -p build/layers && $(BIN)/python setup.py -q egg_info -e build/layers build -b build/layers --build-lib build/layers/lib && cd build/layers/lib && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 	$(BIN)/mypy benchmarks/*.py
 	MYPYPATH=benchmarks/training $(BIN)/mypy benchmarks/data_prep/*.py
-	MYPYPATH=tests/training $(BIN)/mypy benchmarks/training/*.py
+	MYPYPATH=tests:tests/training $(BIN)/mypy benchmarks/training/*.py
 
 bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/local_pipeline.py
@@ -79,6 +79,7 @@ bench-data: $(VENV)/.bench
 	$(BIN)/python benchmarks/data_prep/rates.py
 	$(BIN)/python benchmarks/data_prep/memory.py
 	$(BIN)/python benchmarks/data_prep/reading.py
+	$(BIN)/python benchmarks/data_prep/compressed_images.py
 	$(BIN)/python benchmarks/data_prep/duplicates.py
 	$(BIN)/python benchmarks/data_prep/clusters.py
 

@@ -58,8 +58,8 @@ def export_images(name: str, directory: Path, pixels: int) -> Path:
     """Writes an image classifier with random weights."""
     import torch
 
+    from gpu_pipelines.artifacts.image_features import ImageGeometry
     from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
-    from gpu_pipelines.tasks.image_features import ImageGeometry
 
     torch.manual_seed(0)
     directory.mkdir()

@@ -60,8 +60,8 @@ def export(name: str, directory: Path) -> None:
     """Writes an image classifier with random weights."""
     import torch
 
+    from gpu_pipelines.artifacts.image_features import ImageGeometry
     from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
-    from gpu_pipelines.tasks.image_features import ImageGeometry
 
     torch.manual_seed(0)
     geometry = ImageGeometry(SIZE, "RGB")

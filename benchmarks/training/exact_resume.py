@@ -28,6 +28,7 @@ from gpu_pipelines.errors import INTERRUPTED
 from gpu_pipelines.tasks.tasks import TASKS
 from gpu_pipelines.training.settings import TrainingSettings
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "training"))
 from started_training import Ended, run_training, weights_digest
 

@@ -28,6 +28,7 @@ from gpu_pipelines.accelerators.workload import Workload
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
+sys.path.insert(0, str(HERE.parents[1] / "tests"))
 sys.path.insert(0, str(HERE.parents[1] / "tests" / "training"))
 from started_training import run_training, tensors, weights_digest
 

@@ -29,6 +29,7 @@ def prepare_data(
     image_size: int = 0,
     image_processor: str = "",
     color_mode: str = "auto",
+    image_storage: str = "auto",
     tokenizer: str = "train",
     vocabulary_size: int = 0,
     sequence_length: int = 0,
@@ -95,6 +96,8 @@ def prepare_data(
             image_size is 0: a directory in Hugging Face layout, local or gs://, or a hub id. The pipelines give model
             where that is pretrained. Empty to choose by the images.
         color_mode: L for grey, RGB for colour, auto for grey if the images are.
+        image_storage: pixels keeps images as they are trained on; compressed keeps their files, which are decoded while
+            they are read, with the same results; auto takes compressed where pixels would need more than 50 GB.
         tokenizer: Of texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made
             from the training split.
         vocabulary_size: Tokens of a tokenizer that is trained, 259 to 1,000,000; 0 chooses by the size of the data,
@@ -152,6 +155,7 @@ def prepare_data(
             image_size=image_size,
             image_processor=image_processor,
             color_mode=color_mode,
+            image_storage=image_storage,
             tokenizer=tokenizer,
             vocabulary_size=vocabulary_size,
             sequence_length=sequence_length,

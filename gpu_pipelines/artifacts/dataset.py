@@ -43,10 +43,14 @@ class Feature:
 
     The shape `(-1,)` is a list of any length. Whoever takes rows gets the lists filled up with 0 to the longest of
     these rows, and beside them their lengths, int32, under the name with `_length` behind it.
+
+    With `encoded`, what is stored is the file of an image, and whoever takes rows gets its pixels: it has the fields of
+    `ImageGeometry`, by which they are made.
     """
 
     dtype: str
     shape: tuple[int, ...] = ()
+    encoded: Mapping[str, Any] | None = None
 
     @property
     def is_list(self) -> bool:
@@ -55,11 +59,13 @@ class Feature:
 
     @property
     def elements(self) -> int:
-        """Elements of a row's value; of lists a guess."""
+        """Elements of a row's value; of lists a guess, of encoded images the most that they take."""
         return _USUAL_LENGTH if self.is_list else int(np.prod(self.shape))
 
     @property
     def arrow_type(self) -> pa.DataType:
+        if self.encoded:
+            return pa.binary()
         element = pa.from_numpy_dtype(np.dtype(self.dtype))
         if self.is_list:
             return pa.list_(element)
@@ -179,7 +185,9 @@ class Manifest:
         return cls(
             task=content["task"],
             source=content["source"],
-            features={n: Feature(f["dtype"], tuple(f["shape"])) for n, f in content["features"].items()},
+            features={
+                n: Feature(f["dtype"], tuple(f["shape"]), f.get("encoded")) for n, f in content["features"].items()
+            },
             labels=list(content["labels"]),
             splits={split: [DataFile(**file) for file in files] for split, files in content["splits"].items()},
             rows_read=content["rows_read"],
@@ -288,7 +296,7 @@ class DatasetWriter:
         Args:
             split: `train`, `val` or `test`.
             source: where it came from, for people.
-            row: a numpy array or number for each feature.
+            row: a numpy array or number for each feature; of an encoded one the bytes of its file.
             records: of a packed dataset, how many records begin in this row.
             slice_value: its value of the column `slice_by`.
 
@@ -296,7 +304,7 @@ class DatasetWriter:
             ValueError: a value does not have its feature's shape.
         """
         columns: dict[str, Any] = {
-            name: [row[name]] if feature.is_list else np.asarray(row[name])[None]
+            name: [row[name]] if feature.is_list or feature.encoded else np.asarray(row[name])[None]
             for name, feature in self._features.items()
         }
         self.add_rows(split, [source], columns, records, [slice_value])
@@ -314,7 +322,7 @@ class DatasetWriter:
         Args:
             split: `train`, `val` or `test`.
             sources: where each came from, for people.
-            columns: for each feature an array (rows, *shape); of lists, a sequence of them.
+            columns: for each feature an array (rows, *shape); of lists and encoded images, a sequence of them.
             records: how many records begin in these rows; without packing, as many as there are rows.
             slice_values: their values of the column `slice_by`, where there is one.
 
@@ -322,9 +330,9 @@ class DatasetWriter:
             ValueError: an array does not have the shape of its feature.
         """
         for name, feature in self._features.items():
-            if feature.is_list:
+            if feature.is_list or feature.encoded:
                 if len(columns[name]) != len(sources):
-                    raise ValueError(f"{name} has {len(columns[name])} lists for {len(sources)} rows.")
+                    raise ValueError(f"{name} has {len(columns[name])} values for {len(sources)} rows.")
             elif np.shape(columns[name]) != (len(sources), *feature.shape):
                 raise ValueError(f"{name} has the shape {np.shape(columns[name])[1:]}, not {feature.shape}.")
         if self._labels:
@@ -457,7 +465,8 @@ class _Pending:
     def __init__(self, features: Mapping[str, Feature], most: int) -> None:
         self._most = most
         self.columns: dict[str, Any] = {
-            name: [] if f.is_list else np.empty((most, *f.shape), dtype=f.dtype) for name, f in features.items()
+            name: [] if f.is_list or f.encoded else np.empty((most, *f.shape), dtype=f.dtype)
+            for name, f in features.items()
         }
         self.clear()
 
@@ -487,6 +496,8 @@ class _Pending:
 
 
 def _column(feature: Feature, values: Any) -> pa.Array:
+    if feature.encoded:
+        return pa.array(values, pa.binary())
     if feature.is_list:
         lists = [np.asarray(value, dtype=feature.dtype).ravel() for value in values]
         ends = np.cumsum([0, *map(len, lists)]).astype(np.int32)
@@ -507,10 +518,27 @@ class _Lists:
         return [self._values[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def _filled_up(features: Mapping[str, Feature], columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Columns with their lists as arrays, and the lengths of these; see `Feature`."""
+class _Files:
+    """A column of files of images, mapped into memory."""
+
+    def __init__(self, column: pa.BinaryArray) -> None:
+        self._column = column
+
+    def __getitem__(self, rows: slice | np.ndarray) -> list[bytes]:
+        if isinstance(rows, slice):
+            return list(self._column[rows].to_pylist())
+        return [self._column[row].as_py() for row in rows.tolist()]
+
+
+def _as_arrays(features: Mapping[str, Feature], columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Columns with the pixels of encoded images, and with lists as arrays beside their lengths; see `Feature`."""
     found: dict[str, np.ndarray] = {}
     for name, values in columns.items():
+        if (encoded := features[name].encoded) is not None:
+            from gpu_pipelines.artifacts.image_features import decode_all
+
+            found[name] = decode_all(values, encoded)
+            continue
         if not features[name].is_list:
             found[name] = values
             continue
@@ -532,7 +560,7 @@ class Shard:
 
     Attributes:
         table: all its columns.
-        arrays: its features, zero-copy arrays (rows, *shape).
+        arrays: its features, zero-copy arrays (rows, *shape); lists and encoded images as they are stored.
 
     Raises:
         UserError: it cannot be read, or is another one.
@@ -556,6 +584,8 @@ class Shard:
 
     def _array(self, name: str, feature: Feature) -> Any:
         column = self.table.column(name)
+        if feature.encoded:
+            return _Files(column)
         if feature.is_list:
             return _Lists(column)
         if feature.shape:
@@ -591,13 +621,21 @@ class Split:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def columns(self, start: int, stop: int) -> Iterable[dict[str, np.ndarray]]:
-        """Rows `start` to `stop` in order: for each shard touched, a dict of zero-copy arrays (rows, *shape)."""
+    def columns(self, start: int, stop: int, names: Sequence[str] = ()) -> Iterable[dict[str, np.ndarray]]:
+        """Rows `start` to `stop` in order: for each shard touched, a dict of arrays (rows, *shape).
+
+        Those of features of fixed size are not copied.
+
+        Args:
+            start: the first row.
+            stop: the row behind the last.
+            names: of the features that are wanted; left out, all.
+        """
         for index in self._touched(start, stop):
             first, end = self._starts[index : index + 2]
             low, high = max(start - first, 0), min(stop, end) - first
             arrays = self._shard(index).arrays
-            yield _filled_up(self._features, {name: array[low:high] for name, array in arrays.items()})
+            yield _as_arrays(self._features, {name: arrays[name][low:high] for name in names or arrays})
 
     def _touched(self, start: int, stop: int) -> range:
         """The shards that have rows `start` to `stop`."""
@@ -609,10 +647,10 @@ class Split:
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Copies the given rows, in the given order: a dict of arrays (len(rows), *shape)."""
         if len(self.shard_rows) == 1:
-            return _filled_up(self._features, {name: array[rows] for name, array in self._shard(0).arrays.items()})
+            return _as_arrays(self._features, {name: array[rows] for name, array in self._shard(0).arrays.items()})
         shard = np.searchsorted(self._starts, rows, side="right") - 1
         taken: dict[str, Any] = {
-            n: [None] * len(rows) if f.is_list else np.empty((len(rows), *f.shape), dtype=f.dtype)
+            n: [None] * len(rows) if f.is_list or f.encoded else np.empty((len(rows), *f.shape), dtype=f.dtype)
             for n, f in self._features.items()
         }
         for index in np.unique(shard):
@@ -626,7 +664,7 @@ class Split:
                         array[place] = value
                 else:
                     array[here] = found
-        return _filled_up(self._features, taken)
+        return _as_arrays(self._features, taken)
 
     def sources(self, rows: Sequence[int]) -> list[str]:
         """Where the given rows came from."""

@@ -89,14 +89,14 @@ class StreamedSplit(Split):
             finally:
                 self._let_go(self._stay)
 
-    def columns(self, start: int, stop: int) -> Iterable[dict[str, np.ndarray]]:
+    def columns(self, start: int, stop: int, names: Sequence[str] = ()) -> Iterable[dict[str, np.ndarray]]:
         """As `Split.columns`; the arrays of a shard are not to be used when the next one is asked for."""
         touched = self._touched(start, stop)
         with self._reading:
             for index in touched:
                 self._next = [each for each in self._behind(index) if each in touched]
                 first, end = self._starts[index : index + 2].tolist()
-                yield from super().columns(max(start, first), min(stop, end))
+                yield from super().columns(max(start, first), min(stop, end), names)
                 self._let_go(self._stay)
 
     def sources(self, rows: Sequence[int]) -> list[str]:

@@ -100,7 +100,7 @@ def _examples(dataset: Dataset) -> list[dict[str, str]]:
     if not dataset.manifest.labels:
         taken = train.take(np.arange(min(EXAMPLES_SHOWN, len(train))))
         return [{"image": image_data(image), "label": ""} for image in taken["image"]]
-    labels = np.concatenate([columns["label"] for columns in train.columns(0, len(train))])
+    labels = np.concatenate([columns["label"] for columns in train.columns(0, len(train), ["label"])])
     rows = [
         int(np.flatnonzero(labels == label)[turn])
         for turn in range(2)

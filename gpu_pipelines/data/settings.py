@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.tasks.task import Task
 
 COLOR_MODES = ("auto", "L", "RGB")
+IMAGE_STORAGES = ("auto", "pixels", "compressed")
 MAX_IMAGE_SIZE = 1024
 # A byte-level vocabulary has 256 bytes and three special tokens at least.
 MIN_VOCABULARY_SIZE = 259
@@ -144,6 +145,11 @@ class PrepareSettings:
         "pretrained. Empty to choose by the images.",
     )
     color_mode: str = parameter("auto", "L for grey, RGB for colour, auto for grey if the images are.")
+    image_storage: str = parameter(
+        "auto",
+        "pixels keeps images as they are trained on; compressed keeps their files, which are decoded while they are "
+        "read, with the same results; auto takes compressed where pixels would need more than 50 GB.",
+    )
     tokenizer: str = parameter(
         "train",
         "Of texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made from the "
@@ -226,6 +232,8 @@ class PrepareSettings:
         found += problems_of_place("image_processor", self.image_processor)
         if self.color_mode not in COLOR_MODES:
             found.append(f"color_mode is {self.color_mode!r}; give one of {', '.join(COLOR_MODES)}.")
+        if self.image_storage not in IMAGE_STORAGES:
+            found.append(f"image_storage is {self.image_storage!r}; give one of {', '.join(IMAGE_STORAGES)}.")
         try:
             limit_of(self.max_rejected)
         except ValueError:

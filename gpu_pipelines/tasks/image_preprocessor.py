@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, first_line
-from gpu_pipelines.tasks.image_features import ImageGeometry
 
 PREPROCESSOR = "preprocessor_config.json"
 #: The entry by which an exported model says that it learned from grey images; transformers passes over it.

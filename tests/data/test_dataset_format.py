@@ -338,7 +338,7 @@ def test_lists_of_any_length_are_filled_up_to_the_longest_of_the_rows_taken(tmp_
         for number, tokens in enumerate(lists):
             writer.add("train", "x", {"tokens": tokens, "number": number})
         writer.add_rows("val", ["x", "x"], {"tokens": [[1, 2], [3]], "number": np.array([0, 1])}, records=2)
-        with pytest.raises(ValueError, match="1 lists for 2 rows"):
+        with pytest.raises(ValueError, match="1 values for 2 rows"):
             writer.add_rows("val", ["x", "x"], {"tokens": [[1]], "number": np.array([0, 1])}, records=2)
         writer.finish()
     split = Dataset(tmp_path).split("train")

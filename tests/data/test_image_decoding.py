@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from gpu_pipelines.tasks.image_features import (
+from gpu_pipelines.artifacts.image_features import (
     LARGEST_CHOSEN_SIZE,
     ImageGeometry,
     UnreadableImageError,

@@ -14,18 +14,18 @@ from conftest import write_photos
 from PIL import Image
 
 from gpu_pipelines.artifacts.dataset import Manifest
-from gpu_pipelines.data.images.sources import Record, image_records
-from gpu_pipelines.data.prepare import prepare_data
-from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.file_source import find_files
-from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.tasks.image_features import (
+from gpu_pipelines.artifacts.image_features import (
     IMAGE_FORMATS,
     ImageGeometry,
     UnreadableImageError,
     choose_geometry,
     decode,
 )
+from gpu_pipelines.data.images.sources import Record, image_records
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.file_source import find_files
+from gpu_pipelines.data.sources.row_streams import Meter
 
 
 def png(color: int = 0) -> bytes:

@@ -19,10 +19,10 @@ from torch import nn
 
 from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete, write_configuration
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256, save_state, trained_weights
-from gpu_pipelines.tasks.image_features import ImageGeometry
 from gpu_pipelines.tasks.recipe import Recipe
 
 ROWS = {"train": 8, "val": 30, "test": 40}

@@ -18,9 +18,9 @@ from docker.errors import DockerException, ImageNotFound
 from PIL import Image
 
 from gpu_pipelines import __version__
+from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
-from gpu_pipelines.tasks.image_features import ImageGeometry
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]
 

@@ -14,10 +14,10 @@ from PIL import Image
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.exported_model import write_model_card
+from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
-from gpu_pipelines.tasks.image_features import ImageGeometry
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer

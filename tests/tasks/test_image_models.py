@@ -22,11 +22,11 @@ from transformers import (
     pipeline,
 )
 
+from gpu_pipelines.artifacts.image_features import ImageGeometry, decode
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.image_classification.predictor import ImageClassifier
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
-from gpu_pipelines.tasks.image_features import ImageGeometry, decode
 
 CPU = torch.device("cpu")
 SIZE, LABELS = 16, ["ant", "bee", "cat"]

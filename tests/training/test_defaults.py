@@ -13,8 +13,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageClassification
 
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.evaluation.models import Models, ModelSource
-from gpu_pipelines.tasks.image_features import ImageGeometry
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 from gpu_pipelines.training.settings import TASKS_OWN, TrainingSettings
 from gpu_pipelines.training.train import train_model

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.artifacts.image_features import ImageGeometry, UnreadableImageError, decode, smaller_file
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.images.survey import Survey
@@ -28,7 +30,6 @@ from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Made, Sizes, Writing, write_group
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode
 from gpu_pipelines.tasks.tasks import task_named
 
 # What a thread gets at once: so many images, or bytes of them.
@@ -36,6 +37,8 @@ IMAGES_AT_ONCE = 32
 BYTES_AT_ONCE = 4 << 20
 # Requests to object storage that wait at the same time; each takes tens of milliseconds and no processor.
 REMOTE_THREADS = 32
+# Bytes of pixels above which a dataset keeps the files of its images: half of the disk that Vertex AI gives a machine.
+MOST_PIXELS = 50e9
 
 
 class ImagePreparation(Preparation[Survey]):
@@ -86,7 +89,13 @@ class ImagePreparation(Preparation[Survey]):
             raise UserError(f"The source {self.settings.source} has no rows.")
         geometry = found.geometry(self.settings)
         print(found.told(geometry), flush=True)
-        return {"labels": self.labels(found, of_test), "geometry": asdict(geometry)}
+        size = int(np.prod(geometry.shape)) * (found.rows + (of_test.rows if of_test else 0))
+        storage = self.settings.image_storage
+        if storage == "auto":
+            storage = "compressed" if size > MOST_PIXELS else "pixels"
+        if storage == "compressed":
+            print(f"images are kept compressed: their pixels would be {size / 1e9:,.3g} GB", flush=True)
+        return {"labels": self.labels(found, of_test), "geometry": asdict(geometry), "image_storage": storage}
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
         return image_records(source, self.settings, meter)
@@ -127,13 +136,15 @@ class ImagePreparation(Preparation[Survey]):
 
     def row_form(self, plan: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, Any]]:
         geometry = _geometry(plan)
-        return {"image": Feature("uint8", geometry.shape), **self.target_features()}, self.preprocessing(geometry)
+        encoded = asdict(geometry) if _keeps_files(plan) else None
+        image = Feature("uint8", geometry.shape, encoded)
+        return {"image": image, **self.target_features()}, self.preprocessing(geometry)
 
     def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
-        geometry, target_of = _geometry(plan), self.target_of(plan)
+        made_of = partial(_made, plan=plan, target_of=self.target_of(plan), seed=self.settings.split_seed)
 
         def load_all(group: Group[Record]) -> tuple[Group[Record], list[Made | Problem]]:
-            return group, [_made(record, geometry, target_of, self.settings.split_seed) for record in group.items]
+            return group, [made_of(record) for record in group.items]
 
         progress = Progress("preparing", writing.units.meter)
         # Enough to be decoded while this thread hashes and writes a shard.
@@ -161,8 +172,12 @@ def _content(record: Record, seed: int) -> int | None:
         return None
 
 
+def _keeps_files(plan: Mapping[str, Any]) -> bool:
+    return bool(plan["image_storage"] == "compressed")
+
+
 def _made(
-    record: Record, geometry: ImageGeometry, target_of: Callable[[Record], dict[str, Any]], seed: int
+    record: Record, plan: Mapping[str, Any], target_of: Callable[[Record], dict[str, Any]], seed: int
 ) -> Made | Problem:
     if record.problem:
         return record.problem
@@ -170,9 +185,10 @@ def _made(
         return Problem("no label")
     try:
         encoded = record.read()
-        pixels = decode(encoded, geometry)
+        pixels = decode(encoded, _geometry(plan))
     except (OSError, ValueError) as error:
         return Problem("file cannot be read", getattr(error, "strerror", None) or str(error))
     except UnreadableImageError as error:
         return Problem("unreadable image", str(error))
-    return Made(content_number(encoded, seed), {"image": pixels, **target_of(record)})
+    image = smaller_file(encoded, pixels) if _keeps_files(plan) else pixels
+    return Made(content_number(encoded, seed), {"image": image, **target_of(record)})

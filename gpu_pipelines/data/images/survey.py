@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.data import preparation
-from gpu_pipelines.data.images.sources import Record
-from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.splits.content_split import content_number
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.image_features import (
+from gpu_pipelines.artifacts.image_features import (
     ImageGeometry,
     UnreadableImageError,
     choose_geometry,
     open_image,
     shorter_side,
 )
+from gpu_pipelines.data import preparation
+from gpu_pipelines.data.images.sources import Record
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.errors import UserError
 
 EXAMPLES = 200
 #: How many times smaller images may become without a warning.

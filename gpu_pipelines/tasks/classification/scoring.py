@@ -29,7 +29,7 @@ class ClassificationScoring(Scoring):
 
     def scores(self, predicted: np.ndarray, split: str) -> ClassificationScores:
         rows = self.dataset.split(split)
-        labels = np.concatenate([columns["label"] for columns in rows.columns(0, len(rows))])
+        labels = np.concatenate([columns["label"] for columns in rows.columns(0, len(rows), ["label"])])
         return ClassificationScores.of(predicted, labels, len(self.dataset.manifest.labels))
 
     def worst(self, scores: ClassificationScores) -> list[dict[str, Any]]:

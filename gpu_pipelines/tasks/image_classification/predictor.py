@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from PIL import Image
 
+from gpu_pipelines.artifacts.image_features import ImageGeometry, UnreadableImageError, decode, open_image
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.request_body import WrongRequest, field_of
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.classification.predictions import ClassPredictor
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
-from gpu_pipelines.tasks.image_features import ImageGeometry, UnreadableImageError, decode, open_image
 from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR, exported_preprocessor, geometry_in, mode_of
 
 _EXAMPLE = '{"b64": "…"} with a PNG, JPEG or other image, in base64'

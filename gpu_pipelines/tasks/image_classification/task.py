@@ -18,7 +18,7 @@ class ImageClassificationTask(Classification):
     formats = (*TABLES, "tar", "images")
     column_parameters = ("image_column", "label_column")
     parameters = (
-        *("image_column", "label_column", "image_size", "image_processor", "color_mode", "image_root"),
+        *("image_column", "label_column", "image_size", "image_processor", "color_mode", "image_storage", "image_root"),
         *("missing_labels", "label_conflicts", "stratify", "slice_by"),
         *("augmentation", "mixup_alpha", "cutmix_alpha", "label_smoothing"),
     )

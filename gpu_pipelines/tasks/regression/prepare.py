@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.data.images.prepare import ImagePreparation
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.preparation import Preparation
@@ -23,7 +24,6 @@ from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.data.text.work import SingleTexts
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.image_features import ImageGeometry
 from gpu_pipelines.tasks.regression.task import RegressionTask, targets_of
 
 #: Before the name of a column that is learned from, as a feature.

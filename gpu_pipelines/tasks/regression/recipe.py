@@ -213,7 +213,7 @@ def _statistics(split: Split, names: list[str]) -> tuple[list[float], list[float
     """Mean and standard deviation of features, each of one or more numbers; a constant has the deviation 1."""
 
     def rows() -> Any:
-        for columns in split.columns(0, len(split)):
+        for columns in split.columns(0, len(split), names):
             yield np.column_stack([columns[name] for name in names]).astype(np.float64)
 
     if not names:

@@ -84,13 +84,15 @@ class RegressionScoring(Scoring):
 
     def scores(self, predicted: np.ndarray, split: str) -> RegressionScores:
         rows = self.dataset.split(split)
-        true = np.concatenate([columns["target"] for columns in rows.columns(0, len(rows))])
+        true = np.concatenate([columns["target"] for columns in rows.columns(0, len(rows), ["target"])])
         return RegressionScores.of(predicted, true, self._targets)
 
     def worst(self, scores: RegressionScores) -> list[dict[str, Any]]:
         absolute = scores.sums[:, len(self._targets) : 2 * len(self._targets)]
         test = self.dataset.split("test")
-        true = np.concatenate([columns["target"] for columns in test.columns(0, len(test))]).astype(np.float64)
+        true = np.concatenate([columns["target"] for columns in test.columns(0, len(test), ["target"])]).astype(
+            np.float64
+        )
         spread = np.where(true.std(axis=0) > 0, true.std(axis=0), 1.0)
         farthest = np.nan_to_num((absolute / spread).max(axis=1), nan=np.inf)
         rows = [int(row) for row in np.argsort(-farthest, kind="stable")[:WORST_KEPT]]

@@ -21,7 +21,7 @@ class RegressionTask(Task):
     formats = (*TABLES, "tar")
     parameters = (
         *("image_column", "text_column", "label_column", "image_root", "slice_by", "image_size"),
-        *("image_processor", "color_mode", "augmentation"),
+        *("image_processor", "color_mode", "image_storage", "augmentation"),
         *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates"),
     )
     samples = {"diabetes": "gpu_pipelines.tasks.regression.sample:write_diabetes"}

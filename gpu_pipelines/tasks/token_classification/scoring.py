@@ -113,7 +113,7 @@ class EntityScoring(Scoring):
         tags, rows = ["", *self._tags], self.dataset.split(split)
         found: list[list[str]] = []
         true: list[list[str]] = []
-        for columns in rows.columns(0, len(rows)):
+        for columns in rows.columns(0, len(rows), ["tags"]):
             for row in columns["tags"]:
                 words = np.flatnonzero(row)
                 given = predicted[len(found)][words].astype(int)

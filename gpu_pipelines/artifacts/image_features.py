@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
+
+from gpu_pipelines.errors import UserError
 
 #: What is read, in preparation and in serving. Pillow opens more, EPS for one by starting another program.
 IMAGE_FORMATS = (
@@ -174,6 +179,54 @@ def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged bytes.
         raise UnreadableImageError(str(error) or type(error).__name__) from None
     return pixels[None] if geometry.mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def smaller_file(encoded: bytes, pixels: np.ndarray) -> bytes:
+    """The file of an image to keep: its own, or a PNG of the pixels that become of it where these take fewer bytes.
+
+    `decode` makes the same pixels of both.
+
+    Args:
+        encoded: the image's file.
+        pixels: what `decode` makes of it.
+    """
+    if len(encoded) <= pixels.nbytes:
+        return encoded
+    file = io.BytesIO()
+    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def decode_all(files: Sequence[bytes], geometry: Mapping[str, Any]) -> np.ndarray:
+    """Decodes images on this process's share of the cores.
+
+    Args:
+        files: of the images.
+        geometry: the fields of an `ImageGeometry`.
+
+    Returns:
+        uint8 array of shape (images, channels, height, width).
+
+    Raises:
+        UserError: one cannot be decoded.
+    """
+    wanted = ImageGeometry(**geometry)
+    pixels = np.empty((len(files), *wanted.shape), dtype=np.uint8)
+    try:
+        for place, image in enumerate(_decoders().map(partial(decode, geometry=wanted), files)):
+            pixels[place] = image
+    except UnreadableImageError as error:
+        raise UserError(
+            f"An image of the dataset cannot be decoded: {error}.", "Prepare the dataset again with this release."
+        ) from None
+    return pixels
+
+
+@cache
+def _decoders() -> ThreadPoolExecutor:
+    """Threads for this process, of which there may be one for each GPU. Pillow lets go of the interpreter's lock."""
+    share = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return ThreadPoolExecutor(max(1, share), thread_name_prefix="decoding")
 
 
 def _taken_part(whole: tuple[float, ...], geometry: ImageGeometry) -> tuple[float, float, float, float]:
