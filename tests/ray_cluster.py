@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ class RayCluster:
     Args:
         folder: gets logs; its path is short, as those of sockets have to be.
         cpus: of the head.
+        environment: variables of the nodes; None for those of the test.
     """
 
-    def __init__(self, folder: Path, cpus: int) -> None:
+    def __init__(self, folder: Path, cpus: int, environment: Mapping[str, str] | None = None) -> None:
         self._folder = folder
+        self._environment = os.environ if environment is None else environment
         self.nodes: list[Started] = []
         port = free_port()
         self.head = self._start(
@@ -53,10 +55,11 @@ class RayCluster:
         node.await_line("Ray runtime started")
 
     def add(self, number: int = 1) -> list[Started]:
-        """Starts nodes at the same time and waits until they are there."""
-        nodes = [self.begin() for _ in range(number)]
-        for node in nodes:
-            self.await_node(node)
+        """Starts nodes and waits until they are there: Ray gives each 30 s, too few for several on two busy cores."""
+        nodes = []
+        for _ in range(number):
+            nodes.append(self.begin())
+            self.await_node(nodes[-1])
         return nodes
 
     def kill(self, node: Started) -> None:
@@ -76,7 +79,7 @@ class RayCluster:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [str(Path(sys.executable).with_name("ray")), "start", "--block", *arguments, *_LIMITS],
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+                env={**self._environment, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, path))},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

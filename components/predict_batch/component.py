@@ -34,6 +34,7 @@ def predict_batch(
     max_rejected: str = "10%",
     ray_address: str = "",
     device: str = "auto",
+    advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Predicts the rows of a source with a registered model, on one machine or with Ray on many.
 
@@ -64,7 +65,7 @@ def predict_batch(
         billing_project: Project that pays for reading from and writing to BigQuery; as for prepare_data.
         image_column: As for prepare_data. Where there is none, the column b64 is read, base64.
         image_root: As for prepare_data.
-        text_column: As for prepare_data. Where causal_lm finds none, it reads the column prompt.
+        text_column: Of a table, the column with the text. Where causal_lm finds none, it reads the column prompt.
         top_k: Of classifiers, scores that are written for each row, the greatest first; 0 for all.
         max_new_tokens: Of causal_lm, tokens that are written at most for each prompt.
         rows_at_once: Rows that the model gets at once; 0 for 32 on a CPU, and 128 on a GPU. Less if the memory is not
@@ -75,6 +76,7 @@ def predict_batch(
             runs on a machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and a model
             in a place that all of them read. Empty for this machine, one process for each GPU.
         device: gpu, cpu, or auto for GPUs where there are any. Say gpu for a Ray cluster whose GPUs come later.
+        advanced: Parameters by name that win over those above, as the pipeline hands them on.
 
     Returns:
         predictions: Files of predictions in the order of the source, rejected.jsonl with the rows that have none and
@@ -114,4 +116,5 @@ def predict_batch(
         report=report,
         statistics=statistics,
         model=model,
+        advanced=advanced,
     )

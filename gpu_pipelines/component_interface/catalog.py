@@ -29,6 +29,8 @@ _SETTINGS = {
     "predict_batch": "gpu_pipelines.prediction.settings:PredictSettings",
     "check_request": "gpu_pipelines.dag.request:Request",
 }
+# It is a pipeline by itself, whose form has its own parameters.
+_PREDICTS = "predict_batch"
 
 
 def load_component(name: str) -> Any:
@@ -44,10 +46,11 @@ def settings_of(name: str) -> type[Any]:
 
 
 def common_parameters() -> dict[str, str]:
-    """The parameters that stand in the forms of the pipelines one by one, each with the component that declares it."""
+    """The parameters that stand in the forms of trainings one by one, each with the component that declares it."""
     return {
         name: component
         for component in COMPONENTS
+        if component != _PREDICTS
         for name, declared in parameters_in(settings_of(component)).items()
         if declared.common
     }

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
+from gpu_pipelines.numbers import as_number
+
 Value = TypeVar("Value")
 
 #: What KFP calls the types of parameters.
@@ -84,6 +86,23 @@ def parameter(
 def parameters_in(settings: type) -> dict[str, Parameter]:
     """The parameters that a dataclass declares, by name, in their order."""
     return {each.name: each.metadata[_DECLARED] for each in fields(settings)}
+
+
+def typed(wanted: str, value: Any) -> Any:
+    """A value out of JSON, where a whole number may have a point, as a step takes it.
+
+    Args:
+        wanted: type of the parameter, as KFP calls it.
+        value: it.
+
+    Raises:
+        ValueError: it is of another type.
+    """
+    kind = PYTHON_TYPES[wanted]
+    found = as_number(kind, value)
+    if type(found) is not kind or (kind is list and not all(isinstance(item, str) for item in value)):
+        raise ValueError(value)
+    return found
 
 
 def shown_value(value: Any) -> str:

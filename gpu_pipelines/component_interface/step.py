@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_large_for_the_disk, is_remote, listed
+from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, typed
 from gpu_pipelines.errors import UserError, nearest, user_errors_end_the_step
 from gpu_pipelines.garbage import collect_rarely
 from gpu_pipelines.numbers import as_number
@@ -59,12 +60,19 @@ def with_advanced(settings: Settings, advanced: Mapping[str, Any], *others: str)
         others: names in `advanced` that are of no field and that the step takes from there itself.
 
     Raises:
-        UserError: `advanced` names something that is no parameter.
+        UserError: `advanced` names something that is no parameter, or has a value of another type.
     """
-    given = vars(settings)
-    for name in advanced:
-        if name not in given and name not in others:
+    given, declared = vars(settings), parameters_in(type(settings))
+    for name, value in advanced.items():
+        if name in others:
+            continue
+        if name not in given:
             raise UserError(f"advanced has a field {name[:80]!r}.", nearest(name, sorted(given)))
+        wanted = declared[name].type
+        try:
+            typed(wanted, value)
+        except ValueError:
+            raise UserError(f"{name} (in advanced) takes {CALLED[wanted]}; got {json.dumps(value)[:80]}.") from None
     return fields_from(type(settings), {**given, **advanced})
 
 

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpu_pipelines.component_interface.catalog import common_parameters
-from gpu_pipelines.component_interface.parameter import CALLED, PYTHON_TYPES, Parameter, parameters_in
+from gpu_pipelines.component_interface.parameter import CALLED, Parameter, parameters_in, typed
 from gpu_pipelines.errors import nearest
-from gpu_pipelines.numbers import as_number
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 
 ADVANCED = "advanced"
-#: The parameters that stand in a pipeline's form one by one; all others are fields of `advanced`.
+#: The parameters that stand in the forms of trainings one by one; all others of theirs are fields of `advanced`.
 COMMON = tuple(common_parameters())
 
 
@@ -47,7 +46,22 @@ def fields_of_advanced(settings: Iterable[type]) -> dict[str, Parameter]:
     Args:
         settings: the dataclasses that declare them.
     """
-    return {name: each for name, each in parameters_of_users(settings).items() if name not in COMMON}
+    declared = tuple(settings)
+    common = {name for each in declared for name, parameter in parameters_in(each).items() if parameter.common}
+    return {name: each for name, each in parameters_of_users(declared).items() if name not in common}
+
+
+def parameter_with(fields: Mapping[str, Parameter], example: Mapping[str, Any]) -> Parameter:
+    """The parameter `advanced`, with each field's default and meaning in its description.
+
+    Args:
+        fields: its fields, by name.
+        example: of a value.
+    """
+    lines = [f"- {name} ({json.dumps(field.default)}): {field.text}" for name, field in sorted(fields.items())]
+    shown = json.dumps(example)
+    head = f"Further parameters in one JSON object, such as {shown}; those left out have the default in brackets."
+    return Parameter("Dict", {}, text="\n".join([head, *lines]))
 
 
 def read_advanced(given: Mapping[str, Any], fields: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
@@ -66,22 +80,10 @@ def read_advanced(given: Mapping[str, Any], fields: Mapping[str, Parameter]) -> 
             continue
         wanted = fields[name].type
         try:
-            read[name] = _typed(PYTHON_TYPES[wanted], value)
+            read[name] = typed(wanted, value)
         except ValueError:
             problems.append(f"{name} (in advanced) takes {CALLED[wanted]}; got {json.dumps(value)[:80]}.")
     return read, problems
-
-
-def _typed(wanted: type, value: Any) -> Any:
-    """A value out of JSON as a step takes it.
-
-    Raises:
-        ValueError: it is of another type.
-    """
-    typed = as_number(wanted, value)
-    if type(typed) is not wanted or (wanted is list and not all(isinstance(item, str) for item in value)):
-        raise ValueError(value)
-    return typed
 
 
 def by_step(values: Mapping[str, Any], settings: Mapping[str, type]) -> dict[str, dict[str, Any]]:

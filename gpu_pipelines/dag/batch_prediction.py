@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import Parameter, parameters_in
 from gpu_pipelines.component_interface.step import fields_from
+from gpu_pipelines.dag.advanced import ADVANCED, fields_of_advanced, parameter_with
 from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import PredictSettings
 
@@ -16,14 +18,26 @@ if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.dag.placement import Placement
 
-#: The settings of the steps whose parameters are fields of `advanced`: all of them stand one by one.
-SETTINGS: Mapping[str, type] = {}
+#: The settings of the step, whose parameters that are not common are fields of `advanced`.
+SETTINGS: Mapping[str, type] = {"predict": PredictSettings}
+#: What stands in the place of a text that `prepare_data` has.
+_AS_FOR = "As for prepare_data."
 
 
 def parameters_for(target: Placement) -> dict[str, Parameter]:
-    """The parameters of the pipeline: those of its step, and the target's own."""
-    found = dict(parameters_in(PredictSettings))
-    return {**found, "registry": replace(found["registry"], default=target.registry), **target.parameters}
+    """The parameters of the pipeline: the common ones of its step, `advanced` with all others, and the target's own."""
+    common = {name: _in_words(name, each) for name, each in parameters_in(PredictSettings).items() if each.common}
+    common["registry"] = replace(common["registry"], default=target.registry)
+    fields = {name: _in_words(name, each) for name, each in fields_of_advanced(SETTINGS.values()).items()}
+    return {**common, ADVANCED: parameter_with(fields, {"encoding": "latin-1"}), **target.parameters}
+
+
+def _in_words(name: str, parameter: Parameter) -> Parameter:
+    """A parameter as the form has it, whose reader does not see `prepare_data`."""
+    if not parameter.text.startswith(_AS_FOR):
+        return parameter
+    text = parameters_in(PrepareSettings)[name].text
+    return replace(parameter, text=text + parameter.text.removeprefix(_AS_FOR))
 
 
 def require_one_node(plan: AcceleratorPlan | None) -> None:

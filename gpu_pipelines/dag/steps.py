@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,7 @@ from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.model_upload.component import upload_model
 from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.components.training_script.component import run_training_script
-from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_of, parameters_of_users
+from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_of, parameter_with, parameters_of_users
 from gpu_pipelines.dag.parameters import inputs_from
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.request import Request
@@ -50,14 +49,7 @@ def pipeline_parameters(target: Placement, steps: Mapping[str, Any], task: str =
             if name in common:
                 common[name] = replace(common[name], default=value)
         common, fields = ({name: p for name, p in each.items() if is_of(name, task)} for each in (common, fields))
-    return {**common, ADVANCED: _with_fields(fields), **target.parameters}
-
-
-def _with_fields(fields: Mapping[str, Parameter]) -> Parameter:
-    """The parameter `advanced`, with each field's default and meaning in its description."""
-    lines = [f"- {name} ({json.dumps(field.default)}): {field.text}" for name, field in sorted(fields.items())]
-    head = 'Further parameters in one JSON object, such as {"seed": 1}; those left out have the default in brackets.'
-    return Parameter("Dict", {}, text="\n".join([head, *lines]))
+    return {**common, ADVANCED: parameter_with(fields, {"seed": 1}), **target.parameters}
 
 
 @dataclass(frozen=True)

@@ -69,57 +69,75 @@ class PredictSettings:
         "or bytes, of texts, or the columns of numbers that the model was trained with; tar shards; for causal_lm also "
         "text. A table in BigQuery, bq://PROJECT.DATASET.TABLE, a file with a query for it, NAME.sql, a data set of "
         "the Hugging Face hub, hf://OWNER/NAME, or a sample.",
+        common=True,
     )
     output: str = parameter(
         "",
         "Where the predictions go: a folder, gs://…, or a table in BigQuery, bq://PROJECT.DATASET.TABLE, whose rows "
         "are replaced. {date} and {time} in it stand for when the step begins, UTC, as in 20261122 and 174205. Empty "
         "for the place of the output predictions.",
+        common=True,
     )
     output_format: str = parameter(
         "jsonl",
         "jsonl, a JSON object in each line with key, instance and prediction, as Vertex AI's batch prediction writes "
         "it, or parquet. A table in BigQuery has the columns of parquet.",
         choices=OUTPUT_FORMATS,
+        common=True,
     )
     key_column: str = parameter(
         "",
         "Of a table, the column whose values are the keys of the predictions, in place of the instances. Empty for the "
         "place of each row in the source, such as rows.csv:17.",
+        common=True,
     )
     registry: str = parameter(
         "./registry",
         "Directory of the model registry, or vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone "
         "for that of the job's own project and region.",
+        common=True,
     )
     model_name: str = parameter(
-        "", "Name of the model in the registry; empty for the only one that is there. Not used with an input model."
+        "",
+        "Name of the model in the registry; empty for the only one that is there. Not used with an input model.",
+        common=True,
     )
-    model_version: str = parameter("champion", "Alias or number of the version.")
+    model_version: str = parameter("champion", "Alias or number of the version.", common=True)
     source_format: str = parameter("auto", "As for prepare_data.")
     delimiter: str = parameter("", "As for prepare_data.")
     encoding: str = parameter("auto", "As for prepare_data.")
-    row_filter: str = parameter("", "As for prepare_data.")
+    row_filter: str = parameter("", "As for prepare_data.", common=True)
     billing_project: str = parameter(
         "", "Project that pays for reading from and writing to BigQuery; as for prepare_data."
     )
-    image_column: str = parameter("image", "As for prepare_data. Where there is none, the column b64 is read, base64.")
+    image_column: str = parameter(
+        "image", "As for prepare_data. Where there is none, the column b64 is read, base64.", common=True
+    )
     image_root: str = parameter("", "As for prepare_data.")
-    text_column: str = parameter("text", "As for prepare_data. Where causal_lm finds none, it reads the column prompt.")
-    top_k: int = parameter(0, "Of classifiers, scores that are written for each row, the greatest first; 0 for all.")
+    text_column: str = parameter(
+        "text",
+        "Of a table, the column with the text. Where causal_lm finds none, it reads the column prompt.",
+        common=True,
+    )
+    top_k: int = parameter(
+        0, "Of classifiers, scores that are written for each row, the greatest first; 0 for all.", common=True
+    )
     max_new_tokens: int = parameter(0, "Of causal_lm, tokens that are written at most for each prompt.")
     rows_at_once: int = parameter(
         0, "Rows that the model gets at once; 0 for 32 on a CPU, and 128 on a GPU. Less if the memory is not enough."
     )
     rows_per_file: int = parameter(1_000_000, "Rows of an output file, at least; a multiple of a few thousand.")
     max_rejected: str = parameter(
-        "10%", "Rejected rows above which the step fails: a share such as 5%, a number, or unlimited."
+        "10%",
+        "Rejected rows above which the step fails: a share such as 5%, a number, or unlimited.",
+        common=True,
     )
     ray_address: str = parameter(
         "",
         "A Ray cluster that predicts, where one machine is not enough: HOST:PORT of its head where the step runs on a "
         "machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and a model in a place "
         "that all of them read. Empty for this machine, one process for each GPU.",
+        common=True,
     )
     device: str = parameter(
         "auto",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,15 @@ from gpu_pipelines.step_environment import UNFINISHED_WORK
 _FOLDERS_OF_AN_ATTEMPT = 2
 
 
-def run(settings: PredictSettings, *, model: Any = None, predictions: Any, report: Any, statistics: Any) -> None:
+def run(
+    settings: PredictSettings,
+    *,
+    model: Any = None,
+    predictions: Any,
+    report: Any,
+    statistics: Any,
+    advanced: Mapping[str, Any],
+) -> None:
     """Runs the step.
 
     Args:
@@ -32,9 +40,10 @@ def run(settings: PredictSettings, *, model: Any = None, predictions: Any, repor
         predictions: a KFP artifact, as are the next two.
         report: gets the report.
         statistics: gets the figures.
+        advanced: values of parameters by name, which win.
     """
     with own_process():
-        settings = with_advanced(settings, {})
+        settings = with_advanced(settings, advanced)
         nodes = Cluster.from_environment(os.environ).nodes
         if nodes > 1:
             raise UserError(

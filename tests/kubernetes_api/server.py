@@ -16,10 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
+from kubernetes_api.ray_jobs import RayJob, unknown_fields
 from kubernetes_api.train_jobs import RUNTIME, Invalid, TrainJob
 
-_TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"
-_JOBS = f"{_TRAINER}/namespaces/default/trainjobs"
+TRAINER, KUBERAY = "trainer.kubeflow.org/v1alpha1", "ray.io/v1"
+_JOBS = re.compile(r"/apis/([^/]+/[^/]+)/namespaces/default/(trainjobs|rayjobs)(?:/([^/]+))?")
+_RUNTIMES = re.compile(rf"/apis/{TRAINER}/clustertrainingruntimes/([^/]+)")
 _PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -29,8 +31,12 @@ class KubernetesApi:
 
     Attributes:
         kubeconfig: a file by which clients find it.
-        jobs: the TrainJobs that there are.
-        created: all that were ever created, in order.
+        jobs: the TrainJobs and RayJobs that there are.
+        created: all TrainJobs that were ever created, in order.
+        ray_jobs: all RayJobs that were ever created, in order.
+        apis: groups and versions that the cluster has besides Kubernetes's own.
+        ray_schema: what a RayJob is held against; None for that of KubeRay.
+        with_ray: whether the pods of a RayJob really are a Ray cluster; else the step alone runs.
         runtimes: runtimes by name.
         environment: further variables of the nodes.
         secrets: values in the cluster's secrets, by SECRET/KEY.
@@ -42,8 +48,12 @@ class KubernetesApi:
 
     kubeconfig: Path
     folder: Path
-    jobs: dict[str, TrainJob] = field(default_factory=dict)
+    jobs: dict[str, TrainJob | RayJob] = field(default_factory=dict)
     created: list[TrainJob] = field(default_factory=list)
+    ray_jobs: list[RayJob] = field(default_factory=list)
+    apis: set[str] = field(default_factory=lambda: {TRAINER})
+    ray_schema: dict[str, Any] | None = None
+    with_ray: bool = False
     runtimes: dict[str, Any] = field(default_factory=lambda: {"torch-distributed": RUNTIME})
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
@@ -69,7 +79,7 @@ def serving(folder: Path) -> Iterator[KubernetesApi]:
         try:
             yield api
         finally:
-            for job in api.created:
+            for job in (*api.created, *api.ray_jobs):
                 job.stop()
 
 
@@ -91,55 +101,78 @@ class _Handler(JsonHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if not self._allowed("list" if parts.path in (_JOBS, _PODS) else "get", parts.path):
+        if match := re.fullmatch(r"/apis/([^/]+/[^/]+)/?", parts.path):
+            # Whoever is known may ask which APIs there are.
+            there = {"kind": "APIResourceList", "groupVersion": match[1], "resources": []}
+            self.send(200, there) if match[1] in self.api.apis else self._missing("api", match[1])
             return
-        if parts.path == _JOBS:
-            self.send(200, {"apiVersion": "v1", "kind": "List", "items": self._labelled(query["labelSelector"])})
-        elif match := re.fullmatch(rf"{_JOBS}/([^/]+)", parts.path):
-            job = self.api.jobs.get(match[1])
-            self.send(200, job.to_json()) if job else self._missing("trainjobs", match[1])
-        elif match := re.fullmatch(rf"{_TRAINER}/clustertrainingruntimes/([^/]+)", parts.path):
+        jobs = _JOBS.fullmatch(parts.path)
+        if not self._allowed("list" if parts.path == _PODS or (jobs and not jobs[3]) else "get", parts.path):
+            return
+        if jobs and jobs[1] not in self.api.apis:
+            self._missing("api", jobs[1])
+        elif jobs and not jobs[3]:
+            items = self._labelled(jobs[2], query["labelSelector"])
+            self.send(200, {"apiVersion": "v1", "kind": "List", "items": items})
+        elif jobs:
+            job = self.api.jobs.get(jobs[3])
+            self.send(200, job.to_json()) if job else self._missing(jobs[2], jobs[3])
+        elif match := _RUNTIMES.fullmatch(parts.path):
             runtime = self.api.runtimes.get(match[1])
             self.send(200, runtime) if runtime else self._missing("clustertrainingruntimes", match[1])
         elif parts.path == _PODS:
-            wanted = re.search(r"jobset-name=([^,]+)", query["labelSelector"])
+            wanted = re.search(r"(?:jobset-name|batch\.kubernetes\.io/job-name)=([^,]+)", query["labelSelector"])
             assert wanted
             job = self.api.jobs.get(wanted[1])
             self.send(200, {"apiVersion": "v1", "kind": "PodList", "items": job.pods() if job else []})
         elif match := re.fullmatch(rf"{_PODS}/(.+)-node-0-([0-9]+)/log", parts.path):
             assert query["container"] == "node"
             self._log(self.api.jobs[match[1]], int(match[2]), query)
+        elif match := re.fullmatch(rf"{_PODS}/(.+)-submit/log", parts.path):
+            assert query["container"] == "ray-job-submitter"
+            self._log(self.api.jobs[match[1]], 0, query)
         elif (match := re.fullmatch(rf"{_PODS}/([^/]+)", parts.path)) and match[1] in self.api.pods:
             self.send(200, self.api.pods[match[1]])
         else:
             self._missing("resource", parts.path)
 
-    def _labelled(self, selector: str) -> list[dict[str, Any]]:
+    def _labelled(self, plural: str, selector: str) -> list[dict[str, Any]]:
         wanted = dict(pair.split("=") for pair in selector.split(","))
-        jobs = [job.to_json() for job in list(self.api.jobs.values())]
+        jobs = [job.to_json() for job in list(self.api.jobs.values()) if job.plural == plural]
         return [job for job in jobs if wanted.items() <= job["metadata"].get("labels", {}).items()]
 
     def do_POST(self) -> None:
         manifest = json.loads(self.body())
-        path = urlsplit(self.path).path
-        if not self._allowed("create", path):
+        parts = urlsplit(self.path)
+        if not self._allowed("create", parts.path):
             return
-        if path != _JOBS:
+        jobs = _JOBS.fullmatch(parts.path)
+        if not jobs or jobs[1] not in self.api.apis:
             self._missing("resource", self.path)
             return
         if manifest["metadata"]["name"] in self.api.jobs:
-            self._refuse(409, "AlreadyExists", f'trainjobs "{manifest["metadata"]["name"]}" already exists')
+            self._refuse(409, "AlreadyExists", f'{jobs[2]} "{manifest["metadata"]["name"]}" already exists')
             return
         try:
-            runtime = self.api.runtimes[manifest["spec"]["runtimeRef"]["name"]]
-            job = TrainJob(manifest, self.api.folder, self.api.environment, runtime, self.api.secrets, self.api.tries)
+            job = self._train_job(manifest) if jobs[2] == TrainJob.plural else self._ray_job(manifest, parts.query)
         except Invalid as error:
             self._refuse(422, "Invalid", str(error))
             return
         self.api.jobs[job.name] = job
-        self.api.created.append(job)
         job.start()
         self.send(201, job.to_json())
+
+    def _train_job(self, manifest: dict[str, Any]) -> TrainJob:
+        api, runtime = self.api, self.api.runtimes[manifest["spec"]["runtimeRef"]["name"]]
+        api.created.append(TrainJob(manifest, api.folder, api.environment, runtime, api.secrets, api.tries))
+        return api.created[-1]
+
+    def _ray_job(self, manifest: dict[str, Any], query: str) -> RayJob:
+        api = self.api
+        if "fieldValidation=Strict" in query and (unknown := unknown_fields(manifest, api.ray_schema)):
+            raise Invalid(f"strict decoding error: {', '.join(unknown)}")
+        api.ray_jobs.append(RayJob(manifest, api.folder, api.environment, api.secrets, with_ray=api.with_ray))
+        return api.ray_jobs[-1]
 
     def do_DELETE(self) -> None:
         parts = urlsplit(self.path)
@@ -148,7 +181,7 @@ class _Handler(JsonHandler):
             return
         job = self.api.jobs.get(parts.path.rpartition("/")[2])
         if job is None:
-            self._missing("trainjobs", parts.path)
+            self._missing("jobs", parts.path)
             return
         job.deleted = True
         job.stop()
@@ -158,8 +191,8 @@ class _Handler(JsonHandler):
             self.api.jobs.pop(job.name)
         self.send(200, {"kind": "Status", "status": "Success"})
 
-    def _remove(self, job: TrainJob) -> None:
-        """Removes a TrainJob once its pods are gone."""
+    def _remove(self, job: TrainJob | RayJob) -> None:
+        """Removes a job once its pods are gone."""
         while job.runs:
             time.sleep(0.05)
         self.api.jobs.pop(job.name, None)
@@ -177,7 +210,7 @@ class _Handler(JsonHandler):
         self._refuse(403, "Forbidden", f"{resource} is forbidden: cannot {verb}")
         return False
 
-    def _log(self, job: TrainJob, rank: int, query: dict[str, str]) -> None:
+    def _log(self, job: TrainJob | RayJob, rank: int, query: dict[str, str]) -> None:
         if query.get("follow") not in ("true", "True"):
             lines = job.log(rank).read_text().splitlines()
             text = "\n".join(lines[-int(query.get("tailLines", "100000")) :]) + "\n"

@@ -70,6 +70,8 @@ class TrainJob:
         Invalid: the manifest is not of the types of the API.
     """
 
+    plural = "trainjobs"
+
     def __init__(
         self,
         manifest: dict[str, Any],

@@ -18,7 +18,7 @@ from conftest import gpu_pipelines, printed_by
 
 from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
 from gpu_pipelines.component_interface.readme import readme
-from gpu_pipelines.dag import PIPELINES, load_pipeline, load_request
+from gpu_pipelines.dag import PIPELINES, PREDICTION, load_pipeline, load_request
 from gpu_pipelines.dag.advanced import COMMON, fields_of_advanced
 from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.tasks.tasks import TASKS
@@ -166,11 +166,11 @@ def test_a_parameter_means_the_same_in_the_pipeline_as_in_its_component() -> Non
     assert hidden == filled_in, "what the pipeline itself fills in"
 
 
-def test_the_first_step_takes_what_stands_in_the_forms_of_all_pipelines() -> None:
+def test_the_first_step_takes_what_stands_in_the_forms_of_all_trainings() -> None:
     of_the_place = {"advanced", "notify", "pipeline", "place", "data_nodes", "processes", "storage", "run_name"}
     assert set(load_component("check_request").component_spec.inputs) == {*COMMON, *of_the_place}
     outputs = load_component("check_request").component_spec.outputs
-    steps = {step for name in PIPELINES for step in load_request(name).SETTINGS}
+    steps = {step for name in PIPELINES if name != PREDICTION for step in load_request(name).SETTINGS}
     assert set(outputs) == {"source_fingerprint", *steps}
 
 

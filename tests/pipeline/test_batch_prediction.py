@@ -34,9 +34,9 @@ def require_digits(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_pipeline_runs_here_with_the_model_of_the_quickstart(digits_run: Path, tmp_path: Path) -> None:
     registry = ("-p", f"registry={digits_run / 'registry'}")
-    done = gpu_pipelines("run", PIPELINE, *registry, "-p", "top_k=3", cwd=tmp_path)
+    done = gpu_pipelines("run", PIPELINE, *registry, "-p", "top_k=3", "-p", "rows_per_file=1024", cwd=tmp_path)
     assert done.status == 0, done.out + done.err
-    assert "predicted 1,797 of 1,797 rows, rejected 0: 1 file in " in done.out
+    assert "predicted 1,797 of 1,797 rows, rejected 0: 2 files in " in done.out
     run = newest_run(tmp_path)
     place = Path(run["artifacts"]["predictions"])
     require_digits(place)

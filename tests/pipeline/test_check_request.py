@@ -100,6 +100,8 @@ def test_a_step_takes_what_it_is_handed_on_for_its_own() -> None:
     assert repr(merged) == repr(TrainingSettings(max_steps=8, seed=3, lora_alpha=1.0, precision="bf16"))
     with pytest.raises(UserError, match="advanced has a field 'sed'"):
         with_advanced(given, {"sed": 1})
+    with pytest.raises(UserError, match=r'seed \(in advanced\) takes a whole number; got "one"'):
+        with_advanced(given, {"seed": "one"})
 
 
 def test_settings_are_the_same_however_a_service_writes_numbers() -> None:

@@ -51,14 +51,16 @@ def test_a_run_is_shown_before_it_is_sent_and_places_of_this_machine_are_refused
     vertex_api: VertexApi, tmp_path: Path
 ) -> None:
     request = ("run", PIPELINE, "--target", "vertex", "--accelerator", "l4:1")
-    done = command(vertex_api, tmp_path, *request, *GIVEN, "--dry-run")
+    done = command(vertex_api, tmp_path, *request, *GIVEN, "-p", "rows_at_once=64", "--dry-run")
     assert done.status == 0, done.err
-    body = json.loads(done.out)["body"]
-    assert body["runtimeConfig"]["parameterValues"]["source"] == "gs://example-bucket/photos"
+    values = json.loads(done.out)["body"]["runtimeConfig"]["parameterValues"]
+    assert (values["source"], values["advanced"]) == ("gs://example-bucket/photos", {"rows_at_once": 64})
     for given, message in (
         ("source=rows.jsonl", "The source rows.jsonl is not where Vertex AI can read it"),
         ("output=./out", "output is ./out, a directory of this machine"),
         ("registry=./registry", "The registry ./registry would be a directory of the container"),
+        ("rows_at_once=-1", "rows_at_once is -1; give 0 or more"),
+        ('advanced={"rows": 1}', "There is no parameter 'rows'"),
     ):
         refused = command(vertex_api, tmp_path, *request, *GIVEN, "-p", given)
         assert refused.status == 2

@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 PIPELINE, RETRAINING = "train_evaluate_upload", "scheduled_retraining"
 IMAGE = "eu.example/steps:1"
 #: A form with more fields is not read.
-TRAINS = [name for name in PIPELINES if name != "batch_prediction"]
 MOST_FIELDS = 20
+#: The components of a pipeline whose parameters are in its form; those of all others are the training's.
+COMPONENTS = {"batch_prediction": ["predict_batch"]}
+TRAINING = ["prepare_data", "train_model", "evaluate_checkpoints", "upload_model"]
+#: The pipelines, each for all tasks and for one; a prediction is for the task of its model.
+FORMS = [(name, task) for name in PUBLISHED for task in ("", *TASKS) if not task or name not in COMPONENTS]
 FEW_STEPS = {"image_size": 16, "global_batch_size": 16, "advanced": {"max_steps": 6, "checkpoint_every_steps": 3}}
 Run = Callable[..., dict[str, str]]
 
@@ -131,8 +135,7 @@ def checkpoints_in_the_bucket() -> str:
     return place
 
 
-@pytest.mark.parametrize("pipeline", [name for name in PUBLISHED if name in TRAINS])
-@pytest.mark.parametrize("task", ["", *TASKS])
+@pytest.mark.parametrize(("pipeline", "task"), FORMS)
 def test_a_form_has_few_fields_and_all_others_are_described_in_one(pipeline: str, task: str) -> None:
     known = parameters_of(spec_of(pipeline, task=task))
     assert len(known) <= MOST_FIELDS
@@ -140,8 +143,7 @@ def test_a_form_has_few_fields_and_all_others_are_described_in_one(pipeline: str
     assert required == {"steps_image", *(["notify"] if pipeline == RETRAINING else [])}
     described = known["advanced"]["description"]
     lines = [line.removeprefix("- ").partition(" (")[0] for line in described.splitlines() if line.startswith("- ")]
-    components = ["prepare_data", "train_model", "evaluate_checkpoints", "upload_model"]
-    components += ["check_for_new_data"] if pipeline == RETRAINING else []
+    components = [*COMPONENTS.get(pipeline, TRAINING), *(["check_for_new_data"] if pipeline == RETRAINING else [])]
     every = {
         name
         for component in components
@@ -217,7 +219,7 @@ def test_what_can_be_begun_again_is_after_an_error_of_the_service() -> None:
 
 
 def test_no_cache_answers_for_what_has_to_be_looked_at() -> None:
-    for pipeline in TRAINS:
+    for pipeline in (name for name in PIPELINES if name not in COMPONENTS):
         spec = spec_of(pipeline)
         job = pipeline_job(spec, {}, ProjectSettings("p", "us-central1", "gs://b/r"), cache=True)
         dags = [

@@ -1,8 +1,9 @@
 """What a step that is a TrainJob runs in its own pod: it creates the TrainJob, follows it, and hands on its outputs.
 
-The TrainJob has a name made of the run, the step and its inputs, and a number that counts its starts. A pod that takes
-the place of this one finds it by that and goes on with it. While this process runs it says so in the folder that it
-shares with the nodes; nodes that hear nothing for five minutes save their state and end, whatever became of this pod.
+Data nodes are a RayJob of KubeRay where the cluster has no Kubeflow Trainer. The job has a name made of the run, the
+step and its inputs, and a number that counts its starts. A pod that takes the place of this one finds it by that and
+goes on with it. While this process runs it says so in the folder that it shares with the nodes; nodes that hear nothing
+for five minutes save their state and end, whatever became of this pod.
 
 `python3 -m gpu_pipelines.targets.kubeflow.train_job --train-job JSON -- COMMAND…`, with the command of the step.
 """
@@ -24,11 +25,13 @@ from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, LogFollower, connected, has_api, wait
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
+from gpu_pipelines.targets.kubeflow.ray_jobs import RAY_API, RayJobs
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
-from gpu_pipelines.targets.kubeflow.trainer import LogFollower, TrainJobs, wait
+from gpu_pipelines.targets.kubeflow.trainer import TRAINER_API, TrainJobs
 
 #: Seconds between two looks at a TrainJob, and seconds without a sign of this process after which its nodes end, for
 #: tests.
@@ -52,7 +55,7 @@ class Attempts:
         jobs: where they are.
     """
 
-    def __init__(self, spec: TrainJobSpec, run: str, document: dict[str, Any], jobs: TrainJobs) -> None:
+    def __init__(self, spec: TrainJobSpec, run: str, document: dict[str, Any], jobs: Jobs) -> None:
         self.name = f"{spec.step[:_STEP_LENGTH]}-{_digest(run, spec.step, document)}"
         self._spec, self._jobs = spec, jobs
         self._labels = {RUN_LABEL: run, STEP_LABEL: self.name}
@@ -77,7 +80,7 @@ class Attempts:
             # It may be this step's, where the answer to its creation was lost.
             if created or name in self._jobs.find(self._labels):
                 return name
-        raise UserError(f"There are {_MOST_NAMES} TrainJobs {self.name}-….", "Delete those that nobody needs.")
+        raise UserError(f"There are {_MOST_NAMES} {self._jobs.kind}s {self.name}-….", "Delete those that nobody needs.")
 
 
 def _digest(run: str, step: str, document: dict[str, Any]) -> str:
@@ -88,7 +91,7 @@ def _digest(run: str, step: str, document: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps([run, step, same], sort_keys=True).encode()).hexdigest()[:10]
 
 
-def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: TrainJobs, stopped: Signalled) -> None:
+def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Signalled) -> None:
     """Runs a step as a TrainJob; created again where the nodes were taken away and the step can go on.
 
     Args:
@@ -125,7 +128,7 @@ def _run_until_complete(
     attempts: Attempts,
     existing: str | None,
     command: Sequence[str],
-    jobs: TrainJobs,
+    jobs: Jobs,
     exchange: Exchange,
     stopped: Signalled,
 ) -> None:
@@ -137,7 +140,7 @@ def _run_until_complete(
         told = "is there already, and goes on" if existing else f"{spec.nodes} node{'s' if spec.nodes > 1 else ''}"
         existing = None
         try:
-            print(f"TrainJob {name}: {told}", flush=True)
+            print(f"{jobs.kind} {name}: {told}", flush=True)
             lines = LogFollower(jobs, name, _say)
             end = exchange.end_of_rank_0 if spec.is_elastic else str
             state = wait(jobs, name, every, stopped, _say, end)
@@ -154,7 +157,7 @@ def _run_until_complete(
     raise Interrupted(f"{failure.error}, {spec.restarts + 1} times")
 
 
-def _delete(jobs: TrainJobs, name: str) -> None:
+def _delete(jobs: Jobs, name: str) -> None:
     try:
         jobs.delete(name)
     except UserError as error:
@@ -166,6 +169,23 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
+def jobs_for(spec: TrainJobSpec) -> Jobs:
+    """TrainJobs; for data nodes RayJobs of KubeRay, where the cluster has these alone.
+
+    Raises:
+        UserError: it has neither of them, or cannot be reached.
+    """
+    client = connected()
+    if not spec.is_elastic or has_api(client, *TRAINER_API):
+        return TrainJobs(client)
+    if has_api(client, *RAY_API):
+        return RayJobs(client)
+    raise UserError(
+        "The cluster has neither Kubeflow Trainer nor KubeRay, one of which data nodes need.",
+        "Install one of them (docs/kubeflow.md), or leave out --data-nodes and --data-strategy.",
+    )
+
+
 def main() -> None:
     """Reads the command line and runs the step."""
     parser = argparse.ArgumentParser(prog="kubeflow_train_job")
@@ -173,7 +193,8 @@ def main() -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     with own_process(), noted() as stopped:
-        run_step(TrainJobSpec.loads(given.train_job), given.command[1:], TrainJobs(), stopped)
+        spec = TrainJobSpec.loads(given.train_job)
+        run_step(spec, given.command[1:], jobs_for(spec), stopped)
 
 
 if __name__ == "__main__":

@@ -41,19 +41,10 @@ def manifest_of(
         labels: by which it is found again.
         owner: reference to the object with which Kubernetes deletes it; None for none.
     """
-    all_labels = {
-        "app.kubernetes.io/managed-by": "gpu-pipelines",
-        "app.kubernetes.io/component": spec.step,
-        **labels,
-        **({QUEUE_LABEL: spec.queue} if spec.queue else {}),
-    }
-    metadata: dict[str, Any] = {"name": name, "labels": all_labels}
-    if owner:
-        metadata["ownerReferences"] = [dict(owner)]
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": metadata,
+        "metadata": metadata_of(name, spec, labels, owner),
         "spec": {
             "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": runtime_kind, "name": spec.runtime},
             "activeDeadlineSeconds": round(spec.hours * 3600),
@@ -63,27 +54,50 @@ def manifest_of(
     }
 
 
-def _trainer(spec: TrainJobSpec, command: Sequence[str]) -> dict[str, Any]:
+def metadata_of(
+    name: str, spec: TrainJobSpec, labels: Mapping[str, str], owner: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Name, labels and owner of a job; the arguments as of `manifest_of`."""
+    all_labels = {
+        "app.kubernetes.io/managed-by": "gpu-pipelines",
+        "app.kubernetes.io/component": spec.step,
+        **labels,
+        **({QUEUE_LABEL: spec.queue} if spec.queue else {}),
+    }
+    return {"name": name, "labels": all_labels, **({"ownerReferences": [dict(owner)]} if owner else {})}
+
+
+def resources_of(spec: TrainJobSpec) -> dict[str, Any]:
+    """What the container of a node asks for."""
     needs = spec.needs
     amounts = {"cpu": str(needs.cpus), "memory": f"{needs.memory_gib}Gi"}
     if needs.gpus:
         amounts[GPU_RESOURCE] = str(needs.gpus)
+    return {"limits": dict(amounts), "requests": dict(amounts)}
+
+
+def variables_of(spec: TrainJobSpec) -> list[dict[str, Any]]:
+    """The variables of the container of a node."""
     plain = [{"name": name, "value": value} for name, value in spec.environment.items()]
     secret = [
         {"name": name, "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), place.split("/", 1), strict=True))}}
         for name, place in spec.secrets.items()
     ]
+    return [*plain, *secret]
+
+
+def _trainer(spec: TrainJobSpec, command: Sequence[str]) -> dict[str, Any]:
     return {
         "image": spec.image,
         "command": list(command),
         "numNodes": spec.nodes,
-        "resourcesPerNode": {"limits": dict(amounts), "requests": dict(amounts)},
-        "env": [*plain, *secret],
+        "resourcesPerNode": resources_of(spec),
+        "env": variables_of(spec),
     }
 
 
-def _runtime_patch(spec: TrainJobSpec, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Nodes, shared memory, claim and pull secret of the pods."""
+def pod_of(spec: TrainJobSpec) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A node's pod without its container, and what that mounts: nodes, shared memory, claim and pull secret."""
     needs = spec.needs
     shared = {"medium": "Memory", "sizeLimit": f"{needs.shared_memory_gib}Gi"}
     volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": shared}]
@@ -100,7 +114,12 @@ def _runtime_patch(spec: TrainJobSpec, labels: Mapping[str, str]) -> dict[str, A
         pod["serviceAccountName"] = spec.service_account
     if spec.pull_secret:
         pod["imagePullSecrets"] = [{"name": spec.pull_secret}]
-    pod |= {"volumes": volumes, "containers": [{"name": NODE, "volumeMounts": mounts}]}
-    template = {"metadata": {"labels": dict(labels)}, "spec": pod}
+    return {**pod, "volumes": volumes}, mounts
+
+
+def _runtime_patch(spec: TrainJobSpec, labels: Mapping[str, str]) -> dict[str, Any]:
+    pod, mounts = pod_of(spec)
+    containers = [{"name": NODE, "volumeMounts": mounts}]
+    template = {"metadata": {"labels": dict(labels)}, "spec": {**pod, "containers": containers}}
     job = {"name": NODE, "template": {"spec": {"template": template}}}
     return {"template": {"spec": {"replicatedJobs": [job]}}}

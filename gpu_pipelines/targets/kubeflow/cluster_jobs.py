@@ -1,0 +1,314 @@
+"""Jobs of a cluster that do the work of a step on several nodes: what TrainJobs and RayJobs have in common.
+
+Nothing else imports Kubeflow's SDK, which connects to the cluster for both.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from gpu_pipelines.distributed.signals import Signalled
+from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.network_errors import error_of_status
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+
+#: Set by Kubeflow Pipelines in the pods of its steps.
+_POD_NAME = "KFP_POD_NAME"
+_SECONDS_BETWEEN_STREAMS = 2.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job failed.
+
+    Attributes:
+        error: for the user.
+        resumable: whether it can be created again and go on: a node was taken away, or the step says so.
+    """
+
+    error: UserError
+    resumable: bool
+
+
+class Jobs(Protocol):
+    """The jobs of one kind in the namespace that this process or the current kubeconfig is in."""
+
+    @property
+    def kind(self) -> str:
+        """As Kubernetes calls it."""
+        ...
+
+    def create(
+        self,
+        name: str,
+        spec: TrainJobSpec,
+        command: Sequence[str],
+        labels: Mapping[str, str],
+        owner: Mapping[str, Any] | None,
+    ) -> bool:
+        """Creates a job.
+
+        Args:
+            name: its name.
+            spec: what it is made of.
+            command: what its nodes run.
+            labels: by which it is found again.
+            owner: what it is deleted with; None for nothing.
+
+        Returns:
+            Whether it was created; False if there is one of that name.
+
+        Raises:
+            UserError: the cluster refuses it, or lacks what it needs.
+        """
+        ...
+
+    def find(self, labels: Mapping[str, str]) -> list[str]:
+        """Names of the jobs with some labels, but for those that are being deleted.
+
+        Raises:
+            UserError: the cluster cannot be reached, or does not allow it.
+        """
+        ...
+
+    def owner(self) -> dict[str, Any] | None:
+        """Reference to what a job of this pod is deleted with; None if there is no such thing."""
+        ...
+
+    def state(self, name: str) -> str:
+        """Created, Running, Complete or Failed."""
+        ...
+
+    def log_lines(self, name: str, node: int) -> Iterator[str]:
+        """The lines of a node, from the first, until it ends; none if it has not started."""
+        ...
+
+    def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
+        """Why a job failed.
+
+        Args:
+            name: its name.
+            errors: with which the step has ended on its nodes.
+            nodes: how many it had.
+        """
+        ...
+
+    def delete(self, name: str) -> None:
+        """Deletes a job and its pods; one that is not there is passed over.
+
+        Raises:
+            UserError: the cluster cannot be reached.
+        """
+        ...
+
+
+class LogFollower:
+    """Prints the lines of the first node while a job runs, in a thread of its own.
+
+    Args:
+        jobs: where to read.
+        name: name of the job.
+        say: takes a line.
+    """
+
+    def __init__(self, jobs: Jobs, name: str, say: Callable[[str], None]) -> None:
+        self._jobs, self._name, self._say = jobs, name, say
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Ends it, after the lines that are there have been read."""
+        self._over.set()
+        self._thread.join(seconds)
+
+    def _follow(self) -> None:
+        said = 0
+        while True:
+            last = self._over.is_set()
+            try:
+                for number, line in enumerate(self._jobs.log_lines(self._name, 0)):
+                    # A stream that breaks off begins anew with the first line.
+                    if number >= said:
+                        self._say(line)
+                        said += 1
+            except UserError:
+                # The log is for the reader alone; the state of the job is asked for elsewhere.
+                pass
+            if last:
+                return
+            self._over.wait(_SECONDS_BETWEEN_STREAMS)
+
+
+def wait(
+    jobs: Jobs,
+    name: str,
+    every: float,
+    stopped: Signalled,
+    say: Callable[[str], None],
+    end: Callable[[], str] = lambda: "",
+) -> str:
+    """Waits until a job is complete or has failed, and tells of each state.
+
+    Args:
+        jobs: where it is.
+        name: its name.
+        every: seconds between two looks.
+        stopped: whether this process was interrupted. An exception of a signal would be lost in the SDK, which catches
+            everything.
+        say: takes a line.
+        end: Complete or Failed where that is known, although nodes have not ended, or not even begun; else empty.
+
+    Returns:
+        Complete or Failed.
+
+    Raises:
+        UserError: the cluster could not be reached several times in a row.
+        Interrupted: this process was interrupted.
+    """
+    last, misses = "", 0
+    while True:
+        try:
+            state, misses = end() or jobs.state(name), 0
+        except UserError:
+            misses += 1
+            if misses >= 5:
+                raise
+            state = last
+        if state != last:
+            say(f"{jobs.kind} {name}: {state.lower()}")
+            last = state
+        if state in ("Complete", "Failed"):
+            return state
+        if stopped.wait(every):
+            raise Interrupted(f"the step was interrupted, and its {jobs.kind} is deleted")
+
+
+def owner_of(backend: Any, kind: str) -> dict[str, Any] | None:
+    """Reference to what a job of this pod is deleted with: the workflow that the pod belongs to, else the pod.
+
+    The workflow outlives its pods, so that a step whose pod is replaced finds its job.
+
+    Args:
+        backend: of the SDK.
+        kind: of the job.
+
+    Returns:
+        The reference; None where this is no pod, or the pod cannot be read, which is said.
+    """
+    name = os.environ.get(_POD_NAME) or socket.gethostname()
+    try:
+        pod = backend.core_api.read_namespaced_pod(name, backend.namespace)
+    except api_error() as error:
+        print(f"warning: nothing owns the {kind}: the pod {name} cannot be read ({error.status})", flush=True)
+        return None
+    controllers = [each for each in pod.metadata.owner_references or [] if each.controller]
+    if not controllers:
+        return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod.metadata.uid}
+    above = controllers[0]
+    return {"apiVersion": above.api_version, "kind": above.kind, "name": above.name, "uid": above.uid}
+
+
+def connected() -> Any:
+    """Kubeflow's client of the cluster that this process is in, or else of the current kubeconfig.
+
+    Raises:
+        UserError: the SDK is not installed, or there is no cluster to talk to.
+    """
+    with service_errors("Connecting to Kubernetes"):
+        try:
+            from kubeflow import trainer
+        except ImportError as error:
+            raise UserError(
+                f"Kubeflow's SDK is not installed ({error.name} is missing).",
+                "Run pip install 'gpu-pipelines[kubeflow]'; the image of the steps has it.",
+            ) from None
+        return trainer.TrainerClient()
+
+
+def has_api(client: Any, group: str, version: str) -> bool:
+    """Whether the cluster has an API, which everybody may ask.
+
+    Raises:
+        UserError: it cannot be reached.
+    """
+    with service_errors(f"Asking for {group}/{version}"):
+        try:
+            client.backend.custom_api.get_api_resources(group, version)
+        except api_error() as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+    return True
+
+
+def create_job(api: Any, place: Sequence[str], manifest: Mapping[str, Any], *, is_strict: bool = False) -> bool:
+    """Creates a job; whether there was none of its name.
+
+    Args:
+        api: for custom objects.
+        place: group, version, namespace and plural of the kind.
+        manifest: it.
+        is_strict: whether a field that the cluster does not know is refused, and not dropped.
+    """
+    options = {"field_validation": "Strict"} if is_strict else {}
+    try:
+        api.create_namespaced_custom_object(*place, manifest, **options)
+    except api_error() as error:
+        if error.status != HTTPStatus.CONFLICT:
+            raise
+        return False
+    return True
+
+
+def names_of_jobs(api: Any, place: Sequence[str], kind: str, labels: Mapping[str, str]) -> list[str]:
+    """See `Jobs.find`; the arguments as of `create_job`."""
+    selector = ",".join(f"{name}={value}" for name, value in labels.items())
+    with service_errors(f"Looking for {kind}s of this step", "May its service account list them?"):
+        found = api.list_namespaced_custom_object(*place, label_selector=selector)
+    return [str(each["metadata"]["name"]) for each in found["items"] if not each["metadata"].get("deletionTimestamp")]
+
+
+def delete_job(api: Any, place: Sequence[str], kind: str, name: str) -> None:
+    """See `Jobs.delete`; the arguments as of `create_job`."""
+    with service_errors(f"Deleting the {kind} {name}", f"Delete it: kubectl delete {kind.lower()} {name}."):
+        try:
+            # Its name is free again once its pods are gone, and not before.
+            api.delete_namespaced_custom_object(*place, name, propagation_policy="Foreground")
+        except api_error() as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
+
+def api_error() -> Any:
+    """The error of Kubernetes's client."""
+    from kubernetes.client import ApiException
+
+    return ApiException
+
+
+@contextmanager
+def service_errors(what: str, remedy: str = "") -> Iterator[None]:
+    """Turns what the SDK raises, which hides the API's answer behind its own error, into one line.
+
+    Raises:
+        UserError: in place of every error of the SDK, of the API, or of the network.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # The SDK raises RuntimeError, TimeoutError, and what its clients do.
+        cause = error.__cause__ or error
+        body = getattr(cause, "body", None)
+        said = re.search(r'"message":\s*"((?:[^"\\]|\\.)*)"', str(body)) if body else None
+        text = said[1] if said else (str(cause).splitlines() or [type(cause).__name__])[0]
+        raise error_of_status(getattr(cause, "status", None), f"{what} failed: {text[:500]}", remedy) from error
