@@ -251,11 +251,19 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def tasks_before(placed: Mapping[str, Any]) -> set[str]:
+    """The names of the tasks that a task waits for: those that the file says, and those whose outputs it takes."""
+    given = placed.get("inputs", {})
+    outputs = [source.get("taskOutputParameter") for source in given.get("parameters", {}).values()]
+    outputs += [source.get("taskOutputArtifact") for source in given.get("artifacts", {}).values()]
+    return {*placed.get("dependentTasks", []), *(each["producerTask"] for each in outputs if each)}
+
+
 def _in_order(tasks: Mapping[str, Any]) -> Iterator[str]:
     """The names of tasks, each after those that it depends on."""
     left, done = list(tasks), set[str]()
     while left:
-        name = next(each for each in left if set(tasks[each].get("dependentTasks", [])) <= done)
+        name = next(each for each in left if tasks_before(tasks[each]) & set(tasks) <= done)
         left.remove(name)
         done.add(name)
         yield name
