@@ -11,10 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import threading
-import venv
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -23,7 +20,7 @@ from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.mounted_bucket import command_with_bucket, require_mounts
-from gpu_pipelines.emulator.payload import PipelineRun, as_stored, executor_input_with, resolved_texts
+from gpu_pipelines.emulator.payload import PipelineRun, as_stored, executor_input_with, read_parameter, resolved_texts
 from gpu_pipelines.emulator.pipeline_run import (
     FAILED,
     SKIPPED,
@@ -38,6 +35,7 @@ from gpu_pipelines.emulator.pipeline_run import (
 )
 from gpu_pipelines.emulator.pipeline_support import check_supported
 from gpu_pipelines.emulator.replicas import container_variables
+from gpu_pipelines.emulator.step_environments import make_environment
 from gpu_pipelines.emulator.transcoding import as_json
 from gpu_pipelines.emulator.vertex_api import VertexApi
 
@@ -137,6 +135,7 @@ class PipelineBackend:
         if ended.state == FAILED:
             self._jobs.end(name, "FAILED", failure_message(job_run.failed) if job_run.failed else ended.error)
         else:
+            self._jobs.set_outputs(name, "", ended.made.parameters, ended.made.artifacts)
             self._jobs.end(name, "SUCCEEDED")
 
     def _stop(self, name: str) -> None:
@@ -157,14 +156,23 @@ class PipelineBackend:
             self.mails.append((given["recipients"], given["pipeline_task_final_status"]["state"]))
             self._jobs.set_task(name, task.name, SUCCEEDED)
             return Ended(SUCCEEDED)
+        if missing := _missing(task):
+            error = f"The input artifact {missing} of {task.name} was not made."
+            self._jobs.set_task(name, task.name, FAILED, error)
+            return Ended(FAILED, error=error)
         executor_input = executor_input_with(
             task.component, task.name, run, task.given.parameters, task.given.artifacts
         )
+        inputs = executor_input["inputs"]
+        held = {key: each["artifacts"] for key, each in inputs["artifacts"].items()}
+        self._jobs.set_inputs(name, task.name, inputs["parameterValues"], held)
         self.images[task.name] = _image_of(executor["container"]["image"], task)
         key = _key(executor, task.component, executor_input)
         if task.placed.get("cachingOptions", {}).get("enableCache") and key in self._kept:
+            found = Values(self._kept[key]["parameters"], self._kept[key]["artifacts"])
+            self._jobs.set_outputs(name, task.name, found.parameters, found.artifacts)
             self._jobs.set_task(name, task.name, SKIPPED)
-            return Ended(SKIPPED, Values(self._kept[key]["parameters"], self._kept[key]["artifacts"]))
+            return Ended(SKIPPED, found)
         ended = Ended(FAILED)
         for _ in range(1 + int(task.placed.get("retryPolicy", {}).get("maxRetryCount", 0))):
             ended = self._attempt(name, executor["container"], task, run, executor_input)
@@ -188,7 +196,7 @@ class PipelineBackend:
             "type": importer.get("typeSchema", {}),
             "metadata": json.loads(metadata),
         }
-        self._jobs.set_outputs(name, task.name, {"artifact": made})
+        self._jobs.set_outputs(name, task.name, {}, {"artifact": [made]})
         self._jobs.set_task(name, task.name, SUCCEEDED)
         return Ended(SUCCEEDED, Values(artifacts={"artifact": [made]}))
 
@@ -215,8 +223,12 @@ class PipelineBackend:
             state = "CANCELLED" if name in self._stopped else FAILED
             self._jobs.set_task(name, task.name, state, error, custom_job)
             return Ended(FAILED, error=error)
-        made = self._outputs(task.component, executor_input)
-        self._jobs.set_outputs(name, task.name, {key: held[0] for key, held in made.artifacts.items() if held})
+        try:
+            made = self._outputs(task.component, executor_input)
+        except ValueError as wrong:
+            self._jobs.set_task(name, task.name, FAILED, str(wrong), custom_job)
+            return Ended(FAILED, error=str(wrong))
+        self._jobs.set_outputs(name, task.name, made.parameters, made.artifacts)
         self._jobs.set_task(name, task.name, SUCCEEDED, custom_job=custom_job)
         return Ended(SUCCEEDED, made)
 
@@ -232,7 +244,9 @@ class PipelineBackend:
         own = {each["name"]: resolved([each.get("value", "")])[0] for each in container.get("env", [])}
         environment = {**self._environment(run), **own}
         if any("pip install" in part for part in command):
-            environment["PATH"] = f"{self._python_that_may_change(command)}:{environment['PATH']}"
+            changeable = self._python_that_may_change(command)
+            environment["PATH"] = f"{changeable / 'bin'}:{environment['PATH']}"
+            environment.setdefault("PYTHONPATH", str(changeable / "for-inner"))
         process = subprocess.Popen(
             [*command_with_bucket(self._bucket), *command],
             env=environment,
@@ -249,15 +263,12 @@ class PipelineBackend:
         return process.wait()
 
     def _python_that_may_change(self, command: list[str]) -> Path:
-        """Folder of programs of an environment that has all that this one has, and into which a step may install."""
+        """An environment that has all that this one has, and into which a step may install."""
         folder = self._api.folder / "environments" / hashlib.sha256(json.dumps(command[:4]).encode()).hexdigest()[:16]
         with self._python_lock:
             if not folder.exists():
-                venv.create(folder, symlinks=True)
-                version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-                path = folder / "lib" / version / "site-packages/of-the-emulator.pth"
-                path.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-        return folder / "bin"
+                make_environment(folder)
+        return folder
 
     def _outputs(self, component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> Values:
         """Artifacts and parameters of a task that succeeded."""
@@ -272,8 +283,7 @@ class PipelineBackend:
             if key in written.get("parameterValues", {}):
                 made.parameters[key] = written["parameterValues"][key]
             elif (text := self._here(Path(outputs["parameters"][key]["outputFile"]))).exists():
-                kind, content = definition["parameterType"], text.read_text()
-                made.parameters[key] = content if kind == "STRING" else json.loads(content)
+                made.parameters[key] = read_parameter(key, definition["parameterType"], text.read_text())
         return made
 
     def _environment(self, run: PipelineRun) -> dict[str, str]:
@@ -288,6 +298,14 @@ class PipelineBackend:
     def _here(self, path: Path) -> Path:
         """A path under `/gcs` as this machine has it."""
         return self._bucket / path.relative_to(_MOUNT)
+
+
+def _missing(task: Task) -> str:
+    """An artifact that a task needs and that no task before it has made; empty if there is none."""
+    wanted = task.component.get("inputDefinitions", {}).get("artifacts", {})
+    return next(
+        (key for key, each in wanted.items() if not each.get("isOptional") and key not in task.given.artifacts), ""
+    )
 
 
 def _key(executor: Mapping[str, Any], component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> str:
