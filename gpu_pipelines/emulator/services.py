@@ -63,6 +63,7 @@ class State:
         self.repositories = PipelineRepositories(folder)
         self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
         self.project = Project(names)
+        self.custom_jobs.limits = self.project.limits
         self.requests: list[tuple[str, Any]] = []
         self.custom_jobs.end_of_before()
         self.pipeline_jobs.end_of_before()
