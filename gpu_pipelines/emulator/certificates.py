@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from gpu_pipelines.emulator.way_out import trusted_here
+
 #: The hosts that the server stands in for.
 HOSTS = ("*.googleapis.com", "*.pkg.dev")
 _DAY = timedelta(days=1)
@@ -24,22 +26,25 @@ class Certificates:
 
     Attributes:
         authority: certificate of the authority, which clients are to trust.
+        trusted: the same, and those that programs of this machine trust.
         chain: certificate of the server.
         key: its private key.
         service_account: key file of a service account that does not exist.
     """
 
     authority: Path
+    trusted: Path
     chain: Path
     key: Path
     service_account: Path
 
     def environment(self, proxy: str) -> dict[str, str]:
         """Variables with which Google's libraries reach a proxy, and trust the certificates behind it."""
-        trusted = str(self.authority)
+        # Over gRPC nothing but Google's hosts is spoken to; over HTTPS a step reaches others as well.
+        trusted = str(self.trusted)
         return {
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.service_account),
-            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted,
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(self.authority),
             "REQUESTS_CA_BUNDLE": trusted,
             "SSL_CERT_FILE": trusted,
             "https_proxy": proxy,
@@ -55,13 +60,14 @@ def certificates_in(folder: Path, project: str) -> Certificates:
     if all(path.exists() for path in (held.authority, held.chain, held.key, held.service_account)):
         chain = x509.load_pem_x509_certificate(held.chain.read_bytes())
         if chain.not_valid_after_utc > datetime.now(timezone.utc) + _DAY:
+            _write_trusted(held)
             return held
     folder.mkdir(parents=True, exist_ok=True)
     return make_certificates(folder, project)
 
 
 def _in_folder(folder: Path) -> Certificates:
-    names = ("authority.pem", "server.pem", "server.key", "service-account.json")
+    names = ("authority.pem", "trusted.pem", "server.pem", "server.key", "service-account.json")
     return Certificates(*(folder / name for name in names))
 
 
@@ -83,9 +89,14 @@ def make_certificates(folder: Path, project: str) -> Certificates:
     made = _in_folder(folder)
     _write_service_account_key(made.service_account, project)
     made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    _write_trusted(made)
     made.chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     made.key.write_text(_pem(key))
     return made
+
+
+def _write_trusted(made: Certificates) -> None:
+    made.trusted.write_bytes(made.authority.read_bytes() + trusted_here())
 
 
 def _write_service_account_key(path: Path, project: str) -> None:

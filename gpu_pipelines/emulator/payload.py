@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from typing import Any
 _NUMBER = "NUMBER_INTEGER"
 _EMPTY = {"STRUCT": {}, "LIST": [], "STRING": "", "BOOLEAN": False}
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
-_ARTIFACT = re.compile(r"\{\{\$\.(inputs|outputs)\.artifacts\['([^']+)'\]\.(uri|path|metadata)(?:\['([^']+)'\])?\}\}")
+_ARTIFACT = re.compile(
+    r"\{\{\$\.(inputs|outputs)\.artifacts\['([^']+)'\](?:\.(uri|path|metadata)(?:\['([^']+)'\])?)?\}\}"
+)
 _OUTPUT_FILE = re.compile(r"\{\{\$\.outputs\.parameters\['([^']+)'\]\.output_file\}\}")
 
 
@@ -113,12 +115,20 @@ def tasks_of(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: task for dag in dags for name, task in dag["tasks"].items()}
 
 
+def tasks_outside_of_loops(spec: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the tasks of a part and of the parts in it, but for loops: their turns are known when they begin."""
+    for name, task in part["dag"]["tasks"].items():
+        yield name
+        inner = spec.get("components", {}).get(task["componentRef"]["name"], {})
+        if "dag" in inner and "parameterIterator" not in task and "artifactIterator" not in task:
+            yield from tasks_outside_of_loops(spec, inner)
+
+
 def resolved_texts(
     texts: Sequence[str], component: Mapping[str, Any], task: str, run: PipelineRun, executor_input: Mapping[str, Any]
 ) -> list[str]:
     """Texts of a task's container with every placeholder resolved; some stand for several texts, or none."""
     inputs = component.get("inputDefinitions", {}).get("parameters", {})
-    kinds = {name: held["parameterType"] for name, held in inputs.items()}
     values = executor_input["inputs"]["parameterValues"]
     empty = {
         name
@@ -126,7 +136,7 @@ def resolved_texts(
         if "defaultValue" not in held and values.get(name) == _EMPTY.get(held["parameterType"])
     }
     given = frozenset({*values, *executor_input["inputs"]["artifacts"]} - empty)
-    return [_resolved(part, kinds, run, task, executor_input) for text in texts for part in _expanded(text, given)]
+    return [_resolved(part, component, run, task, executor_input) for text in texts for part in _expanded(text, given)]
 
 
 def _expanded(text: str, given: frozenset[str]) -> list[str]:
@@ -162,9 +172,11 @@ def _artifact(name: str, given: str | Mapping[str, Any], definition: Mapping[str
 
 
 def _resolved(
-    text: str, kinds: Mapping[str, str], run: PipelineRun, task: str, executor_input: Mapping[str, Any]
+    text: str, component: Mapping[str, Any], run: PipelineRun, task: str, executor_input: Mapping[str, Any]
 ) -> str:
-    values = executor_input["inputs"]["parameterValues"]
+    values, definitions = executor_input["inputs"]["parameterValues"], component.get("inputDefinitions", {})
+    kinds = {name: held["parameterType"] for name, held in definitions.get("parameters", {}).items()}
+    lists = {name for name, held in definitions.get("artifacts", {}).items() if held.get("isArtifactList")}
 
     def parameter(match: re.Match[str]) -> str:
         value = values[match[1]]
@@ -172,7 +184,10 @@ def _resolved(
 
     def artifact(match: re.Match[str]) -> str:
         side, name, what, key = match.groups()
-        held = executor_input[side]["artifacts"][name]["artifacts"][0]
+        all_of_it = executor_input[side]["artifacts"][name]["artifacts"]
+        if what is None:
+            return _json(all_of_it if name in lists else all_of_it[0])
+        held = all_of_it[0]
         if what == "metadata":
             return _json(held["metadata"] if key is None else held["metadata"].get(key))
         uri = str(held["uri"])

@@ -137,6 +137,7 @@ class PipelineBackend:
         if ended.state == FAILED:
             self._jobs.end(name, "FAILED", failure_message(job_run.failed) if job_run.failed else ended.error)
         else:
+            self._jobs.set_outputs(name, "", ended.made.parameters, ended.made.artifacts)
             self._jobs.end(name, "SUCCEEDED")
 
     def _stop(self, name: str) -> None:
@@ -157,14 +158,23 @@ class PipelineBackend:
             self.mails.append((given["recipients"], given["pipeline_task_final_status"]["state"]))
             self._jobs.set_task(name, task.name, SUCCEEDED)
             return Ended(SUCCEEDED)
+        if missing := _missing(task):
+            error = f"The input artifact {missing} of {task.name} was not made."
+            self._jobs.set_task(name, task.name, FAILED, error)
+            return Ended(FAILED, error=error)
         executor_input = executor_input_with(
             task.component, task.name, run, task.given.parameters, task.given.artifacts
         )
+        inputs = executor_input["inputs"]
+        held = {key: each["artifacts"] for key, each in inputs["artifacts"].items()}
+        self._jobs.set_inputs(name, task.name, inputs["parameterValues"], held)
         self.images[task.name] = _image_of(executor["container"]["image"], task)
         key = _key(executor, task.component, executor_input)
         if task.placed.get("cachingOptions", {}).get("enableCache") and key in self._kept:
+            found = Values(self._kept[key]["parameters"], self._kept[key]["artifacts"])
+            self._jobs.set_outputs(name, task.name, found.parameters, found.artifacts)
             self._jobs.set_task(name, task.name, SKIPPED)
-            return Ended(SKIPPED, Values(self._kept[key]["parameters"], self._kept[key]["artifacts"]))
+            return Ended(SKIPPED, found)
         ended = Ended(FAILED)
         for _ in range(1 + int(task.placed.get("retryPolicy", {}).get("maxRetryCount", 0))):
             ended = self._attempt(name, executor["container"], task, run, executor_input)
@@ -188,7 +198,7 @@ class PipelineBackend:
             "type": importer.get("typeSchema", {}),
             "metadata": json.loads(metadata),
         }
-        self._jobs.set_outputs(name, task.name, {"artifact": made})
+        self._jobs.set_outputs(name, task.name, {}, {"artifact": [made]})
         self._jobs.set_task(name, task.name, SUCCEEDED)
         return Ended(SUCCEEDED, Values(artifacts={"artifact": [made]}))
 
@@ -216,7 +226,7 @@ class PipelineBackend:
             self._jobs.set_task(name, task.name, state, error, custom_job)
             return Ended(FAILED, error=error)
         made = self._outputs(task.component, executor_input)
-        self._jobs.set_outputs(name, task.name, {key: held[0] for key, held in made.artifacts.items() if held})
+        self._jobs.set_outputs(name, task.name, made.parameters, made.artifacts)
         self._jobs.set_task(name, task.name, SUCCEEDED, custom_job=custom_job)
         return Ended(SUCCEEDED, made)
 
@@ -288,6 +298,14 @@ class PipelineBackend:
     def _here(self, path: Path) -> Path:
         """A path under `/gcs` as this machine has it."""
         return self._bucket / path.relative_to(_MOUNT)
+
+
+def _missing(task: Task) -> str:
+    """An artifact that a task needs and that no task before it has made; empty if there is none."""
+    wanted = task.component.get("inputDefinitions", {}).get("artifacts", {})
+    return next(
+        (key for key, each in wanted.items() if not each.get("isOptional") and key not in task.given.artifacts), ""
+    )
 
 
 def _key(executor: Mapping[str, Any], component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> str:

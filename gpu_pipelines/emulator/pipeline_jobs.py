@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -17,7 +17,7 @@ from gpu_pipelines.emulator.custom_jobs import EMULATOR_ENDED, now
 from gpu_pipelines.emulator.logs import Logs
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
-from gpu_pipelines.emulator.payload import tasks_of
+from gpu_pipelines.emulator.payload import tasks_outside_of_loops
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
@@ -32,6 +32,8 @@ _TASK_ENDED = (
     TASK_STATES.SKIPPED,
     TASK_STATES.NOT_TRIGGERED,
 )
+#: Artifacts by the name of an input or output: each as the executor input has it.
+Artifacts = Mapping[str, Sequence[Mapping[str, Any]]]
 _JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 
 
@@ -102,7 +104,7 @@ class PipelineJobs(Resources):
             job.start_time = job.update_time = now()
             spec = as_json(job)["pipelineSpec"]
             self._add_task(job, spec["pipelineInfo"]["name"], TASK_STATES.RUNNING)
-            for task in tasks_of(spec):
+            for task in dict.fromkeys(tasks_outside_of_loops(spec, spec["root"])):
                 self._add_task(job, task, TASK_STATES.PENDING)
             self.keep(job)
 
@@ -132,17 +134,27 @@ class PipelineJobs(Resources):
                 uri = f"https://{region}-aiplatform.googleapis.com/v1/{custom_job}"
                 resources = {"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]}
                 # google-cloud-aiplatform reads it there, in model_evaluation_job.py.
-                detail.execution = {"metadata": {"output:gcp_resources": json.dumps(resources)}}
+                _add_metadata(detail, {"output:gcp_resources": json.dumps(resources)})
             self.keep(job)
 
-    def set_outputs(self, name: str, task: str, artifacts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Says which artifacts a task has made: each by its name, as the executor input has it."""
+    def set_inputs(self, name: str, task: str, parameters: Mapping[str, Any], artifacts: Artifacts) -> None:
+        """Says which parameters and artifacts a task gets; the artifacts are as the executor input has them."""
         job = self.one(name)
         with self._lock:
             detail = self._task(job, task)
+            _add_metadata(detail, {f"input:{key}": value for key, value in parameters.items()})
+            for key, given in artifacts.items():
+                detail.inputs[key] = _listed(given)
+            self.keep(job)
+
+    def set_outputs(self, name: str, task: str, parameters: Mapping[str, Any], artifacts: Artifacts) -> None:
+        """Says which parameters and artifacts a task has made; of no task, those of the pipeline itself."""
+        job = self.one(name)
+        with self._lock:
+            detail = self._task(job, task) if task else job.job_detail.task_details[0]
+            _add_metadata(detail, {f"output:{key}": value for key, value in parameters.items()})
             for key, made in artifacts.items():
-                one = api.Artifact(uri=made["uri"], schema_title=made.get("type", {}).get("schemaTitle", ""))
-                detail.outputs[key] = api.PipelineTaskDetail.ArtifactList(artifacts=[one])
+                detail.outputs[key] = _listed(made)
             self.keep(job)
 
     def end(self, name: str, state: str, error: str = "") -> None:
@@ -200,6 +212,26 @@ class PipelineJobs(Resources):
         # The turns of a loop are known when it begins.
         self._add_task(job, name, TASK_STATES.PENDING)
         return job.job_detail.task_details[-1]
+
+
+def _add_metadata(detail: Any, values: Mapping[str, Any]) -> None:
+    """Adds to what is known of a task's execution, where Vertex AI has the values of its parameters."""
+    if values:
+        held = as_json(detail.execution).get("metadata", {})
+        detail.execution = api.Execution(metadata={**held, **values})
+
+
+def _listed(artifacts: Sequence[Mapping[str, Any]]) -> Any:
+    return api.PipelineTaskDetail.ArtifactList(
+        artifacts=[
+            api.Artifact(
+                uri=each.get("uri", ""),
+                schema_title=each.get("type", {}).get("schemaTitle", ""),
+                metadata=each.get("metadata") or {},
+            )
+            for each in artifacts
+        ]
+    )
 
 
 def check_pipeline_job(job: Any) -> None:

@@ -83,25 +83,39 @@ class JobRun:
         self._spec, self._run, self._fast = spec, run, policy == _FAIL_FAST
         self._carry_out, self._tell, self._stopped = carry_out, tell, stopped
         self.failed: list[str] = []
+        self._named: set[str] = set()
 
     def whole(self, parameters: Mapping[str, Any]) -> Ended:
         """Runs the pipeline with its parameters; `failed` has the tasks that failed."""
-        return self._part(self._spec["root"]["dag"], Values(dict(parameters)), "", self._spec["root"])
+        return self._part(self._spec["root"], Values(dict(parameters)), "", "")
 
-    def _part(self, dag: Mapping[str, Any], given: Values, turn: str, component: Mapping[str, Any]) -> Ended:
-        """Runs the tasks of a part; `turn` says in which turns of loops it is."""
+    def _part(self, component: Mapping[str, Any], given: Values, turn: str, part: str) -> Ended:
+        """Runs the tasks of a part; `turn` says in which turns of loops it is, and `part` what it is called."""
         ended: dict[str, Ended] = {}
+        dag = component["dag"]
         tasks = dag["tasks"]
         for name in _in_order(tasks):
-            ended[name] = self._task(name, tasks[name], given, ended, turn)
+            ended[name] = self._task(name, self._own_name(name, turn, part), tasks[name], given, ended, turn)
         state = FAILED if any(each.state in (FAILED, CANCELLED) for each in ended.values()) else SUCCEEDED
         error = next((each.error for each in ended.values() if each.error), "")
         return Ended(state, _outputs_of_part(dag, component, given, ended), error)
 
+    def _own_name(self, name: str, turn: str, part: str) -> str:
+        """What a task is called in this job: several parts may have one of the same name."""
+        full = name + turn
+        if full in self._named:
+            full = f"{part}.{full}"
+        first, number = full, 1
+        while full in self._named:
+            number += 1
+            full = f"{first}.{number}"
+        self._named.add(full)
+        return full
+
     def _task(
-        self, name: str, placed: Mapping[str, Any], given: Values, ended: Mapping[str, Ended], turn: str
+        self, name: str, full: str, placed: Mapping[str, Any], given: Values, ended: Mapping[str, Ended], turn: str
     ) -> Ended:
-        policy, full = placed.get("triggerPolicy", {}), name + turn
+        policy = placed.get("triggerPolicy", {})
         if state := self._why_not(placed, policy, ended):
             if state != PENDING:
                 self._tell(full, state)
@@ -109,13 +123,13 @@ class JobRun:
         component = self._spec["components"][placed["componentRef"]["name"]]
         values = self._given(placed, given, ended, full)
         if "parameterIterator" in placed or "artifactIterator" in placed:
-            found = self._loop(full, placed, component, values, policy)
+            found = self._loop(full, turn, placed, component, values, policy)
         elif not holds(policy.get("condition", ""), values.parameters):
             found = Ended(NOT_TRIGGERED)
             self._tell(full, NOT_TRIGGERED)
         elif "dag" in component:
             self._tell(full, "RUNNING")
-            found = self._part(component["dag"], values, turn, component)
+            found = self._part(component, values, turn, full)
             self._tell(full, found.state)
         else:
             found = self._carry_out(Task(full, placed, component, values))
@@ -135,7 +149,7 @@ class JobRun:
         return NOT_TRIGGERED if NOT_TRIGGERED in before else ""
 
     def _loop(
-        self, name: str, placed: Mapping[str, Any], component: Mapping[str, Any], values: Values, policy: Any
+        self, name: str, turn: str, placed: Mapping[str, Any], component: Mapping[str, Any], values: Values, policy: Any
     ) -> Ended:
         """Runs a part for each item; its outputs are the lists of those of all turns."""
         if not holds(policy.get("condition", ""), values.parameters):
@@ -143,22 +157,24 @@ class JobRun:
             return Ended(NOT_TRIGGERED)
         self._tell(name, "RUNNING")
         turns = [
-            self._part(component["dag"], each, f"-#{number}", component)
-            if "#" not in name
-            else self._part(component["dag"], each, f"{name[name.index('-#') :]}-#{number}", component)
+            self._part(component, each, f"{turn}-#{number}", name)
             for number, each in enumerate(_turns_of(placed, values))
         ]
-        state = FAILED if any(turn.state == FAILED for turn in turns) else SUCCEEDED
+        state = FAILED if any(one.state == FAILED for one in turns) else SUCCEEDED
         self._tell(name, state)
         outputs = component.get("outputDefinitions", {})
         made = Values(
-            {key: [turn.made.parameters.get(key) for turn in turns] for key in outputs.get("parameters", {})},
+            # A turn whose condition did not hold has made nothing, and is left out.
             {
-                key: [one for turn in turns for one in turn.made.artifacts.get(key, [])]
+                key: [one.made.parameters[key] for one in turns if key in one.made.parameters]
+                for key in outputs.get("parameters", {})
+            },
+            {
+                key: [each for one in turns for each in one.made.artifacts.get(key, [])]
                 for key in outputs.get("artifacts", {})
             },
         )
-        return Ended(state, made, next((turn.error for turn in turns if turn.error), ""))
+        return Ended(state, made, next((one.error for one in turns if one.error), ""))
 
     def _given(self, placed: Mapping[str, Any], outer: Values, ended: Mapping[str, Ended], name: str) -> Values:
         """The inputs of a task, each from where the file says."""

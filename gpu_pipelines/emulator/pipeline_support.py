@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,14 @@ def check_supported(spec: Mapping[str, Any]) -> None:
     Raises:
         ApiError: lists all that cannot.
     """
-    if found := [*_of_executors(spec), *_of_tasks(spec)]:
+    if found := [*_of_inputs(spec), *_of_executors(spec), *_of_tasks(spec), *_of_parts(spec)]:
         raise ApiError(400, "The emulator does not run this pipeline: " + "; ".join(found) + ".", "UNIMPLEMENTED")
+
+
+def _of_inputs(spec: Mapping[str, Any]) -> Iterator[str]:
+    for name, artifact in spec["root"].get("inputDefinitions", {}).get("artifacts", {}).items():
+        if not artifact.get("isOptional"):
+            yield f"its input {name} is an artifact, which the emulator takes from no metadata store"
 
 
 def _of_executors(spec: Mapping[str, Any]) -> Iterator[str]:
@@ -60,3 +67,27 @@ def _of_tasks(spec: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name} is of a component that the file does not have"
             elif ("parameterIterator" in task or "artifactIterator" in task) and "dag" not in component:
                 yield f"{name} is a loop over one component that is no part"
+
+
+def _of_parts(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Tasks that wait for each other, and parts that are in themselves: they would never end."""
+    components = spec.get("components", {})
+    inner: dict[str, set[str]] = {}
+    for name, part in (("the pipeline", spec["root"]), *components.items()):
+        tasks = part.get("dag", {}).get("tasks", {})
+        before = {task: set(placed.get("dependentTasks", [])) for task, placed in tasks.items()}
+        if unknown := sorted(set().union(*before.values()) - set(tasks)):
+            yield f"a task of {name} waits for {unknown[0]}, which is not there"
+        elif _is_circular(before):
+            yield f"the tasks of {name} wait for each other"
+        inner[name] = {placed.get("componentRef", {}).get("name", "") for placed in tasks.values()} & set(components)
+    if _is_circular(inner):
+        yield "a part of it is in itself"
+
+
+def _is_circular(before: Mapping[str, set[str]]) -> bool:
+    try:
+        list(TopologicalSorter(before).static_order())
+    except CycleError:
+        return True
+    return False

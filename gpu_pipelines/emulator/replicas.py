@@ -338,7 +338,8 @@ class _Run:
 
 def container_variables() -> dict[str, str]:
     """What a container has of this machine's variables: few, and this Python first on the path."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # Steps that install packages find the index that pip finds here.
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("PIP_")}
     return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
 
 

@@ -1,7 +1,8 @@
 """An HTTP proxy through which clients reach the server under Google's own host names, at their own port.
 
-Clients are told of it as they are told of a company's proxy (`https_proxy`); no name is looked up and nothing leaves
-the machine. What comes through it is TLS: a client that offers HTTP/2 is handed to gRPC, any other to REST.
+Clients are told of it as they are told of a company's proxy (`https_proxy`). What comes through it for Google is TLS: a
+client that offers HTTP/2 is handed to gRPC, any other to REST. What is for other hosts, such as the package index that
+a step installs from, is passed on for programs of this machine.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import re
 import socket
 import threading
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any
 
 from gpu_pipelines.emulator.json_server import JsonHandler
+from gpu_pipelines.emulator.way_out import connected
 
 _GOOGLE = re.compile(r"[a-z0-9-]+\.(googleapis\.com|pkg\.dev):443")
 #: How a client offers HTTP/2 in its first message: RFC 7301.
@@ -31,13 +34,28 @@ class ProxyHandler(JsonHandler):
     api: Any
 
     def do_CONNECT(self) -> None:
-        if not _GOOGLE.fullmatch(self.path):
+        self.close_connection = True
+        if _GOOGLE.fullmatch(self.path):
+            self._accept()
+            carry(self.wire(), self.api.grpc_port, self.api.tls_port)
+        elif not ip_address(self.client_address[0]).is_loopback:
             self.send_error(403, f"There is no {self.path} here.")
+        else:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        try:
+            server = connected(self.path)
+        except (OSError, ValueError) as error:
+            self.send_error(502, f"{self.path} cannot be reached: {error}")
             return
+        self._accept()
+        with server:
+            both_ways(self.wire(), server)
+
+    def _accept(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.close_connection = True
-        carry(self.wire(), self.api.grpc_port, self.api.tls_port)
 
     def wire(self) -> Any:
         """The connection to the client."""
@@ -52,10 +70,15 @@ def carry(client: socket.socket, grpc_port: int, rest_port: int) -> None:
     port = grpc_port if _HTTP_2 in first else rest_port
     with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as server:
         server.sendall(first)
-        back = threading.Thread(target=_pump, args=(server, client), daemon=True)
-        back.start()
-        _pump(client, server)
-        back.join()
+        both_ways(client, server)
+
+
+def both_ways(client: socket.socket, server: socket.socket) -> None:
+    """Carries what each side of a connection sends to the other, until both are closed."""
+    back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+    back.start()
+    _pump(client, server)
+    back.join()
 
 
 def _length(record: bytes) -> int:
