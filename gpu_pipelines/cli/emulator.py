@@ -55,6 +55,10 @@ def start(
         list[str] | None,
         typer.Option(metavar="REGION:ACCELERATOR=N", help="Accelerators that the project may use. Repeatable."),
     ] = None,
+    permissions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What service accounts may do, in YAML; left out, everything."),
+    ] = None,
     speed: Annotated[float, typer.Option(min=0.001, help="Seconds of the schedules in a second.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of all chance: the same happens with the same seed.")] = 0,
 ) -> None:
@@ -76,6 +80,7 @@ def start(
         preempt=preempt or "",
         capacity=tuple(capacity or ()),
         quota=tuple(quota or ()),
+        permissions=permissions,
         seed=seed,
         speed=speed,
     )

@@ -261,7 +261,7 @@ class PipelineBackend:
 
         command = resolved([*container.get("command", []), *container.get("args", [])])
         own = {each["name"]: resolved([each.get("value", "")])[0] for each in container.get("env", [])}
-        environment = {**self._environment(run), **own}
+        environment = {**self._environment(name, run), **own}
         if any("pip install" in part for part in command):
             environment["PATH"] = f"{self._python_that_may_change(command)}:{environment['PATH']}"
         process = subprocess.Popen(
@@ -310,11 +310,13 @@ class PipelineBackend:
                 made.parameters[key] = content if kind == "STRING" else json.loads(content)
         return made
 
-    def _environment(self, run: PipelineRun) -> dict[str, str]:
+    def _environment(self, name: str, run: PipelineRun) -> dict[str, str]:
         number = self._api.state.names.projects[run.project]
+        account = self._jobs.one(name).service_account or f"{number}-compute@developer.gserviceaccount.com"
         return {
             **container_variables(),
             **self._api.state.replicas.environment,
+            **self._api.identity(account),
             "CLOUD_ML_PROJECT_ID": number,
             "CLOUD_ML_REGION": run.location,
         }

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +88,7 @@ class Replicas:
         folder: working directory of the replicas.
         preemptions: when machines of Spot are taken away.
         capacity: the machines that there are.
+        identity: variables with which a replica is a service account.
         grace_s: how long a replica has after SIGTERM, seconds.
     """
 
@@ -98,6 +99,7 @@ class Replicas:
         self.folder: Path | None = None
         self.preemptions = Preemptions()
         self.capacity = Capacity()
+        self.identity: Callable[[str], dict[str, str]] = lambda account: {}
         self.grace_s = _GRACE_S
         self._jobs, self._logs, self._names = jobs, logs, names
         self._runs: dict[str, _Run] = {}
@@ -331,7 +333,8 @@ class _Run:
             folders = {"MODEL_DIR": "model", "CHECKPOINT_DIR": "checkpoints", "TENSORBOARD_LOG_DIR": "logs"}
             own |= {f"AIP_{name}": f"{prefix.rstrip('/')}/{folder}/" for name, folder in folders.items()}
         own |= cluster_variables(self.replicas, replica, as_json(spec))
-        own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment
+        account = spec.service_account or f"service-{number}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
+        own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment | self._settings.identity(account)
         container = spec.worker_pool_specs[replica.pool].container_spec
         return own | {variable.name: variable.value for variable in container.env}
 

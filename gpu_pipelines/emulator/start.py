@@ -12,6 +12,8 @@ from gpu_pipelines.emulator.capacity import Capacity, limits_of, places_of
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.clock import Clock
 from gpu_pipelines.emulator.faults import Rate
+from gpu_pipelines.emulator.permission_file import read_permissions
+from gpu_pipelines.emulator.permissions import Permissions
 from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 from gpu_pipelines.emulator.preemption import PreemptionRule, Preemptions
 from gpu_pipelines.emulator.server import serving
@@ -32,6 +34,7 @@ class EmulatorSettings:
         preempt: when machines of Spot are taken away: seconds or a probability, as `PreemptionRule.of` reads them.
         capacity: machines that there are, as `places_of` reads them.
         quota: accelerators that the project may use, in the same form.
+        permissions: file of what accounts may do; None: everything.
         seed: of all chance.
         speed: seconds of the schedules in a second.
     """
@@ -45,6 +48,7 @@ class EmulatorSettings:
     preempt: str = ""
     capacity: tuple[str, ...] = ()
     quota: tuple[str, ...] = ()
+    permissions: Path | None = None
     seed: int = 0
     speed: float = 1.0
 
@@ -63,6 +67,7 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
     rates = [Rate.of(text) for text in settings.faults]
     rule = PreemptionRule.of(settings.preempt) if settings.preempt else None
     capacity, quota = places_of("--capacity", settings.capacity), places_of("--quota", settings.quota)
+    grants = read_permissions(settings.permissions) if settings.permissions else None
     with ExitStack() as stack:
         folder = settings.state
         if folder is None:
@@ -73,6 +78,7 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
         api.faults.by_chance(rates, settings.seed)
         api.state.replicas.preemptions = Preemptions(rule, settings.seed)
         api.state.replicas.capacity = Capacity(capacity)
+        api.state.permissions = Permissions(api.state.permissions.caller, grants)
         api.state.project.limits.update(limits_of(quota))
         backend = PipelineBackend(api, settings.rehearse)
         backend.run_jobs()
