@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -17,6 +18,9 @@ from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
+
+#: `endpoint_id` of CreateEndpointRequest.
+_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Endpoints(Resources):
@@ -47,21 +51,28 @@ class Endpoints(Resources):
         """CreateEndpoint."""
         raise_found([(f"endpoint.{name}", text) for name, text in check_name_and_labels(request.endpoint)])
         endpoint = api.Endpoint(request.endpoint)
+        key = request.endpoint_id
+        if key and not _ID.fullmatch(key):
+            raise ApiError(400, f"The endpoint id {key!r} does not match {_ID.pattern}.")
         with self._lock:
-            endpoint.name = self._names.new(request.parent, "endpoints", request.endpoint_id)
+            endpoint.name = self._names.new(request.parent, "endpoints", key)
+            if endpoint.name in self.held:
+                raise ApiError(409, f"Endpoint {endpoint.name} already exists.")
             endpoint.create_time = endpoint.update_time = now()
             self.keep(endpoint)
         return self._operations.done(endpoint.name, endpoint)
 
     def update(self, request: Any) -> Any:
         """UpdateEndpoint, of the fields that the mask names."""
-        endpoint = self.one(request.endpoint.name)
+        held = self.one(request.endpoint.name)
+        endpoint = self._copy(held)
         for path in request.update_mask.paths:
             if path not in ("traffic_split", "display_name", "labels"):
                 raise ApiError(400, f"The field {path} of an endpoint cannot be updated.")
             if path == "traffic_split":
                 self._check_split(endpoint, dict(request.endpoint.traffic_split))
             setattr(endpoint, path, getattr(request.endpoint, path))
+        raise_found([(f"endpoint.{name}", text) for name, text in check_name_and_labels(endpoint)])
         self.keep(endpoint)
         return endpoint
 
@@ -118,12 +129,15 @@ class Endpoints(Resources):
             turn -= share
         if not number:
             raise ApiError(400, f"Endpoint {endpoint.name} doesn't have traffic_split.", "FAILED_PRECONDITION")
-        self.asked.append(number)
         content = json_format.MessageToDict(api.PredictRequest.pb(request))
         body = {name: content[name] for name in ("instances", "parameters") if name in content}
         deployed = next(each for each in endpoint.deployed_models if each.id == number)
         container = self._models.get(api.GetModelRequest(name=f"{deployed.model}@{deployed.model_version_id}"))
         server = self.servers.get(container.container_spec.image_uri, self.server)
+        if not server:
+            text = f"Endpoint {endpoint.name}: the emulator runs no containers of deployed models."
+            raise ApiError(400, text, "FAILED_PRECONDITION")
+        self.asked.append(number)
         answer = requests.post(f"{server}/predict", json=body, timeout=60)
         if answer.status_code != 200:
             raise ApiError(400, answer.text)

@@ -19,6 +19,9 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:?\
 _SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
+_DEEPEST = 50
+
+
 def predicate(text: str) -> Test:
     """What a filter lets through.
 
@@ -36,7 +39,7 @@ def predicate(text: str) -> Test:
 
 class _Reader:
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text, self.depth = text, 0
         self.tokens: list[str] = []
         place = 0
         while text[place:].strip():
@@ -65,6 +68,14 @@ class _Reader:
         return lambda item: all(test(item) for test in tests)
 
     def one(self) -> Test:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.error()
+        found = self.one_of_these()
+        self.depth -= 1
+        return found
+
+    def one_of_these(self) -> Test:
         token = self.take()
         if token == "NOT":  # noqa: S105
             denied = self.one()
@@ -95,6 +106,11 @@ class _Reader:
         }
         if operator not in compare:
             raise self.error()
+        if operator in ("=~", "!~"):
+            try:
+                re.compile(wanted)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise self.error() from error
 
         def test(item: Mapping[str, Any]) -> bool:
             held = _at(item, path)
@@ -102,7 +118,11 @@ class _Reader:
                 return operator in ("!=", "!~")
             if operator in (":", "=~", "!~"):
                 return compare[operator](held, wanted)
-            return compare[operator](_comparable(held), _comparable(wanted))
+            try:
+                return compare[operator](_comparable(held), _comparable(wanted))
+            except TypeError:
+                # Severities and times are put in order, but not with words.
+                return False
 
         return test
 

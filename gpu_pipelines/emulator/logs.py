@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.filters import predicate
+from gpu_pipelines.emulator.names import start_of_page
 from gpu_pipelines.emulator.state_folder import StateFolder
 
 _FIELDS = {"resourceNames": list, "projectIds": list, "filter": str, "orderBy": str, "pageSize": int, "pageToken": str}
@@ -73,11 +74,16 @@ class Logs:
         for name, value in request.items():
             if name not in _FIELDS:
                 raise ApiError(400, f'Invalid JSON payload received. Unknown name "{name}": Cannot find field.')
-            if not isinstance(value, _FIELDS[name]):
+            if not isinstance(value, _FIELDS[name]) or isinstance(value, bool):
                 raise ApiError(400, f'Invalid value at "{name}".')
         names = [*request.get("resourceNames", []), *(f"projects/{name}" for name in request.get("projectIds", []))]
         if not names:
             raise ApiError(400, "resource_names is required.")
+        if not all(isinstance(name, str) for name in names):
+            raise ApiError(400, 'Invalid value at "resource_names".')
+        start = start_of_page(request.get("pageToken", ""))
+        if request.get("pageSize", 0) < 0:
+            raise ApiError(400, "page_size must not be negative.")
         order = request.get("orderBy", "timestamp asc")
         if order not in ("timestamp asc", "timestamp desc", "timestamp"):
             raise ApiError(400, f"Unsupported order_by: {order}.")
@@ -89,7 +95,6 @@ class Logs:
                 if any(entry["logName"].startswith(f"{name}/") for name in names) and test(entry)
             ]
         found.sort(key=lambda entry: (entry["timestamp"], entry["insertId"]), reverse=order.endswith("desc"))
-        start = int(request.get("pageToken", "0") or 0)
         end = start + min(request.get("pageSize") or 50, _MOST)
         more = {"nextPageToken": str(end)} if end < len(found) else {}
         return {"entries": found[start:end], **more}

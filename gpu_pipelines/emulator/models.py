@@ -19,6 +19,8 @@ from gpu_pipelines.emulator.transcoding import as_json
 
 _KIND, _EVALUATIONS = "models", "evaluations"
 _ID = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
+#: https://cloud.google.com/vertex-ai/docs/model-registry/model-alias
+_ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]|[a-z]")
 
 _SCHEMA = r"gs://google-cloud-aiplatform/schema/modelevaluation/([a-z_]+)_metrics_1\.0\.0\.yaml"
 #: Names of the fields of each schema, at every depth.
@@ -108,6 +110,10 @@ class Models:
     def merge_aliases(self, request: Any) -> Any:
         """MergeVersionAliases: an alias with a dash before it is taken away."""
         model = self.get(request)
+        if not request.version_aliases:
+            raise ApiError(400, "version_aliases is required.")
+        if wrong := [alias for alias in request.version_aliases if not _ALIAS.fullmatch(alias.removeprefix("-"))]:
+            raise ApiError(400, f"The version alias {wrong[0]!r} does not match {_ALIAS.pattern}.")
         with self._lock:
             for alias in request.version_aliases:
                 for other in self._versions(model.name):
@@ -124,6 +130,8 @@ class Models:
         schema = re.fullmatch(_SCHEMA, given.get("metricsSchemaUri", ""))
         if schema is None or schema[1] not in _METRICS:
             raise ApiError(400, f"Unsupported metrics_schema_uri: {given.get('metricsSchemaUri')!r}.")
+        if not isinstance(given.get("metrics", {}), dict):
+            raise ApiError(400, "The metrics do not match their schema: they are no object.")
         if unknown := sorted(_fields(given.get("metrics", {})) - _METRICS[schema[1]]):
             raise ApiError(400, f"The metrics do not match their schema: {unknown[0]}.")
         with self._lock:

@@ -61,9 +61,22 @@ def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tupl
     test = predicate(getattr(request, "filter", ""))
     found = [item for item in resources if item.name.startswith(f"{parent}/") and test(as_json(item))]
     found.sort(key=lambda item: item.create_time, reverse=not str(getattr(request, "order_by", "")).endswith("time"))
-    start = int(request.page_token or 0)
+    start = start_of_page(request.page_token)
+    if request.page_size < 0:
+        raise ApiError(400, f"page_size must not be negative: {request.page_size}.")
     end = start + min(request.page_size or most, most)
     return found[start:end], str(end) if end < len(found) else ""
+
+
+def start_of_page(token: str) -> int:
+    """The place at which a page begins.
+
+    Raises:
+        ApiError: the token is none that a list has given.
+    """
+    if not re.fullmatch(r"[0-9]{0,9}", token):
+        raise ApiError(400, f"Invalid page token: {token!r}.")
+    return int(token or 0)
 
 
 def restored(state: StateFolder, kind: str, message: Any) -> Iterator[Any]:

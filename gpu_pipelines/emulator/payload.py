@@ -15,6 +15,11 @@ from typing import Any
 
 _NUMBER = "NUMBER_INTEGER"
 _EMPTY = {"STRUCT": {}, "LIST": [], "STRING": "", "BOOLEAN": False}
+_TYPES = {"NUMBER_INTEGER": int, "NUMBER_DOUBLE": int | float, "LIST": list, "STRUCT": dict}
+_BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _ARTIFACT = re.compile(
     r"\{\{\$\.(inputs|outputs)\.artifacts\['([^']+)'\](?:\.(uri|path|metadata)(?:\['([^']+)'\])?)?\}\}"
@@ -163,6 +168,27 @@ def _expanded_part(part: Any, given: frozenset[str]) -> list[str]:
 def as_stored(value: Any, definition: Mapping[str, Any]) -> Any:
     """A parameter's value as its container gets it: JSON of the service has points in whole numbers."""
     return int(value) if definition["parameterType"] == _NUMBER and value is not None else value
+
+
+def read_parameter(name: str, kind: str, text: str) -> Any:
+    """The value of an output parameter, as a container has written it into its file.
+
+    Raises:
+        ValueError: it is none of that type.
+    """
+    if kind == "STRING":
+        return text
+    text = text.strip()
+    try:
+        if kind == "BOOLEAN":
+            # As Go reads one, in which the service's launcher is written.
+            return _BOOLEANS[text]
+        found = json.loads(text)
+    except (ValueError, KeyError):
+        found = None
+    if not isinstance(found, _TYPES.get(kind, object)) or isinstance(found, bool):
+        raise ValueError(f"The output parameter {name} is no {kind}: {text[:100]!r}.")
+    return found
 
 
 def _artifact(name: str, given: str | Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import threading
-import venv
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -23,7 +20,7 @@ from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.mounted_bucket import command_with_bucket, require_mounts
-from gpu_pipelines.emulator.payload import PipelineRun, as_stored, executor_input_with, resolved_texts
+from gpu_pipelines.emulator.payload import PipelineRun, as_stored, executor_input_with, read_parameter, resolved_texts
 from gpu_pipelines.emulator.pipeline_run import (
     AT_A_TIME,
     CANCELLED,
@@ -41,6 +38,7 @@ from gpu_pipelines.emulator.pipeline_run import (
 from gpu_pipelines.emulator.pipeline_support import check_supported
 from gpu_pipelines.emulator.preemption import stockout
 from gpu_pipelines.emulator.replicas import container_variables
+from gpu_pipelines.emulator.step_environments import make_environment
 from gpu_pipelines.emulator.transcoding import as_json
 from gpu_pipelines.emulator.vertex_api import VertexApi
 
@@ -246,7 +244,11 @@ class PipelineBackend:
             state = "CANCELLED" if name in self._stopped else FAILED
             self._jobs.set_task(name, task.name, state, error, custom_job)
             return Ended(FAILED, error=error)
-        made = self._outputs(task.component, executor_input)
+        try:
+            made = self._outputs(task.component, executor_input)
+        except ValueError as wrong:
+            self._jobs.set_task(name, task.name, FAILED, str(wrong), custom_job)
+            return Ended(FAILED, error=str(wrong))
         self._jobs.set_outputs(name, task.name, made.parameters, made.artifacts)
         self._jobs.set_task(name, task.name, SUCCEEDED, custom_job=custom_job)
         return Ended(SUCCEEDED, made)
@@ -263,7 +265,9 @@ class PipelineBackend:
         own = {each["name"]: resolved([each.get("value", "")])[0] for each in container.get("env", [])}
         environment = {**self._environment(name, run), **own}
         if any("pip install" in part for part in command):
-            environment["PATH"] = f"{self._python_that_may_change(command)}:{environment['PATH']}"
+            changeable = self._python_that_may_change(command)
+            environment["PATH"] = f"{changeable / 'bin'}:{environment['PATH']}"
+            environment.setdefault("PYTHONPATH", str(changeable / "for-inner"))
         process = subprocess.Popen(
             [*command_with_bucket(self._bucket), *command],
             env=environment,
@@ -283,15 +287,12 @@ class PipelineBackend:
         return process.wait()
 
     def _python_that_may_change(self, command: list[str]) -> Path:
-        """Folder of programs of an environment that has all that this one has, and into which a step may install."""
+        """An environment that has all that this one has, and into which a step may install."""
         folder = self._api.folder / "environments" / hashlib.sha256(json.dumps(command[:4]).encode()).hexdigest()[:16]
         with self._python_lock:
             if not folder.exists():
-                venv.create(folder, symlinks=True)
-                version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-                path = folder / "lib" / version / "site-packages/of-the-emulator.pth"
-                path.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-        return folder / "bin"
+                make_environment(folder)
+        return folder
 
     def _outputs(self, component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> Values:
         """Artifacts and parameters of a task that succeeded."""
@@ -306,8 +307,7 @@ class PipelineBackend:
             if key in written.get("parameterValues", {}):
                 made.parameters[key] = written["parameterValues"][key]
             elif (text := self._here(Path(outputs["parameters"][key]["outputFile"]))).exists():
-                kind, content = definition["parameterType"], text.read_text()
-                made.parameters[key] = content if kind == "STRING" else json.loads(content)
+                made.parameters[key] = read_parameter(key, definition["parameterType"], text.read_text())
         return made
 
     def _environment(self, name: str, run: PipelineRun) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
-from google.protobuf import empty_pb2, json_format
+from google.protobuf import empty_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
@@ -18,6 +18,7 @@ from gpu_pipelines.emulator.logs import Logs
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.payload import tasks_outside_of_loops
+from gpu_pipelines.emulator.pipeline_format import parsed_spec
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
@@ -255,22 +256,6 @@ def check_pipeline_job(job: Any) -> None:
         if name in given and not _fits(definition.parameter_type, given[name]):
             kind = pipeline_spec_pb2.ParameterType.ParameterTypeEnum.Name(definition.parameter_type)
             raise ApiError(400, f"Parameter {name} has a value {given[name]!r} that is no {kind}.")
-
-
-def parsed_spec(document: dict[str, Any]) -> Any:
-    """A `PipelineSpec` from JSON.
-
-    Raises:
-        ApiError: it is none.
-    """
-    spec = pipeline_spec_pb2.PipelineSpec()
-    try:
-        json_format.ParseDict(document, spec)
-    except json_format.ParseError as error:
-        raise ApiError(400, f"Failed to parse the pipeline spec: {error}") from error
-    if not (spec.pipeline_info.name and spec.root.dag.tasks):
-        raise ApiError(400, "Failed to parse the pipeline spec: it has no name or no tasks.")
-    return spec
 
 
 def _fits(kind: int, value: Any) -> bool:

@@ -13,9 +13,10 @@ from typing import Any
 import yaml
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.pipeline_jobs import parsed_spec
+from gpu_pipelines.emulator.pipeline_format import parsed_spec
 from gpu_pipelines.emulator.state_folder import StateFolder, damaged
 
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9-]{3,127}")
 _TAG = re.compile(r"[a-z][a-z0-9._-]{0,127}")
 
 
@@ -45,6 +46,21 @@ class Package:
         """What `restored` takes."""
         versions = {name: content.decode() for name, content in self.versions.items()}
         return {"versions": versions, "created": self.created, "tags": self.tags}
+
+
+#: The verb, packages or what is in one, and whether it is of all of them.
+_ASKED = {
+    ("GET", None, True),
+    ("DELETE", None, True),
+    ("GET", "versions", True),
+    ("GET", "versions", False),
+    ("DELETE", "versions", False),
+    ("GET", "tags", True),
+    ("POST", "tags", True),
+    ("GET", "tags", False),
+    ("PATCH", "tags", False),
+    ("DELETE", "tags", False),
+}
 
 
 class PipelineRepositories:
@@ -78,11 +94,14 @@ class PipelineRepositories:
             raise ApiError(400, f"The form has the fields {', '.join(form)}; it takes content and tags.")
         try:
             document = yaml.safe_load(form["content"])
-        except yaml.YAMLError as error:
+        # A date that there is not, and brackets without an end, are errors of their own.
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ApiError(400, f"The file is not one YAML document: {error}") from error
         package = parsed_spec(document if isinstance(document, dict) else {}).pipeline_info.name
+        if not _PACKAGE.fullmatch(package):
+            raise ApiError(400, f"The name of a pipeline in a repository must match {_PACKAGE.pattern}: {package!r}.")
         version = f"sha256:{hashlib.sha256(form['content']).hexdigest()}"
-        tags = [tag for tag in form.get("tags", b"").decode().split(",") if tag]
+        tags = [tag for tag in form.get("tags", b"").decode(errors="replace").split(",") if tag]
         if wrong := [tag for tag in tags if not _TAG.fullmatch(tag)]:
             raise ApiError(400, f"Invalid tag: {wrong[0]}.")
         held = self.packages.setdefault(f"{location}/{repository}/{package}", Package())
@@ -116,8 +135,12 @@ class PipelineRepositories:
         if match is None:
             raise ApiError(404, f"There is no {path}.")
         package, kind, key = match.groups()
+        if (verb, kind, key is None) not in _ASKED:
+            raise ApiError(404, f"There is no {verb} {path}.")
         start = f"{location}/{repository}/"
         if package is None:
+            if verb != "GET":
+                raise ApiError(404, f"There is no {verb} {path}.")
             names = [name.removeprefix(start) for name in self.packages if name.startswith(start)]
             return {"packages": [self._told(parent, name) for name in names]}
         held = self._package(location, repository, package)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,10 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.conditions import check_condition
 
 _EXECUTORS = ("container", "importer")
+#: What runs a Python component; with a module's path the code is in the file of the pipeline.
+_EXECUTOR = "kfp.dsl.executor_main"
+_SHELL = re.compile(r"(.*/)?(sh|bash|python[\d.]*)")
+_FILE = re.compile(r"[\w./][\w./-]*")
 
 
 def check_supported(spec: Mapping[str, Any]) -> None:
@@ -42,12 +47,30 @@ def _of_executors(spec: Mapping[str, Any]) -> Iterator[str]:
             continue
         if other := sorted(set(executor) - set(_EXECUTORS)):
             yield f"{name} is a {other[0]}"
+        elif uri := executor.get("importer", {}).get("artifactUri", {}).get("constant", ""):
+            if uri.startswith("oci://"):
+                yield f"{name} imports {uri}, and images are not read here"
         elif container := executor.get("container"):
-            command = container.get("command", [])
-            if not command:
-                yield f"{name} has no command, and images are not run here ({container.get('image', '')})"
-            elif "{{" not in command[0] and not _is_here(command[0]):
-                yield f"{name} runs {command[0]}, which is not on this machine, and images are not run here"
+            yield from _of_container(name, container)
+
+
+def _of_container(name: str, container: Mapping[str, Any]) -> Iterator[str]:
+    command, image = container.get("command", []), container.get("image", "")
+    words = [*command, *container.get("args", [])]
+    if not command:
+        yield f"{name} has no command, and images are not run here ({image})"
+    elif "{{" not in command[0] and not _is_here(command[0]):
+        yield f"{name} runs {command[0]}, which is not on this machine, and images are not run here"
+    elif _EXECUTOR in words and "--component_module_path" not in words:
+        yield f"{name} has its code in the image {image}, and images are not run here"
+    elif _SHELL.fullmatch(command[0]) and len(words) > 1 and _is_of_the_image(words[1]):
+        yield f"{name} runs {words[1]} of the image {image}, and images are not run here"
+
+
+def _is_of_the_image(word: str) -> bool:
+    """Whether a word names a file that is not on this machine; a bucket is there when the step runs."""
+    path = Path(word)
+    return bool(_FILE.fullmatch(word)) and not word.startswith("/gcs/") and not (path.is_absolute() and path.exists())
 
 
 def _is_here(program: str) -> bool:

@@ -63,8 +63,10 @@ class Project:
         listed = [{"role": role, "members": sorted(members)} for role, members in sorted(self.bindings.items())]
         return {"version": 1, "bindings": listed, "etag": "BwXhqDVJ5uU="}
 
-    def permissions(self, asked: Iterable[Any]) -> dict[str, Any]:
+    def permissions(self, asked: Any) -> dict[str, Any]:
         """The answer to testIamPermissions: those of the permissions that the caller has."""
+        if not isinstance(asked, list) or not all(isinstance(permission, str) for permission in asked):
+            raise ApiError(400, 'Invalid value at "permissions".')
         held = [permission for permission in asked if permission not in self.denied]
         return {"permissions": held} if held else {}
 

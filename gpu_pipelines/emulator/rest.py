@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,7 +16,13 @@ from gpu_pipelines.emulator.services import REGION, State
 from gpu_pipelines.emulator.transcoding import as_json, parse
 
 #: Parameters of the protocol, not of a request: https://cloud.google.com/apis/docs/system-parameters.
-_SYSTEM_PARAMETERS = {"alt", "$alt", "key", "prettyPrint", "$prettyPrint", "quotaUser", "uploadType", "upload_protocol"}
+_SYSTEM_PARAMETERS = {
+    *("alt", "$alt", "fields", "$fields", "key", "prettyPrint", "$prettyPrint", "quotaUser", "$.xgafv", "callback"),
+    *("access_token", "oauth_token", "uploadType", "upload_protocol"),
+}
+#: What lists take; whole answers are given, so that they are looked at and no more.
+_OF_LISTS = {"pageSize", "pageToken", "filter", "orderBy"}
+_OF_PACKAGES = {*_OF_LISTS, "tagId", "updateMask", "view", "force"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,8 @@ class HttpRequest:
     def body(self) -> dict[str, Any]:
         """The body as JSON."""
         try:
-            found = json.loads(self.content) if self.content.strip() else {}
-        except ValueError as error:
+            found = read_json(self.content) if self.content.strip() else {}
+        except (ValueError, RecursionError) as error:
             raise ApiError(400, f"Invalid JSON payload received. {error}") from error
         if not isinstance(found, dict):
             raise ApiError(400, "Invalid JSON payload received. It is no object.")
@@ -60,6 +67,21 @@ class HttpRequest:
     def parameter(self, name: str) -> str:
         """A parameter, or nothing."""
         return self.query.get(name, [""])[-1]
+
+
+def read_json(content: bytes) -> Any:
+    """JSON as the standard has it: Python's reader takes numbers that are none, and that are too large for one.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+
+    def number(text: str) -> float:
+        if not math.isfinite(found := float(text)):
+            raise ValueError(f"{text[:40]} is no number of JSON.")
+        return found
+
+    return json.loads(content, parse_float=number, parse_constant=number)
 
 
 Answer = dict[str, Any] | bytes
@@ -80,11 +102,28 @@ def answer(state: State, request: HttpRequest) -> Answer:
             if match and binding.verb == request.verb:
                 parsed = parse(method, binding, match.groups(), request.query, request.body)
                 return as_json(state.call(method, parsed, request.account))
-    for verb, pattern, handle in _OTHERS:
+    for verb, pattern, handle, taken in _OTHERS:
         match = re.fullmatch(pattern, request.path)
         if match and request.verb in verb.split("|"):
+            _check_query(request, taken)
             return handle(state, request, **match.groupdict())
     raise ApiError(404, f"There is no {request.verb} {request.path}.")
+
+
+def _check_query(request: HttpRequest, taken: set[str]) -> None:
+    if unknown := sorted(set(request.query) - taken):
+        text = f'Invalid JSON payload received. Unknown name "{unknown[0]}": Cannot bind query parameter.'
+        raise ApiError(400, text)
+    if not re.fullmatch(r"[0-9]{0,9}", size := request.parameter("pageSize")):
+        raise ApiError(400, f"Invalid value at 'page_size' (TYPE_INT32), {size!r}.")
+    if request.parameter("pageToken"):
+        raise ApiError(400, f"Invalid page token: {request.parameter('pageToken')!r}.")
+
+
+def _known(state: State, project: str) -> str:
+    """A project that there is; raises ApiError for another."""
+    state.names.number(f"projects/{project}")
+    return project
 
 
 def _operation(state: State, request: HttpRequest, name: str) -> Answer:
@@ -96,16 +135,17 @@ def _entries(state: State, request: HttpRequest) -> Answer:
 
 
 def _repository(state: State, request: HttpRequest, project: str, location: str, repository: str) -> Answer:
-    return state.repositories.repository(project, location, repository)
+    return state.repositories.repository(_known(state, project), location, repository)
 
 
 def _packages(state: State, request: HttpRequest, parent: str, path: str) -> Answer:
+    _known(state, parent.split("/")[1])
     query = {name: values[-1] for name, values in request.query.items()}
     return state.repositories.answer(request.verb, parent, path, query, request.body)
 
 
 def _upload(state: State, request: HttpRequest, project: str, repository: str) -> Answer:
-    return state.repositories.upload(project, REGION, repository, request.kind, request.content)
+    return state.repositories.upload(_known(state, project), REGION, repository, request.kind, request.content)
 
 
 def _packages_here(state: State, request: HttpRequest, project: str, repository: str, path: str) -> Answer:
@@ -116,6 +156,7 @@ def _packages_here(state: State, request: HttpRequest, project: str, repository:
 def _download(
     state: State, request: HttpRequest, project: str, repository: str, package: str, reference: str
 ) -> Answer:
+    _known(state, project)
     return state.repositories.download(REGION, repository, package, reference)
 
 
@@ -128,7 +169,9 @@ def _policy(state: State, request: HttpRequest, version: str, project: str) -> A
     return state.project.policy()
 
 
-def _permissions(state: State, request: HttpRequest, **_: str) -> Answer:
+def _permissions(state: State, request: HttpRequest, project: str, **_: str) -> Answer:
+    if project != "-":
+        _known(state, project)
     return _held(state, request, request.body.get("permissions", []))
 
 
@@ -150,6 +193,7 @@ def _batch_of_services(state: State, request: HttpRequest, project: str) -> Answ
 
 
 def _quotas(state: State, request: HttpRequest, project: str) -> Answer:
+    _known(state, project)
     return state.project.quotas()
 
 
@@ -169,29 +213,45 @@ def _bucket_permissions(state: State, request: HttpRequest, bucket: str) -> Answ
 _PROJECT = r"(?P<project>[^/:]+)"
 _PARENT = rf"projects/{_PROJECT}/locations/(?P<location>[^/]+)/repositories/(?P<repository>[^/]+)"
 _Handler = Callable[..., Answer]
-_OTHERS: list[tuple[str, str, _Handler]] = [
-    ("GET", r"/v1/(?P<name>projects/.+/operations/\d+)", _operation),
-    ("POST", r"/v1/(?P<name>projects/.+/operations/\d+):wait", _operation),
-    ("POST", r"/v2/entries:list", _entries),
-    ("GET", rf"/v1/{_PARENT}", _repository),
+_OTHERS: list[tuple[str, str, _Handler, set[str]]] = [
+    ("GET", r"/v1/(?P<name>projects/.+/operations/\d+)", _operation, set()),
+    ("POST", r"/v1/(?P<name>projects/.+/operations/\d+):wait", _operation, set()),
+    ("POST", r"/v2/entries:list", _entries, set()),
+    ("GET", rf"/v1/{_PARENT}", _repository, set()),
     (
         "GET|POST|PATCH|DELETE",
         r"/v1/(?P<parent>projects/[^/]+/locations/[^/]+/repositories/[^/]+)/(?P<path>packages.*)",
         _packages,
+        _OF_PACKAGES,
     ),
-    ("GET", rf"/(?P<version>v1|v3)/projects/{_PROJECT}", _project),
-    ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:getIamPolicy", _policy),
-    ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:testIamPermissions", _permissions),
-    ("GET", rf"/v1/projects/{_PROJECT}/services/(?P<service>[^/]+)", _service),
-    ("GET", rf"/v1/projects/{_PROJECT}/services", _services),
-    ("GET", rf"/v1/projects/{_PROJECT}/services:batchGet", _batch_of_services),
-    ("GET", rf"/v1/projects/{_PROJECT}/locations/global/services/aiplatform\.googleapis\.com/quotaInfos", _quotas),
-    ("GET", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+)", _service_account),
-    ("POST", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+):testIamPermissions", _permissions),
-    ("GET", r"/storage/v1/b/(?P<bucket>[^/]+)/iam/testPermissions", _bucket_permissions),
-    ("POST", TOKENS, _token),
+    ("GET", rf"/(?P<version>v1|v3)/projects/{_PROJECT}", _project, set()),
+    ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:getIamPolicy", _policy, set()),
+    ("POST", rf"/(?P<version>v1|v3)/projects/{_PROJECT}:testIamPermissions", _permissions, set()),
+    ("GET", rf"/v1/projects/{_PROJECT}/services/(?P<service>[^/]+)", _service, set()),
+    ("GET", rf"/v1/projects/{_PROJECT}/services", _services, _OF_LISTS),
+    ("GET", rf"/v1/projects/{_PROJECT}/services:batchGet", _batch_of_services, {"names", "parent"}),
+    (
+        "GET",
+        rf"/v1/projects/{_PROJECT}/locations/global/services/aiplatform\.googleapis\.com/quotaInfos",
+        _quotas,
+        _OF_LISTS,
+    ),
+    ("GET", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+)", _service_account, set()),
+    ("POST", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+):testIamPermissions", _permissions, set()),
+    (
+        "GET",
+        r"/storage/v1/b/(?P<bucket>[^/]+)/iam/testPermissions",
+        _bucket_permissions,
+        {"permissions", "userProject"},
+    ),
+    ("POST", TOKENS, _token, set()),
     # A repository as KFP's client sees it: at its host's name, which here says no location.
-    ("POST", rf"/{_PROJECT}/(?P<repository>[^/]+)/?", _upload),
-    ("GET|POST|PATCH|DELETE", rf"/{_PROJECT}/(?P<repository>[^/]+)/(?P<path>packages(/.*)?)", _packages_here),
-    ("GET", rf"/{_PROJECT}/(?P<repository>[^/]+)/(?P<package>[^/]+)/(?P<reference>[^/]+)", _download),
+    ("POST", rf"/{_PROJECT}/(?P<repository>[^/]+)/?", _upload, set()),
+    (
+        "GET|POST|PATCH|DELETE",
+        rf"/{_PROJECT}/(?P<repository>[^/]+)/(?P<path>packages(/.*)?)",
+        _packages_here,
+        _OF_PACKAGES,
+    ),
+    ("GET", rf"/{_PROJECT}/(?P<repository>[^/]+)/(?P<package>[^/]+)/(?P<reference>[^/]+)", _download, set()),
 ]

@@ -135,10 +135,10 @@ def check_cron(text: str) -> None:
     if len(fields) != len(_RANGES):
         raise wrong
     for field, (low, high) in zip(fields, _RANGES, strict=True):
-        values = [int(value) for value in re.findall(r"(?<!/)\b\d+", field)]
+        values = [int(value[:9]) for value in re.findall(r"(?<!/)\b\d+", field)]
         if not _FIELD.fullmatch(field) or any(not low <= value <= high for value in values):
             raise wrong
     try:
         ZoneInfo(zone or "UTC")
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ApiError(400, f"Invalid time zone: {zone!r}.") from None

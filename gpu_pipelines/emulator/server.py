@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import ThreadingHTTPServer
@@ -71,6 +72,11 @@ class _Handler(ProxyHandler):
             found: Answer = answer(self.api.state, request)
         except ApiError as error:
             return error.code, "application/json", error.json()
+        except Exception as error:
+            # A request that nobody has thought of is answered as well, and the emulator goes on.
+            traceback.print_exc()
+            broken = ApiError(500, f"The emulator failed: {type(error).__name__}: {error}")
+            return broken.code, "application/json", broken.json()
         if isinstance(found, bytes):
             return 200, "text/plain", found
         return 200, "application/json", json.dumps(found).encode()

@@ -3,11 +3,13 @@ apply."""
 
 from __future__ import annotations
 
+import json
 import threading
 from functools import partial
 from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import requests
 from gcp_storage_emulator.server import RequestHandler
@@ -17,6 +19,7 @@ from gpu_pipelines.emulator.bucket_files import BucketFiles
 from gpu_pipelines.emulator.storage_preconditions import CheckingRouter
 
 _PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/")
+_UPLOADS = ("media", "multipart", "resumable")
 _SECONDS = 60
 
 
@@ -57,6 +60,13 @@ class Storage:
 
     def answer(self, verb: str, target: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes]:
         """Status, content type and body of the emulator's answer."""
+        address = urlsplit(target)
+        query = parse_qs(address.query)
+        kinds, most = query.get("uploadType", [""]), query.get("maxResults", ["1"])[-1]
+        if not most.isdecimal():
+            return _refusal(400, f"Invalid value at 'maxResults': {most!r}.")
+        if verb == "POST" and address.path.startswith("/upload/") and kinds[-1] not in _UPLOADS:
+            return _refusal(400, f"Invalid upload type: {kinds[-1]!r}.")
         passed = {name: value for name, value in headers.items() if name.lower() not in ("host", "accept-encoding")}
         try:
             with self._lock:
@@ -66,8 +76,13 @@ class Storage:
                 refusal = ApiError(400, f"The emulator cannot write the object: {why}", "FAILED_PRECONDITION")
                 return refusal.code, "application/json", refusal.json()
             # So it answers what it cannot parse, such as an upload of gcloud's.
-            return 501, "text/plain", f"The emulator does not take {verb} {target}.".encode()
-        return found.status_code, found.headers.get("Content-Type", "application/json"), found.content
+            return _refusal(400, f"The emulator does not take {verb} {target}.")
+        kind = found.headers.get("Content-Type", "application/json")
+        if found.status_code == 501:
+            return _refusal(400, f"The emulator does not take {verb} {target}.")
+        if found.status_code >= 400 and not _is_error(found.content):
+            return _refusal(found.status_code, f"{verb} {target}: {found.reason or 'refused'}.")
+        return found.status_code, kind, found.content
 
     def add_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
         """Makes a bucket; the emulator itself takes no location with it."""
@@ -88,6 +103,21 @@ class Storage:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _refusal(status: int, message: str) -> tuple[int, str, bytes]:
+    reason = {404: "notFound", 409: "conflict", 412: "conditionNotMet"}.get(status, "invalid")
+    error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global", "reason": reason}]}
+    return status, "application/json", json.dumps({"error": error}).encode()
+
+
+def _is_error(content: bytes) -> bool:
+    """Whether a body is an error in the form of Google's APIs."""
+    try:
+        error = json.loads(content)["error"]
+        return isinstance(error["code"], int) and bool(error["message"])
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 class _Server(HTTPServer):

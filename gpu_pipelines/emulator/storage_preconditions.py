@@ -21,13 +21,13 @@ class CheckingRouter(Router):
         handler: Any = self._request_handler
         parts = urlsplit(handler.path)
         query = parse_qs(parts.query)
-        if (
-            "ifGenerationMatch" in query
-            and self._generation(handler.storage, parts.path, query) != (query["ifGenerationMatch"][0])
-        ):
+        wanted = query.get("ifGenerationMatch", [""])[0]
+        if wanted and self._generation(handler.storage, parts.path, query) != wanted:
+            status, reason = (412, "conditionNotMet") if wanted.isdecimal() else (400, "invalidParameter")
             handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-            body = json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode()
-            handler.send_response(412)
+            error = {"code": status, "message": reason, "errors": [{"message": reason, "reason": reason}]}
+            body = json.dumps({"error": error}).encode()
+            handler.send_response(status)
             handler.send_header("Content-Type", "application/json")
             handler.send_header("Content-Length", str(len(body)))
             handler.end_headers()

@@ -6,6 +6,7 @@ what the published interface takes and nothing else.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -110,17 +111,43 @@ def parsed(kind: Any, document: Mapping[str, Any]) -> Any:
         ApiError: it is not one.
     """
     message = kind()
+    check_objects(document, kind.pb(message).DESCRIPTOR)
     try:
         json_format.ParseDict(document, kind.pb(message))
-    except (json_format.ParseError, ValueError, TypeError, AttributeError) as error:
+    except (json_format.ParseError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ApiError(400, f"Invalid JSON payload received. {error}") from error
     return message
+
+
+def check_objects(document: Mapping[str, Any], descriptor: Descriptor, path: str = "") -> None:
+    """Checks that what is to be a message is an object of JSON: protobuf's reader takes an empty text for one.
+
+    Raises:
+        ApiError: names the field that is none.
+    """
+    for name, value in document.items():
+        field = descriptor.fields_by_camelcase_name.get(name) or descriptor.fields_by_name.get(name)
+        kind, here = field.message_type if field else None, f"{path}.{name}" if path else name
+        if field is None or kind is None or value is None or kind.full_name.startswith("google.protobuf."):
+            continue
+        if kind.GetOptions().map_entry:
+            kind = kind.fields_by_name["value"].message_type
+            values = list(value.values()) if isinstance(value, Mapping) and kind else []
+        else:
+            values = value if field.is_repeated and isinstance(value, list) else [value]
+        for each in values if kind and not kind.full_name.startswith("google.protobuf.") else []:
+            if not isinstance(each, Mapping):
+                raise ApiError(400, f"Invalid value at '{here}' ({kind.full_name}), {json.dumps(each)[:80]}.")
+            check_objects(each, kind, here)
 
 
 def _put(document: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     for parent in parents:
-        document = document.setdefault(parent, {})
+        inner = document.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise ApiError(400, f"Invalid JSON payload received. {parent} is no object.")
+        document = inner
     document[last] = value
 
 

@@ -99,7 +99,7 @@ def test_retraining_on_data_that_grows_ends_with_two_versions(vertex_api: Vertex
         task.task_name: task.state.name
         for task in list(vertex_api.state.pipeline_jobs.jobs.values())[1].job_detail.task_details
     }
-    assert (states["check-for-new-data"], states["condition-2"]) == ("SUCCEEDED", "SKIPPED")
+    assert (states["check-for-new-data"], states["condition-2"]) == ("SUCCEEDED", "NOT_TRIGGERED")
     assert states["train-model"] == "PENDING"
 
 
