@@ -37,8 +37,30 @@ def start(
         list[str] | None,
         typer.Option(metavar="SERVICE:CODE:RATE", help="Let requests fail by chance; aiplatform:503:0.1. Repeatable."),
     ] = None,
+    preempt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS|PROBABILITY",
+            help="Take Spot machines away: 20s, after so long; 0.1, that likely in a minute; 20s:3, thrice in all.",
+        ),
+    ] = None,
+    capacity: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGION:ACCELERATOR=N",
+            help="Accelerators that there are; us-central1:NVIDIA_L4=2. Repeatable; of others there is no end.",
+        ),
+    ] = None,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REGION:ACCELERATOR=N", help="Accelerators that the project may use. Repeatable."),
+    ] = None,
+    permissions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What service accounts may do, in YAML; left out, everything."),
+    ] = None,
     speed: Annotated[float, typer.Option(min=0.001, help="Seconds of the schedules in a second.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of that chance: the same requests fail with the same seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of all chance: the same happens with the same seed.")] = 0,
 ) -> None:
     """Serve Vertex AI, Artifact Registry, Cloud Storage and Cloud Logging until Ctrl-C.
 
@@ -50,7 +72,17 @@ def start(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     settings = EmulatorSettings(
-        host=host, port=port, state=state, rehearse=rehearse, faults=tuple(fault or ()), seed=seed, speed=speed
+        host=host,
+        port=port,
+        state=state,
+        rehearse=rehearse,
+        faults=tuple(fault or ()),
+        preempt=preempt or "",
+        capacity=tuple(capacity or ()),
+        quota=tuple(quota or ()),
+        permissions=permissions,
+        seed=seed,
+        speed=speed,
     )
     with running_emulator(settings) as api:
         print(f"Vertex AI on this machine listens at {api.url}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,6 +12,7 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.capacity import check_quota
 from gpu_pipelines.emulator.names import Names, Resources, region_of
 from gpu_pipelines.emulator.rules import check_custom_job
 from gpu_pipelines.emulator.state_folder import StateFolder
@@ -34,6 +35,7 @@ class CustomJobs(Resources):
         jobs: by name.
         start: is called with a job that was created, to run it; does nothing unless replicas are run.
         stop: is called with the name of a job that is cancelled; says whether it was running.
+        limits: GPUs by quota metric and region.
         hold_s: for how many seconds a look over gRPC at a job that runs is held back, until it has ended. Clients that
             look every few seconds, as GCPC's launcher does, are answered at once when there is news.
     """
@@ -45,12 +47,14 @@ class CustomJobs(Resources):
         self.jobs = self.held
         self.start: Callable[[Any], None] = lambda job: None
         self.stop: Callable[[str], bool] = lambda name: False
+        self.limits: Mapping[str, Mapping[str, int]] = {}
         self.hold_s = 0.0
 
     def create(self, request: Any) -> Any:
         """CreateCustomJob."""
         parent = self._names.number(request.parent)
         check_custom_job(request.custom_job, region_of(parent))
+        check_quota(request.custom_job, region_of(parent), self._left_in(parent), self.limits)
         moment = now()
         # What the client says of fields that are the service's to set is passed over.
         job = api.CustomJob(
@@ -67,6 +71,12 @@ class CustomJobs(Resources):
         self.keep(job)
         self.start(job)
         return self._copy(job)
+
+    def _left_in(self, parent: str) -> list[Any]:
+        """The jobs of a project and region that have not ended."""
+        with self._lock:
+            held = list(self.held.values())
+        return [job for job in held if job.name.startswith(f"{parent}/") and job.state not in ENDED]
 
     def get(self, request: Any) -> Any:
         """GetCustomJob."""
@@ -89,13 +99,14 @@ class CustomJobs(Resources):
             self.set_state(job.name, STATES.JOB_STATE_CANCELLED)
         return empty_pb2.Empty()
 
-    def set_state(self, name: str, state: Any, error: str = "") -> None:
+    def set_state(self, name: str, state: Any, error: str = "", code: int = 3) -> None:
         """Brings a job into a state.
 
         Args:
             name: resource name of the job.
             state: a `JobState` or its name, such as JOB_STATE_RUNNING.
             error: message of the error, of a job that has failed.
+            code: google.rpc.Code of that.
         """
         job, moment = self.one(name), now()
         with self._changed:
@@ -106,7 +117,7 @@ class CustomJobs(Resources):
             if job.state in ENDED:
                 job.end_time = moment
             if error:
-                job.error = {"code": 3, "message": error}
+                job.error = {"code": code, "message": error}
             self._changed.notify_all()
             self.keep(job)
 

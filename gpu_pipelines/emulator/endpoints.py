@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from typing import Any
@@ -21,6 +22,10 @@ from gpu_pipelines.emulator.transcoding import as_json
 
 #: `endpoint_id` of CreateEndpointRequest.
 _ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+#: https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements: 1.5 MB, either way.
+_MOST_BYTES = 1_572_864
 
 
 class Endpoints(Resources):
@@ -131,6 +136,7 @@ class Endpoints(Resources):
             raise ApiError(400, f"Endpoint {endpoint.name} doesn't have traffic_split.", "FAILED_PRECONDITION")
         content = json_format.MessageToDict(api.PredictRequest.pb(request))
         body = {name: content[name] for name in ("instances", "parameters") if name in content}
+        _check_size("Request", json.dumps(body).encode())
         deployed = next(each for each in endpoint.deployed_models if each.id == number)
         container = self._models.get(api.GetModelRequest(name=f"{deployed.model}@{deployed.model_version_id}"))
         server = self.servers.get(container.container_spec.image_uri, self.server)
@@ -141,6 +147,7 @@ class Endpoints(Resources):
         answer = requests.post(f"{server}/predict", json=body, timeout=60)
         if answer.status_code != 200:
             raise ApiError(400, answer.text)
+        _check_size("Response", answer.content)
         response = api.PredictResponse(
             deployed_model_id=number, model=deployed.model, model_version_id=deployed.model_version_id
         )
@@ -153,3 +160,8 @@ class Endpoints(Resources):
             raise ApiError(400, f"The traffic split names {', '.join(sorted(unknown))}, which is not deployed.")
         if sum(split.values()) != 100:
             raise ApiError(400, f"The traffic split must add up to 100: {as_json(endpoint).get('trafficSplit')}.")
+
+
+def _check_size(what: str, content: bytes) -> None:
+    if len(content) > _MOST_BYTES:
+        raise ApiError(400, f"{what} payload size exceeds the limit: {_MOST_BYTES} bytes.")

@@ -40,16 +40,16 @@ def start_grpc(api: VertexApi, certificates: Certificates) -> tuple[Any, int]:
     return server, port
 
 
-def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any], Any]]]:
-    def project(request: Any) -> Any:
+def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any, str], Any]]]:
+    def project(request: Any, account: str) -> Any:
         told = api.state.project.told(request.name.removeprefix("projects/"), "v3")
         return parsed(resourcemanager_v3.Project, told)
 
-    def calling(method: Method) -> Callable[[Any], Any]:
-        def call(request: Any) -> Any:
+    def calling(method: Method) -> Callable[[Any, str], Any]:
+        def call(request: Any, account: str) -> Any:
             if method.name == "GetCustomJob":
                 api.state.custom_jobs.hold(request)
-            return api.state.call(method, request)
+            return api.state.call(method, request, account)
 
         return call
 
@@ -57,7 +57,7 @@ def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any], Any]]]:
     return [*methods, (_GET_PROJECT, project)]
 
 
-def _behaviour(api: VertexApi, method: Method, handle: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+def _behaviour(api: VertexApi, method: Method, handle: Callable[[Any, str], Any]) -> Callable[[Any, Any], Any]:
     def behave(request: Any, context: Any) -> Any:
         metadata = dict(context.invocation_metadata())
         if method != _GET_PROJECT and not str(metadata.get("authorization", "")).startswith("Bearer "):
@@ -66,7 +66,7 @@ def _behaviour(api: VertexApi, method: Method, handle: Callable[[Any], Any]) -> 
         if fault and not fault.took_effect:
             _abort(context, ApiError(fault.status or 503, fault.message))
         try:
-            answer = handle(request)
+            answer = handle(request, api.state.permissions.account_of(str(metadata.get("authorization", ""))))
         except ApiError as error:
             _abort(context, error)
         if fault:

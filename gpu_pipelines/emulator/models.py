@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -18,9 +18,10 @@ from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
 
 _KIND, _EVALUATIONS = "models", "evaluations"
-_ID = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
+#: Reference of `UploadModelRequest.model_id` and of `MergeVersionAliasesRequest.version_aliases`.
+_ID = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
+_ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9-]")
 #: https://cloud.google.com/vertex-ai/docs/model-registry/model-alias
-_ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]|[a-z]")
 
 _SCHEMA = r"gs://google-cloud-aiplatform/schema/modelevaluation/([a-z_]+)_metrics_1\.0\.0\.yaml"
 #: Names of the fields of each schema, at every depth.
@@ -67,6 +68,7 @@ class Models:
             raise ApiError(400, "The container_spec.image_uri of the model is required.")
         if not request.model.artifact_uri.startswith("gs://"):
             raise ApiError(400, f"The artifact_uri {request.model.artifact_uri!r} is not a Cloud Storage URI.")
+        _check_aliases(request.model.version_aliases)
         with self._lock:
             model = api.Model(request.model)
             if request.parent_model:
@@ -112,8 +114,7 @@ class Models:
         model = self.get(request)
         if not request.version_aliases:
             raise ApiError(400, "version_aliases is required.")
-        if wrong := [alias for alias in request.version_aliases if not _ALIAS.fullmatch(alias.removeprefix("-"))]:
-            raise ApiError(400, f"The version alias {wrong[0]!r} does not match {_ALIAS.pattern}.")
+        _check_aliases([alias.removeprefix("-") for alias in request.version_aliases])
         with self._lock:
             for alias in request.version_aliases:
                 for other in self._versions(model.name):
@@ -189,3 +190,8 @@ def _fields(value: Any) -> set[str]:
     if isinstance(value, dict):
         return set(value).union(*(_fields(each) for each in value.values()))
     return set().union(*(_fields(each) for each in value)) if isinstance(value, list) else set()
+
+
+def _check_aliases(aliases: Iterable[str]) -> None:
+    if wrong := [alias for alias in aliases if not _ALIAS.fullmatch(alias)]:
+        raise ApiError(400, f"The version alias {wrong[0]!r} does not match {_ALIAS.pattern}.")

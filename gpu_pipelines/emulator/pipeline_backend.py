@@ -22,6 +22,8 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.mounted_bucket import command_with_bucket, require_mounts
 from gpu_pipelines.emulator.payload import PipelineRun, as_stored, executor_input_with, read_parameter, resolved_texts
 from gpu_pipelines.emulator.pipeline_run import (
+    AT_A_TIME,
+    CANCELLED,
     FAILED,
     SKIPPED,
     SUCCEEDED,
@@ -34,6 +36,7 @@ from gpu_pipelines.emulator.pipeline_run import (
     parameters_with_defaults,
 )
 from gpu_pipelines.emulator.pipeline_support import check_supported
+from gpu_pipelines.emulator.preemption import stockout
 from gpu_pipelines.emulator.replicas import container_variables
 from gpu_pipelines.emulator.step_environments import make_environment
 from gpu_pipelines.emulator.transcoding import as_json
@@ -69,9 +72,10 @@ class PipelineBackend:
         self.images: dict[str, str] = {}
         self.broken: dict[str, int] = {}
         self._kept = {path.stem: document for path, document in api.kept.documents(_CACHE)}
-        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._processes: dict[str, list[subprocess.Popen[str]]] = {}
+        self._places = threading.Semaphore(AT_A_TIME)
         self._stopped: set[str] = set()
-        self._python_lock = threading.Lock()
+        self._python_lock, self._processes_lock = threading.Lock(), threading.Lock()
         variables = {**api.proxy_environment(), "STORAGE_EMULATOR_HOST": api.url}
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
@@ -119,7 +123,7 @@ class PipelineBackend:
             spec,
             run,
             runtime.get("failurePolicy", ""),
-            partial(self._carry_out, name, spec, run),
+            partial(self._in_its_place, name, spec, run),
             lambda task, state: self._jobs.set_task(name, task, state),
             lambda: name in self._stopped,
         )
@@ -139,11 +143,20 @@ class PipelineBackend:
             self._jobs.end(name, "SUCCEEDED")
 
     def _stop(self, name: str) -> None:
-        self._stopped.add(name)
-        process = self._processes.get(name)
-        if process is not None and process.poll() is None:
-            # GCPC's launcher cancels its custom job at that.
-            process.send_signal(signal.SIGTERM)
+        with self._processes_lock:
+            self._stopped.add(name)
+            for process in self._processes.get(name, []):
+                if process.poll() is None:
+                    # GCPC's launcher cancels its custom job at that.
+                    process.send_signal(signal.SIGTERM)
+
+    def _in_its_place(self, name: str, spec: Spec, run: PipelineRun, task: Task) -> Ended:
+        """Runs a task once there is room for it on this machine."""
+        with self._places:
+            if name in self._stopped:
+                self._jobs.set_task(name, task.name, CANCELLED)
+                return Ended(CANCELLED)
+            return self._carry_out(name, spec, run, task)
 
     def _carry_out(self, name: str, spec: Spec, run: PipelineRun, task: Task) -> Ended:
         """Runs a task that is no part; says how it fares."""
@@ -166,7 +179,7 @@ class PipelineBackend:
         inputs = executor_input["inputs"]
         held = {key: each["artifacts"] for key, each in inputs["artifacts"].items()}
         self._jobs.set_inputs(name, task.name, inputs["parameterValues"], held)
-        self.images[task.name] = _image_of(executor["container"]["image"], task)
+        self.images[task.name] = _given_to(task, executor["container"]["image"])
         key = _key(executor, task.component, executor_input)
         if task.placed.get("cachingOptions", {}).get("enableCache") and key in self._kept:
             found = Values(self._kept[key]["parameters"], self._kept[key]["artifacts"])
@@ -215,8 +228,16 @@ class PipelineBackend:
         for each in executor_input["outputs"]["artifacts"].values():
             if (uri := each["artifacts"][0]["uri"]).startswith("gs://"):
                 (self._bucket / uri.removeprefix("gs://")).parent.mkdir(parents=True, exist_ok=True)
-        self._jobs.set_task(name, task.name, "RUNNING")
-        code = self._process(name, container, task, run, executor_input)
+        capacity, place = self._api.state.replicas.capacity, f"{name} {task.name}"
+        if not capacity.take(place, run.location, _accelerators_of(container, task)):
+            error = stockout(run.location)
+            self._jobs.set_task(name, task.name, FAILED, error)
+            return Ended(FAILED, error=error)
+        try:
+            self._jobs.set_task(name, task.name, "RUNNING")
+            code = self._process(name, container, task, run, executor_input)
+        finally:
+            capacity.free(place)
         custom_job = _custom_job_in(here / "gcp_resources")
         if code:
             error = f"The replica workerpool0-0 exited with a non-zero status of {code}."
@@ -242,7 +263,7 @@ class PipelineBackend:
 
         command = resolved([*container.get("command", []), *container.get("args", [])])
         own = {each["name"]: resolved([each.get("value", "")])[0] for each in container.get("env", [])}
-        environment = {**self._environment(run), **own}
+        environment = {**self._environment(name, run), **own}
         if any("pip install" in part for part in command):
             changeable = self._python_that_may_change(command)
             environment["PATH"] = f"{changeable / 'bin'}:{environment['PATH']}"
@@ -257,7 +278,10 @@ class PipelineBackend:
             text=True,
             errors="replace",
         )
-        self._processes[name] = process
+        with self._processes_lock:
+            self._processes.setdefault(name, []).append(process)
+            if name in self._stopped:
+                process.send_signal(signal.SIGTERM)
         for line in process.stdout or ():
             self._jobs.say(name, task.name, [line.rstrip("\n")])
         return process.wait()
@@ -286,11 +310,13 @@ class PipelineBackend:
                 made.parameters[key] = read_parameter(key, definition["parameterType"], text.read_text())
         return made
 
-    def _environment(self, run: PipelineRun) -> dict[str, str]:
+    def _environment(self, name: str, run: PipelineRun) -> dict[str, str]:
         number = self._api.state.names.projects[run.project]
+        account = self._jobs.one(name).service_account or f"{number}-compute@developer.gserviceaccount.com"
         return {
             **container_variables(),
             **self._api.state.replicas.environment,
+            **self._api.identity(account),
             "CLOUD_ML_PROJECT_ID": number,
             "CLOUD_ML_REGION": run.location,
         }
@@ -314,10 +340,19 @@ def _key(executor: Mapping[str, Any], component: Mapping[str, Any], executor_inp
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 
-def _image_of(image: str, task: Task) -> str:
-    """The image of a container; a parameter of the task may name it that its component does not have."""
-    match = _PARAMETER.fullmatch(image)
-    return str(task.given.parameters[match[1]]) if match else image
+def _accelerators_of(container: Mapping[str, Any], task: Task) -> dict[str, int]:
+    """How many accelerators of which type the machine of a step has; either may be a parameter of the task."""
+    asked = container.get("resources", {}).get("accelerator", {})
+    kind, number = asked.get("resourceType", asked.get("type", "")), asked.get("resourceCount", asked.get("count", 0))
+    return {_given_to(task, str(kind)): int(float(_given_to(task, str(number))))} if kind else {}
+
+
+def _given_to(task: Task, text: str) -> str:
+    """A text of a container, such as its image; a parameter of the task may be in its place that its component does
+    not have.
+    """
+    match = _PARAMETER.fullmatch(text)
+    return str(task.given.parameters[match[1]]) if match else text
 
 
 def _custom_job_in(file: Path) -> str:

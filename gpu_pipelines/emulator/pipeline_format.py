@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import json_format
@@ -9,6 +10,13 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.transcoding import check_objects
+
+
+def deployment_of(document: Mapping[str, Any]) -> Any:
+    """The `PipelineDeploymentConfig` of a specification that `parsed_spec` takes."""
+    deployment = pipeline_spec_pb2.PipelineDeploymentConfig()
+    json_format.ParseDict(document.get("deploymentSpec", {}), deployment, ignore_unknown_fields=True)
+    return deployment
 
 
 def parsed_spec(document: dict[str, Any]) -> Any:

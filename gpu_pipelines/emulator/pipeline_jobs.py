@@ -18,8 +18,8 @@ from gpu_pipelines.emulator.logs import Logs
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.payload import tasks_outside_of_loops
-from gpu_pipelines.emulator.pipeline_format import parsed_spec
-from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.pipeline_format import deployment_of, parsed_spec
+from gpu_pipelines.emulator.rules import check_name_and_labels, check_steps, raise_found
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
 
@@ -246,6 +246,7 @@ def check_pipeline_job(job: Any) -> None:
     if not job.runtime_config.gcs_output_directory.startswith("gs://"):
         raise ApiError(400, "gcs_output_directory must be a Google Cloud Storage URI.")
     spec = parsed_spec(document.get("pipelineSpec") or {})
+    raise_found(list(check_steps(deployment_of(document.get("pipelineSpec") or {}).executors)))
     parameters = spec.root.input_definitions.parameters
     given = document.get("runtimeConfig", {}).get("parameterValues", {})
     if unknown := sorted(set(given) - set(parameters)):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +19,8 @@ NOT_TRIGGERED, PENDING = "NOT_TRIGGERED", "PENDING"
 _WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _FAIL_FAST = "PIPELINE_FAILURE_POLICY_FAIL_FAST"
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+#: How many tasks run at the same time: one for each core; never one alone, so that what waits for another is found.
+AT_A_TIME = max(2, os.cpu_count() or 1)
 Spec = Mapping[str, Any]
 
 
@@ -60,7 +65,7 @@ class Task:
 
 
 class JobRun:
-    """Runs the tasks of one job, one after the other.
+    """Runs the tasks of one job, those that do not wait for each other at the same time.
 
     Args:
         spec: the pipeline.
@@ -84,6 +89,7 @@ class JobRun:
         self._carry_out, self._tell, self._stopped = carry_out, tell, stopped
         self.failed: list[str] = []
         self._named: set[str] = set()
+        self._lock = threading.Lock()
 
     def whole(self, parameters: Mapping[str, Any]) -> Ended:
         """Runs the pipeline with its parameters; `failed` has the tasks that failed."""
@@ -94,22 +100,31 @@ class JobRun:
         ended: dict[str, Ended] = {}
         dag = component["dag"]
         tasks = dag["tasks"]
-        for name in _in_order(tasks):
-            ended[name] = self._task(name, self._own_name(name, turn, part), tasks[name], given, ended, turn)
+        # All have their names before one begins, so that these are the same each time.
+        left = {name: self._own_name(name, turn, part) for name in _in_order(tasks)}
+        running: dict[Future[Ended], str] = {}
+        with ThreadPoolExecutor(len(tasks), thread_name_prefix="task") as pool:
+            while left or running:
+                for name in [each for each in left if ended.keys() >= set(tasks[each].get("dependentTasks", []))]:
+                    asked = (name, left.pop(name), tasks[name], given, ended, turn)
+                    running[pool.submit(self._task, *asked)] = name
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    ended[running.pop(future)] = future.result()
         state = FAILED if any(each.state in (FAILED, CANCELLED) for each in ended.values()) else SUCCEEDED
         error = next((each.error for each in ended.values() if each.error), "")
         return Ended(state, _outputs_of_part(dag, component, given, ended), error)
 
     def _own_name(self, name: str, turn: str, part: str) -> str:
         """What a task is called in this job: several parts may have one of the same name."""
-        full = name + turn
-        if full in self._named:
-            full = f"{part}.{full}"
-        first, number = full, 1
-        while full in self._named:
-            number += 1
-            full = f"{first}.{number}"
-        self._named.add(full)
+        with self._lock:
+            full = name + turn
+            if full in self._named:
+                full = f"{part}.{full}"
+            first, number = full, 1
+            while full in self._named:
+                number += 1
+                full = f"{first}.{number}"
+            self._named.add(full)
         return full
 
     def _task(
@@ -156,10 +171,13 @@ class JobRun:
             self._tell(name, NOT_TRIGGERED)
             return Ended(NOT_TRIGGERED)
         self._tell(name, "RUNNING")
-        turns = [
-            self._part(component, each, f"{turn}-#{number}", name)
-            for number, each in enumerate(_turns_of(placed, values))
-        ]
+        most = int(placed.get("iteratorPolicy", {}).get("parallelismLimit", 0)) or AT_A_TIME
+        with ThreadPoolExecutor(most, thread_name_prefix="turn") as pool:
+            begun = [
+                pool.submit(self._part, component, each, f"{turn}-#{number}", name)
+                for number, each in enumerate(_turns_of(placed, values))
+            ]
+            turns = [each.result() for each in begun]
         state = FAILED if any(one.state == FAILED for one in turns) else SUCCEEDED
         self._tell(name, state)
         outputs = component.get("outputDefinitions", {})

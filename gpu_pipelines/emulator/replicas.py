@@ -13,16 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.emulator.capacity import Capacity, accelerators_of, longest_wait, waits
 from gpu_pipelines.emulator.custom_jobs import CustomJobs
 from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.emulator.logs import Logs
-from gpu_pipelines.emulator.names import Names
+from gpu_pipelines.emulator.names import Names, region_of
+from gpu_pipelines.emulator.preemption import MOST_RESTARTS, Preemptions, stockout
 from gpu_pipelines.emulator.transcoding import as_json
 
 #: What a container has of this machine's variables.
@@ -31,6 +33,7 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 _REDUCTION_SERVER = "reductionserver"
 #: How long replicas have to end after SIGTERM, seconds; and those besides the primary one after it has ended.
 _GRACE_S = 30.0
+_RESOURCE_EXHAUSTED = 8
 _LOOK_S = 0.02
 
 
@@ -83,6 +86,10 @@ class Replicas:
         prefix: what to put before the command of every replica.
         restarts: how often a replica that has failed is started again before the job fails.
         folder: working directory of the replicas.
+        preemptions: when machines of Spot are taken away.
+        capacity: the machines that there are.
+        identity: variables with which a replica is a service account.
+        grace_s: how long a replica has after SIGTERM, seconds.
     """
 
     def __init__(self, jobs: CustomJobs, logs: Logs, names: Names) -> None:
@@ -90,6 +97,10 @@ class Replicas:
         self.prefix: list[str] = []
         self.restarts = 0
         self.folder: Path | None = None
+        self.preemptions = Preemptions()
+        self.capacity = Capacity()
+        self.identity: Callable[[str], dict[str, str]] = lambda account: {}
+        self.grace_s = _GRACE_S
         self._jobs, self._logs, self._names = jobs, logs, names
         self._runs: dict[str, _Run] = {}
 
@@ -109,6 +120,10 @@ class Replicas:
         """Ends all that runs."""
         for run in self._runs.values():
             run.kill()
+
+    def preempt(self, name: str, replica: int = 0) -> None:
+        """Takes the machine of a replica away now, counted from 0 over all pools of a job that runs."""
+        self._runs[name].ordered = replica
 
     def _start(self, job: Any) -> None:
         self._runs[job.name] = _Run(self, job, self._jobs, self._logs, self._names.project(job.name))
@@ -133,6 +148,9 @@ class _Run:
             for index in range(spec.replica_count)
         ]
         self.cancelled = threading.Event()
+        self.ordered: int | None = None
+        self._next_preemption = settings.preemptions.of_job(job, len(self.replicas))
+        self._preempted = 0
         self._killed = False
         self.thread = threading.Thread(target=self._run, daemon=True, name=f"job {job.name}")
 
@@ -147,23 +165,45 @@ class _Run:
     def _run(self) -> None:
         error = ""
         try:
-            self._jobs.set_state(self._job.name, "JOB_STATE_RUNNING")
-            for replica in self.replicas:
-                self._launch(replica)
-            error = self._wait()
+            if self._has_machines():
+                self._jobs.set_state(self._job.name, "JOB_STATE_RUNNING")
+                for replica in self.replicas:
+                    self._launch(replica)
+                error = self._wait()
+            elif not self.cancelled.is_set():
+                error = stockout(region_of(self._job.name))
         except OSError as problem:
             error = f"The replica could not be started: {problem}"
         self._end(error)
+        self._settings.capacity.free(self._job.name)
         if self.cancelled.is_set():
             state, error = "JOB_STATE_CANCELLED", ""
         else:
             state = "JOB_STATE_FAILED" if error else "JOB_STATE_SUCCEEDED"
         self._say("service", error or f"Job {'cancelled' if self.cancelled.is_set() else 'completed successfully'}.")
-        self._jobs.set_state(self._job.name, state, error)
+        self._jobs.set_state(self._job.name, state, error, _RESOURCE_EXHAUSTED if "STOCKOUT" in error else 3)
+
+    def _has_machines(self) -> bool:
+        """Takes the machines of the job, or queues for them where its strategy is to."""
+        name, capacity = self._job.name, self._settings.capacity
+        place = (name, region_of(name), accelerators_of(self._job.job_spec))
+        if not waits(self._job):
+            return capacity.take(*place)
+        if capacity.wait(*place, 0.0, self.cancelled.is_set):
+            return True
+        self._jobs.set_state(name, "JOB_STATE_QUEUED")
+        return capacity.wait(*place, longest_wait(self._job), self.cancelled.is_set)
 
     def _wait(self) -> str:
         """Waits for the primary replica; what went wrong, or nothing."""
+        due = self._due()
         while not self.cancelled.wait(_LOOK_S):
+            lost = self._lost(due)
+            if lost is not None:
+                if error := self._preempt(lost):
+                    return error
+                due = self._due()
+                continue
             for replica in self.replicas:
                 code = replica.code
                 if not code:
@@ -178,6 +218,45 @@ class _Run:
             if self.replicas[0].code == 0:
                 return ""
         return ""
+
+    def _due(self) -> tuple[float, int] | None:
+        """When the next preemption is, and of which replica."""
+        found = self._next_preemption()
+        return (time.monotonic() + found.seconds, found.replica) if found else None
+
+    def _lost(self, due: tuple[float, int] | None) -> Replica | None:
+        """The replica whose machine is taken away now, if one is."""
+        number, self.ordered = self.ordered, None
+        if number is None and due and time.monotonic() >= due[0] and self._settings.preemptions.take():
+            number = due[1]
+        return None if number is None else self.replicas[number]
+
+    def _preempt(self, lost: Replica) -> str:
+        """Takes the machine of a replica away, and starts it on another; what ends the job, or nothing."""
+        self._preempted += 1
+        self._say("service", f"The machine of the replica {lost.name} was preempted.", "WARNING")
+        scheduling = self._job.job_spec.scheduling
+        stopped = self.replicas if scheduling.restart_job_on_worker_restart else [lost]
+        self._stop_within_grace(stopped)
+        if scheduling.disable_retries or self._preempted > MOST_RESTARTS:
+            return stockout(region_of(self._job.name))
+        if not self.cancelled.is_set():
+            for replica in stopped:
+                replica.restarts += 1
+                self._launch(replica)
+        return ""
+
+    def _stop_within_grace(self, replicas: list[Replica]) -> None:
+        """SIGTERM, and SIGKILL for what is left after the grace period."""
+        for replica in replicas:
+            replica.signal(signal.SIGTERM)
+        until = time.monotonic() + self._settings.grace_s
+        while any(replica.code is None for replica in replicas) and time.monotonic() < until and not self._killed:
+            time.sleep(_LOOK_S)
+        for replica in replicas:
+            replica.signal(signal.SIGKILL)
+            if replica.process:
+                replica.process.wait()
 
     def _may_restart(self, replica: Replica) -> bool:
         return replica.restarts < self._settings.restarts and not self._job.job_spec.scheduling.disable_retries
@@ -199,7 +278,7 @@ class _Run:
         if error or self.cancelled.is_set():
             for replica in self.replicas:
                 replica.signal(signal.SIGKILL if self._killed else signal.SIGTERM)
-        until = time.monotonic() + _GRACE_S
+        until = time.monotonic() + self._settings.grace_s
         while any(replica.process and replica.code is None for replica in self.replicas):
             stands_in = [r for r in self.replicas if r.code is None and self._is_reduction_server(r)]
             if time.monotonic() > until or len(stands_in) == sum(r.code is None for r in self.replicas):
@@ -254,7 +333,8 @@ class _Run:
             folders = {"MODEL_DIR": "model", "CHECKPOINT_DIR": "checkpoints", "TENSORBOARD_LOG_DIR": "logs"}
             own |= {f"AIP_{name}": f"{prefix.rstrip('/')}/{folder}/" for name, folder in folders.items()}
         own |= cluster_variables(self.replicas, replica, as_json(spec))
-        own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment
+        account = spec.service_account or f"service-{number}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
+        own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment | self._settings.identity(account)
         container = spec.worker_pool_specs[replica.pool].container_spec
         return own | {variable.name: variable.value for variable in container.env}
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.permissions import token_of
 from gpu_pipelines.emulator.services import REGION, State
 from gpu_pipelines.emulator.transcoding import as_json, parse
 
@@ -34,6 +35,7 @@ class HttpRequest:
         query: its parameters, those of the protocol left out.
         kind: content type of the body.
         content: the body.
+        account: who sends it.
     """
 
     verb: str
@@ -41,14 +43,15 @@ class HttpRequest:
     query: dict[str, list[str]]
     kind: str
     content: bytes
+    account: str = ""
 
     @classmethod
-    def of(cls, verb: str, target: str, kind: str, content: bytes) -> HttpRequest:
+    def of(cls, verb: str, target: str, kind: str, content: bytes, account: str = "") -> HttpRequest:
         """From the request line and the body."""
         address = urlsplit(target)
         query = parse_qs(address.query, keep_blank_values=True)
         kept = {name: values for name, values in query.items() if name not in _SYSTEM_PARAMETERS}
-        return cls(verb, unquote(address.path), kept, kind, content)
+        return cls(verb, unquote(address.path), kept, kind, content, account)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def answer(state: State, request: HttpRequest) -> Answer:
             match = binding.path.fullmatch(request.path)
             if match and binding.verb == request.verb:
                 parsed = parse(method, binding, match.groups(), request.query, request.body)
-                return as_json(state.call(method, parsed))
+                return as_json(state.call(method, parsed, request.account))
     for verb, pattern, handle, taken in _OTHERS:
         match = re.fullmatch(pattern, request.path)
         if match and request.verb in verb.split("|"):
@@ -169,7 +172,12 @@ def _policy(state: State, request: HttpRequest, version: str, project: str) -> A
 def _permissions(state: State, request: HttpRequest, project: str, **_: str) -> Answer:
     if project != "-":
         _known(state, project)
-    return state.project.permissions(request.body.get("permissions", []))
+    return _held(state, request, request.body.get("permissions", []))
+
+
+def _held(state: State, request: HttpRequest, asked: Iterable[Any], bucket: str = "") -> Answer:
+    held = [each for each in asked if state.permissions.has(request.account, str(each), bucket)]
+    return state.project.permissions(held)
 
 
 def _service(state: State, request: HttpRequest, project: str, service: str) -> Answer:
@@ -194,11 +202,12 @@ def _service_account(state: State, request: HttpRequest, project: str, address: 
 
 
 def _token(state: State, request: HttpRequest) -> Answer:
-    return {"access_token": "token-of-a-test", "expires_in": 3600, "token_type": "Bearer"}
+    assertion = parse_qs(request.content.decode("utf-8", "replace")).get("assertion", [""])[0]
+    return {"access_token": token_of(assertion), "expires_in": 3600, "token_type": "Bearer"}
 
 
 def _bucket_permissions(state: State, request: HttpRequest, bucket: str) -> Answer:
-    return state.project.permissions(request.query.get("permissions", []))
+    return _held(state, request, request.query.get("permissions", []), bucket)
 
 
 _PROJECT = r"(?P<project>[^/:]+)"

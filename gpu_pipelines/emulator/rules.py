@@ -7,7 +7,7 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
@@ -27,7 +27,6 @@ _CPU_MACHINES = re.compile(
     r"(e2-(standard|highmem|highcpu)|n[12]-(standard|highmem|highcpu)|c2-standard|m1-(ultramem|megamem))-\d+"
 )
 _TOO_SMALL = ("n1-standard-1", "n1-standard-2", "n1-highcpu-2", "n1-highcpu-4", "n1-highcpu-8")
-_LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
 _NETWORK = re.compile(r"projects/\d+/global/networks/[a-z0-9-]+")
 
 Found = Iterator[tuple[str, str]]
@@ -58,15 +57,53 @@ def raise_found(found: list[tuple[str, str]]) -> None:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+#: https://cloud.google.com/resource-manager/docs/labels-overview; the reference of Vertex AI says 64 characters.
+MOST_LABELS = 64
+_LONGEST_LABEL = 63
+#: https://cloud.google.com/vertex-ai/docs/pipelines/machine-types: of a step that is no custom job.
+_MOST_CPUS, _MOST_MEMORY_GB = 96.0, 624.0
+
+
 def check_name_and_labels(resource: Any) -> Found:
     """What is wrong with a resource's display name and labels."""
     if not resource.display_name:
         yield "display_name", "Display name is required."
     elif len(resource.display_name) > 128:
         yield "display_name", "The display name can be up to 128 characters long."
+    if len(resource.labels) > MOST_LABELS:
+        yield "labels", f"No more than {MOST_LABELS} labels can be associated with one resource."
     for key, value in resource.labels.items():
-        if not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)):
+        if not (key and key[0].isalpha() and _is_of_a_label(key) and _is_of_a_label(value)):
             yield "labels", f"Label {key}: {value} is invalid."
+
+
+def _is_of_a_label(text: str) -> bool:
+    """Whether a text is short enough, and of small letters (of any language), digits, underscores and dashes."""
+    return len(text) <= _LONGEST_LABEL and all(
+        each in "_-" or each.isdigit() or (each.isalpha() and each == each.lower()) for each in text
+    )
+
+
+def check_steps(executors: Mapping[str, Any]) -> Found:
+    """What is wrong with the machines that steps ask for; texts with placeholders are passed over.
+
+    Args:
+        executors: those of a `PipelineDeploymentConfig`.
+    """
+    known = {gpu.enum for gpu in load_catalog().gpus.values()}
+    for name, executor in executors.items():
+        asked = executor.container.resources
+        if asked.cpu_limit > _MOST_CPUS:
+            yield f"{name}.resources.cpu_limit", f"A step has at most {_MOST_CPUS:.0f} vCPUs."
+        if asked.memory_limit > _MOST_MEMORY_GB:
+            yield f"{name}.resources.memory_limit", f"A step has at most {_MOST_MEMORY_GB:.0f} GB of memory."
+        accelerator = asked.accelerator
+        kind = accelerator.resource_type or accelerator.type
+        if kind and "{{" not in kind and kind not in known and not kind.startswith("TPU"):
+            yield f"{name}.resources.accelerator", f'Accelerator "{kind}" is not supported.'
+        if asked.HasField("accelerator") and not kind:
+            text = "Both `accelerator_type` and `accelerator_count` should be specified or none."
+            yield f"{name}.resources.accelerator", text
 
 
 def _check_job(job: Any) -> Found:

@@ -23,6 +23,7 @@ from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.faults import Fault
 from gpu_pipelines.emulator.grpc_face import start_grpc
 from gpu_pipelines.emulator.json_server import answering, server_of, url_of
+from gpu_pipelines.emulator.permissions import AS_ACCOUNT
 from gpu_pipelines.emulator.rest import TOKENS, Answer, HttpRequest, answer
 from gpu_pipelines.emulator.tunnel import ProxyHandler
 from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -37,14 +38,22 @@ class _Handler(ProxyHandler):
     secure = False
 
     def _handle(self) -> None:
-        content = self.body()
-        request = HttpRequest.of(self.command, self.path, self.headers.get("Content-Type", ""), content)
+        content, permissions = self.body(), self.api.state.permissions
+        account = permissions.account_of(self.headers.get("Authorization", ""))
+        if named := AS_ACCOUNT.fullmatch(self.path):
+            account, self.path = named.groups()
+        request = HttpRequest.of(self.command, self.path, self.headers.get("Content-Type", ""), content, account)
         fault = self.api.fault(f"{request.verb} {request.path}")
         if fault and not fault.took_effect:
             self._fail(fault)
             return
         if request.path == ABOUT:
             self.send(200, self.api.about())
+            return
+        try:
+            permissions.check_path(account, self.command, self.path, content)
+        except ApiError as error:
+            self.send(error.code, error.body())
             return
         if self.api.storage.serves(request.path):
             status, kind, content = self.api.storage.answer(self.command, self.path, dict(self.headers), content)

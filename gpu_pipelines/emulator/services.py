@@ -12,6 +12,7 @@ from gpu_pipelines.emulator.logs import Logs
 from gpu_pipelines.emulator.models import Models
 from gpu_pipelines.emulator.names import Names
 from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.permissions import Permissions
 from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
 from gpu_pipelines.emulator.pipeline_repository import PipelineRepositories
 from gpu_pipelines.emulator.project import Project
@@ -46,6 +47,7 @@ class State:
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
         project: APIs, permissions and service accounts.
+        permissions: what accounts may do.
         requests: the requests that were understood, as pairs of the method's name and its protobuf request.
     """
 
@@ -63,6 +65,8 @@ class State:
         self.repositories = PipelineRepositories(folder)
         self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
         self.project = Project(names)
+        self.permissions = Permissions(f"tester@{PROJECT}.iam.gserviceaccount.com")
+        self.custom_jobs.limits = self.project.limits
         self.requests: list[tuple[str, Any]] = []
         self.custom_jobs.end_of_before()
         self.pipeline_jobs.end_of_before()
@@ -71,8 +75,13 @@ class State:
         """The requests of a method, such as CreateCustomJob."""
         return [request for called, request in self.requests if called == name]
 
-    def call(self, called: Method, request: Any) -> Any:
-        """Carries out a method."""
+    def call(self, called: Method, request: Any, account: str = "") -> Any:
+        """Carries out a method for an account; without one, for this machine's user.
+
+        Raises:
+            ApiError: the answer is an error.
+        """
+        self.permissions.check_method(account or self.permissions.caller, called.name, request, PROJECT)
         self.requests.append((called.name, request))
         return self.handlers[called.name][1](request)
 

@@ -8,10 +8,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_pipelines.emulator.capacity import Capacity, limits_of, places_of
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.clock import Clock
 from gpu_pipelines.emulator.faults import Rate
+from gpu_pipelines.emulator.permission_file import read_permissions
+from gpu_pipelines.emulator.permissions import Permissions
 from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
+from gpu_pipelines.emulator.preemption import PreemptionRule, Preemptions
 from gpu_pipelines.emulator.server import serving
 from gpu_pipelines.emulator.vertex_api import VertexApi
 
@@ -27,7 +31,11 @@ class EmulatorSettings:
         rehearse: CPU processes that stand in for the GPUs of each machine, such as cpu:1.
         certificates: those to serve with; None takes those of the state.
         faults: which requests fail by chance: texts of the form SERVICE:CODE:RATE.
-        seed: of that chance.
+        preempt: when machines of Spot are taken away: seconds or a probability, as `PreemptionRule.of` reads them.
+        capacity: machines that there are, as `places_of` reads them.
+        quota: accelerators that the project may use, in the same form.
+        permissions: file of what accounts may do; None: everything.
+        seed: of all chance.
         speed: seconds of the schedules in a second.
     """
 
@@ -37,6 +45,10 @@ class EmulatorSettings:
     rehearse: str = "cpu:1"
     certificates: Certificates | None = None
     faults: tuple[str, ...] = ()
+    preempt: str = ""
+    capacity: tuple[str, ...] = ()
+    quota: tuple[str, ...] = ()
+    permissions: Path | None = None
     seed: int = 0
     speed: float = 1.0
 
@@ -53,6 +65,9 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
     """
     settings = settings or EmulatorSettings()
     rates = [Rate.of(text) for text in settings.faults]
+    rule = PreemptionRule.of(settings.preempt) if settings.preempt else None
+    capacity, quota = places_of("--capacity", settings.capacity), places_of("--quota", settings.quota)
+    grants = read_permissions(settings.permissions) if settings.permissions else None
     with ExitStack() as stack:
         folder = settings.state
         if folder is None:
@@ -61,6 +76,10 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
         folder = folder.expanduser().absolute()
         api = stack.enter_context(serving(folder, settings.certificates, settings.host, settings.port))
         api.faults.by_chance(rates, settings.seed)
+        api.state.replicas.preemptions = Preemptions(rule, settings.seed)
+        api.state.replicas.capacity = Capacity(capacity)
+        api.state.permissions = Permissions(api.state.permissions.caller, grants)
+        api.state.project.limits.update(limits_of(quota))
         backend = PipelineBackend(api, settings.rehearse)
         backend.run_jobs()
         stack.callback(backend.close)

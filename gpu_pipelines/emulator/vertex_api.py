@@ -12,6 +12,7 @@ from typing import Any
 from gpu_pipelines import __version__
 from gpu_pipelines.emulator.certificates import Certificates, certificates_in
 from gpu_pipelines.emulator.faults import MESSAGES, Fault, Faults
+from gpu_pipelines.emulator.permissions import write_key
 from gpu_pipelines.emulator.services import BUCKET, NUMBER, PROJECT, REGION, REPOSITORY, State
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.storage import Storage
@@ -64,6 +65,7 @@ class VertexApi:
         work = folder / "work"
         work.mkdir(exist_ok=True)
         self.state.replicas.folder = work
+        self.state.replicas.identity = self.identity
 
     def fail_next(
         self,
@@ -136,6 +138,14 @@ class VertexApi:
         """Variables with which Google's libraries reach this server at Google's own addresses, with credentials."""
         # gcsfs asks for a bucket's type over gRPC first, which no emulator answers.
         return {**self.certificates.environment(self.url), "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+
+    def identity(self, account: str) -> dict[str, str]:
+        """Variables with which a process is an account; none where all may do everything."""
+        if not self.state.permissions.are_checked:
+            return {}
+        key = self.folder / "certificates/accounts" / f"{account}.json"
+        write_key(key, self.certificates.service_account, account)
+        return {"GOOGLE_APPLICATION_CREDENTIALS": str(key), "STORAGE_EMULATOR_HOST": f"{self.url}/as/{account}"}
 
     def close(self) -> None:
         """Ends what it runs."""

@@ -1,0 +1,211 @@
+"""The machines that there are, by region and accelerator, and who has them; the quotas that a project has.
+
+What is not declared is there without an end.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+
+from gpu_pipelines.accelerators.catalog import load_catalog
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.preemption import is_spot
+from gpu_pipelines.emulator.rules import FLEX_START
+from gpu_pipelines.errors import UserError
+
+#: How long Flex-start waits where a job does not say: reference of `Scheduling.max_wait_duration`.
+_LONGEST_WAIT_S = 24 * 3600.0
+_FORM = re.compile(r"(?P<region>[a-z]+(-[a-z]+)+\d+):(?P<accelerator>[A-Z0-9_]+)=(?P<number>\d+)")
+_LOOK_S = 0.05
+#: Region and accelerator, as `AcceleratorType` names it.
+Place = tuple[str, str]
+
+
+def places_of(option: str, texts: Iterable[str]) -> dict[Place, int]:
+    """Accelerators by place, from texts like us-central1:NVIDIA_L4=2.
+
+    Args:
+        option: by which they were given, such as --capacity.
+        texts: one for each place.
+
+    Raises:
+        UserError: a text has another form, or names an accelerator that Vertex AI does not have.
+    """
+    found: dict[Place, int] = {}
+    known = sorted(gpu.enum for gpu in load_catalog().gpus.values())
+    for text in texts:
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise UserError(
+                f"{option} {text!r} is not of the form REGION:ACCELERATOR=NUMBER.", "us-central1:NVIDIA_L4=2, say."
+            )
+        if match["accelerator"] not in known:
+            raise UserError(
+                f"{option} {text!r}: Vertex AI has no accelerator {match['accelerator']}.",
+                f"Those that there are: {', '.join(known)}.",
+            )
+        found[match["region"], match["accelerator"]] = int(match["number"])
+    return found
+
+
+def accelerators_of(spec: Any) -> Counter[str]:
+    """How many accelerators of which type a `CustomJobSpec` takes."""
+    found: Counter[str] = Counter()
+    for pool in spec.worker_pool_specs:
+        if machine := pool.machine_spec.accelerator_count:
+            found[api.AcceleratorType(pool.machine_spec.accelerator_type).name] += machine * pool.replica_count
+    return found
+
+
+class Capacity:
+    """The machines.
+
+    Args:
+        limits: accelerators by place; of others there are any number.
+    """
+
+    def __init__(self, limits: Mapping[Place, int] | None = None) -> None:
+        self._limits = dict(limits or {})
+        self._changed = threading.Condition()
+        self._used: dict[str, dict[Place, int]] = {}
+        self._queue: list[tuple[str, set[Place]]] = []
+
+    def used(self) -> Counter[Place]:
+        """The accelerators in use, by place."""
+        with self._changed:
+            return self._sum()
+
+    def take(self, name: str, region: str, wanted: Mapping[str, int]) -> bool:
+        """Takes machines for a job, if they are there now.
+
+        Args:
+            name: of the job; one that has machines already takes no more.
+            region: where.
+            wanted: number by accelerator.
+        """
+        with self._changed:
+            return self._take(name, region, wanted)
+
+    def wait(
+        self, name: str, region: str, wanted: Mapping[str, int], seconds: float | None, given_up: Callable[[], bool]
+    ) -> bool:
+        """Queues for machines, behind those that queue for the same already; whether it got them.
+
+        Args:
+            name: of the job.
+            region: where.
+            wanted: number by accelerator.
+            seconds: the longest; None waits for ever.
+            given_up: whether the job no longer wants them.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        turn = name, {(region, accelerator) for accelerator in wanted}
+        with self._changed:
+            self._queue.append(turn)
+            try:
+                while not given_up():
+                    if self._is_first(turn) and self._take(name, region, wanted):
+                        return True
+                    if until is not None and time.monotonic() >= until:
+                        return False
+                    self._changed.wait(_LOOK_S)
+                return False
+            finally:
+                self._queue.remove(turn)
+                self._changed.notify_all()
+
+    def free(self, name: str) -> None:
+        """Gives back what a job has."""
+        with self._changed:
+            self._used.pop(name, None)
+            self._changed.notify_all()
+
+    def _is_first(self, turn: tuple[str, set[Place]]) -> bool:
+        before = self._queue[: self._queue.index(turn)]
+        return not any(places & turn[1] for _, places in before)
+
+    def _take(self, name: str, region: str, wanted: Mapping[str, int]) -> bool:
+        used, places = self._sum(), {(region, accelerator): number for accelerator, number in wanted.items()}
+        if name not in self._used:
+            if any(
+                used[place] + number > self._limits.get(place, used[place] + number) for place, number in places.items()
+            ):
+                return False
+            self._used[name] = places
+        return True
+
+    def _sum(self) -> Counter[Place]:
+        found: Counter[Place] = Counter()
+        for places in self._used.values():
+            found.update(places)
+        return found
+
+
+def waits(job: Any) -> bool:
+    """Whether a job queues for machines: Flex-start does."""
+    return bool(job.job_spec.scheduling.strategy == FLEX_START)
+
+
+def longest_wait(job: Any) -> float | None:
+    """How long a job queues, seconds; None for ever."""
+    scheduling = job.job_spec.scheduling
+    if "max_wait_duration" not in scheduling:
+        return _LONGEST_WAIT_S
+    seconds: float = scheduling.max_wait_duration.total_seconds()
+    return seconds or None
+
+
+def metric_of(accelerator: str, job: Any) -> str:
+    """The quota metric that a job's accelerators count in; Flex-start counts in that of Spot."""
+    gpu = next((gpu for gpu in load_catalog().gpus.values() if gpu.enum == accelerator), None)
+    if gpu is None:
+        return ""
+    return str(gpu.spot_metric if is_spot(job) or waits(job) else gpu.training_metric)
+
+
+def limits_of(quota: Mapping[Place, int]) -> dict[str, dict[str, int]]:
+    """Quotas by metric and region; Spot and Flex-start have one of their own, of the same size."""
+    gpus = {gpu.enum: gpu for gpu in load_catalog().gpus.values()}
+    found: dict[str, dict[str, int]] = {}
+    for (region, accelerator), number in quota.items():
+        for metric in (gpus[accelerator].training_metric, gpus[accelerator].spot_metric):
+            found.setdefault(metric, {})[region] = number
+    return found
+
+
+def check_quota(job: Any, region: str, others: Iterable[Any], limits: Mapping[str, Mapping[str, int]]) -> None:
+    """Holds a job that is to be created to the quotas of the project.
+
+    Args:
+        job: the job.
+        region: where.
+        others: the jobs that have not ended in that region.
+        limits: accelerators by metric and region; a metric that is not there has no limit.
+
+    Raises:
+        ApiError: it needs more than is left.
+    """
+    wanted, used = _metrics(job), Counter[str]()
+    for other in others:
+        used.update(_metrics(other))
+    exceeded = [
+        metric
+        for metric, number in wanted.items()
+        if used[metric] + number > limits.get(metric, {}).get(region, used[metric] + number)
+    ]
+    if exceeded:
+        raise ApiError(429, f"The following quota metrics exceed quota limits: {','.join(exceeded)}")
+
+
+def _metrics(job: Any) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for accelerator, number in accelerators_of(job.job_spec).items():
+        found[metric_of(accelerator, job)] += number
+    return found
