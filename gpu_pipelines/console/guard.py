@@ -47,6 +47,12 @@ _OPEN_ADDRESS = (
     "Open the address that gpu-pipelines console has printed: it has the token without which nothing is shown."
 )
 
+#: After the token: to the address without it.
+_LEADS_ON = (
+    b'<!doctype html><html lang="en"><meta http-equiv="refresh" content="0;url=/"><link rel="icon" href="data:,">'
+    b'<title>Console</title><p><a href="/">Console</a></p></html>'
+)
+
 
 def _word() -> str:
     return secrets.token_urlsafe(32)
@@ -132,11 +138,8 @@ class Guard:
             )
             return
         # No redirect: a browser that was led here by another site would not send the cookie along with it.
-        page = (
-            b'<!doctype html><meta http-equiv="refresh" content="0;url=/"><title>Console</title><a href="/">Console</a>'
-        )
         cookie = f"{self._cookie}={self._held.session}; Path=/; HttpOnly; SameSite=Strict"
-        await _answer(_with_headers(send), 200, page, [(b"set-cookie", cookie.encode())])
+        await _answer(_with_headers(send), 200, _LEADS_ON, [(b"set-cookie", cookie.encode())])
 
     def _has_session(self, cookies: str) -> bool:
         pairs = (each.strip().partition("=") for each in cookies.split(";"))

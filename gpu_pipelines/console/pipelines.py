@@ -22,6 +22,7 @@ _SUFFIX = ".yaml"
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 #: Characters of a digest in the key of a file.
 _DIGEST = 12
+_DAMAGED = "damaged file"
 _OF_THE_PROJECT, _FILE, _UPLOADED = "project", "file", "uploaded"
 
 
@@ -82,6 +83,11 @@ class Pipelines:
         """All of them: dropped files first, the newest of them before the others."""
         return [*self._files(), *self._uploaded(), *_of_the_project()]
 
+    def key_of(self, name: str) -> str:
+        """The key of the pipeline that runs of a name are of, as far as it is known; empty if it is not."""
+        known = [*self._files(), *_of_the_project()]
+        return next((each.key for each in known if each.name == name and each.origin != _DAMAGED), "")
+
     def add(self, content: bytes, name: str) -> Listed:
         """Keeps a compiled file.
 
@@ -130,7 +136,7 @@ class Pipelines:
             try:
                 yield _listed_file(path, _spec_of(path.read_bytes(), f"The file {path.name}"))
             except UserError as error:
-                yield Listed(f"{_FILE}:{path.stem}", path.stem, str(error), "damaged file")
+                yield Listed(f"{_FILE}:{path.stem}", path.stem, str(error), _DAMAGED)
 
     def _uploaded(self) -> Iterator[Listed]:
         """The pipelines in the emulator's Artifact Registry."""

@@ -58,6 +58,7 @@ def run_page(request: Request, place: str, run_id: str, task: str = "", accelera
         cost=cost,
         accelerator=chosen,
         wrong_accelerator=wrong,
+        again=console.pipelines.key_of(run.row.pipeline),
         base=_base(run.row),
     )
     return HTMLResponse(page)
