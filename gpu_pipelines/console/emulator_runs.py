@@ -15,6 +15,7 @@ from gpu_pipelines.console.emulator_client import EmulatorClient
 from gpu_pipelines.console.local_runs import curve_of, measured_in
 from gpu_pipelines.console.shown import EMULATOR, GOING_ON, Curve, LogPart, Measured, Page, Row, Run, Task
 from gpu_pipelines.errors import NotFoundError, UserError
+from gpu_pipelines.numbers import as_number
 
 _STATES = {
     "PIPELINE_STATE_QUEUED": "waiting",
@@ -76,6 +77,7 @@ class EmulatorRuns:
         details = _details(job)
         named = set(steps)
         tasks = [_task(name, each) for name, each in details.items() if _without_turn(name) in named]
+        tasks.sort(key=lambda task: details[task.name].get("startTime", "~"))
         begun = [task for task in tasks if task.status != "waiting"]
         row, error = _row(job), job.get("error", {}).get("message", "")
         failed = next((task.message for task in begun if task.message), "")
@@ -238,7 +240,9 @@ def _log_of(detail: Mapping[str, Any]) -> str:
 def _parameters(job: Mapping[str, Any]) -> dict[str, Any]:
     definitions = job.get("pipelineSpec", {}).get("root", {}).get("inputDefinitions", {}).get("parameters", {})
     defaults = {name: each["defaultValue"] for name, each in definitions.items() if "defaultValue" in each}
-    return {**defaults, **job.get("runtimeConfig", {}).get("parameterValues", {})}
+    values = {**defaults, **job.get("runtimeConfig", {}).get("parameterValues", {})}
+    whole = {name for name, each in definitions.items() if each.get("parameterType") == "NUMBER_INTEGER"}
+    return {name: as_number(int, value) if name in whole else value for name, value in values.items()}
 
 
 def _about(job: Mapping[str, Any]) -> dict[str, str]:

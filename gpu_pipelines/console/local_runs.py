@@ -19,6 +19,7 @@ from gpu_pipelines.targets.run_record import RUN, RunRecord
 
 #: Of a long log so much is sent at once, bytes.
 _MOST_OF_A_LOG = 256 * 1024
+_END_OF_A_LOG = 4096
 #: Curves that are not of one training, by what they measure.
 _NO_CURVE = ("step", "epoch", "samples", "time", "seconds")
 
@@ -208,10 +209,23 @@ def _shown(record: RunRecord) -> Run:
         pages,
         record.metrics,
         " ".join(_headline(record)),
-        failed.message if failed else "",
+        _error(record, failed) if failed else "",
         about,
         _can_stop(record),
     )
+
+
+def _error(record: RunRecord, failed: StepRecord) -> str:
+    """What a task has failed with: its message, else the last line of its log."""
+    if failed.message or not failed.log:
+        return failed.message
+    try:
+        with _inside(record.directory, record.directory / failed.log).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _END_OF_A_LOG))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except (OSError, UserError):
+        return ""
+    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def _headline(record: RunRecord) -> Iterator[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpu_pipelines.console.emulator_client import EmulatorClient
-from gpu_pipelines.errors import NotFoundError
+from gpu_pipelines.errors import NotFoundError, UserError
+from gpu_pipelines.targets.cron import next_times, parse_cron
 
 _ID = re.compile(r"[a-z0-9-]{1,128}")
 ACTIONS = ("pause", "resume")
@@ -43,12 +46,23 @@ def schedules_of(client: EmulatorClient) -> list[Schedule]:
             each.get("displayName", ""),
             each.get("cron", ""),
             str(each.get("state", "")).lower(),
-            each.get("nextRunTime", "") if each.get("state") == "ACTIVE" else "",
+            _next_run(each) if each.get("state") == "ACTIVE" else "",
             int(each.get("startedRunCount", 0)),
             str(each.get("lastScheduledRunResponse", {}).get("runResponse", "")).rpartition("/")[2],
         )
         for each in client.every(f"v1/{client.parent}/schedules", "schedules")
     ]
+
+
+def _next_run(schedule: Mapping[str, Any]) -> str:
+    """When a schedule starts its next run; where the service does not say it, by the clock of this machine."""
+    if said := str(schedule.get("nextRunTime", "")):
+        return said
+    try:
+        times = next_times(parse_cron(schedule.get("cron", "")), None, None, 1)
+    except UserError:
+        return ""
+    return times[0].isoformat() if times else ""
 
 
 def turn(client: EmulatorClient, schedule: str, action: str) -> None:

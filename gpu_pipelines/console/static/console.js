@@ -55,8 +55,19 @@ function followLog(section) {
   const log = section.querySelector(".log");
   const title = section.querySelector("h2");
   const toEnd = section.querySelector("#to-end");
+  const whole = section.querySelector("#whole-log");
   const MOST = 2_000_000;
   let task = section.dataset.task, start = 0, following = section.dataset.follow === "yes", turn = 0;
+  let inInput = false;
+  // KFP's executor tells what it got and what it did around the lines of the task itself.
+  const shown = (text) => whole.checked ? text : text.split("\n").filter((line) => {
+    if (inInput) {
+      inInput = line !== "}";
+      return false;
+    }
+    inInput = line.endsWith("Got executor_input:");
+    return !line.startsWith("[KFP Executor ");
+  }).join("\n");
   const look = async (mine) => {
     if (!task || mine !== turn) return;
     let part = { text: "", next: start, whole: false };
@@ -69,17 +80,18 @@ function followLog(section) {
       if (mine !== turn) return;
     }
     if (part.text) {
-      log.append(part.text);
+      log.append(shown(part.text));
       if (log.textContent.length > MOST) log.textContent = log.textContent.slice(-MOST / 2);
       if (toEnd.checked) log.scrollTop = log.scrollHeight;
     }
     start = part.next;
     if (!part.whole) setTimeout(look, part.text ? 300 : 1000, mine);
   };
-  const show = (name) => {
-    if (name === task && turn) return;
+  const show = (name, again = false) => {
+    if (name === task && turn && !again) return;
     task = name;
     start = 0;
+    inInput = false;
     log.textContent = "";
     title.textContent = `Log of ${name}`;
     look(++turn);
@@ -96,6 +108,7 @@ function followLog(section) {
     section.scrollIntoView();
     log.focus({ preventScroll: true });
   });
+  whole.addEventListener("change", () => show(task, true));
   if (task) show(task);
 }
 
