@@ -25,9 +25,9 @@ test: $(VENV)/.dev lint
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not images and not terraform and not browser"
 
-# The reports at four widths, in Debian's chromium.
+# The reports and the console at four widths, in Debian's chromium.
 test-pages: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/reports -m browser
+	$(BIN)/python -m pytest tests/reports tests/console -m browser
 
 # The images of the steps and of the server for the CPU, and what runs in them; both need a Docker engine (DOCKER_HOST).
 image:

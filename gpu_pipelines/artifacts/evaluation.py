@@ -97,10 +97,11 @@ class Evaluation:
             UserError: there is none, or it is damaged.
         """
         path = Path(place)
-        return read_as(path if path.name == EVALUATION else path / EVALUATION, "evaluated model", cls._from_json)
+        return read_as(path if path.name == EVALUATION else path / EVALUATION, "evaluated model", cls.from_json)
 
     @classmethod
-    def _from_json(cls, content: Mapping[str, Any]) -> Evaluation:
+    def from_json(cls, content: Mapping[str, Any]) -> Evaluation:
+        """From the JSON of the document; raises KeyError where that lacks what an evaluation has."""
         known = cls.__dataclass_fields__
         required = {
             name: content[name] for name, each in known.items() if each.default is each.default_factory is MISSING

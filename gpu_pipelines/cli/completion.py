@@ -119,7 +119,7 @@ def _tasks(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 def _parameters(context: typer.Context, incomplete: str) -> Iterable[str]:
     """`NAME=` of each parameter of the pipeline; after the sign its values, as far as they are known."""
-    from gpu_pipelines.cli.parameters import known_parameters
+    from gpu_pipelines.driver.known_parameters import known_parameters
 
     known = known_parameters(str(context.params.get("pipeline") or "train_evaluate_upload"))
     matching = [name for name in known if f"{name}=".startswith(incomplete)]

@@ -16,6 +16,8 @@ from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import UserError
 
 PORT = 8990
+#: Long enough for lists that people read; tests have shorter ones.
+_PAGE_SIZE = 100
 
 app = Application(name="emulator", help="Vertex AI on this machine.")
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port that it listens at; 0 takes a free one.")]
@@ -83,6 +85,7 @@ def start(
         permissions=permissions,
         seed=seed,
         speed=speed,
+        page_size=_PAGE_SIZE,
     )
     with running_emulator(settings) as api:
         print(f"Vertex AI on this machine listens at {api.url}")

@@ -11,6 +11,7 @@ from gpu_pipelines import __version__
 from gpu_pipelines.cli import accelerators, completion, components, emulator, job, models, runs, schedule, vm
 from gpu_pipelines.cli.application import WRONG_REQUEST, Application, UsageError, told_usage_error
 from gpu_pipelines.cli.compile import compile_pipelines, upload
+from gpu_pipelines.cli.console import console
 from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.parameters import parameters
@@ -35,6 +36,7 @@ app.command(rich_help_panel=PIPELINES)(upload)
 app.add_typer(runs.app, name="runs", rich_help_panel=PIPELINES)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=PIPELINES)
 app.add_typer(emulator.app, name="emulator", rich_help_panel=PIPELINES)
+app.command(rich_help_panel=PIPELINES)(console)
 app.add_typer(models.app, name="models", rich_help_panel=MODELS)
 app.command(rich_help_panel=MODELS)(serve)
 app.command(rich_help_panel=MACHINES)(doctor)

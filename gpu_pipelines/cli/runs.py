@@ -173,11 +173,11 @@ def open_report(run: Run, runs: Runs = _RUNS) -> None:
     if not record.report.is_file():
         raise NotFoundError(f"{record.run_id} has left no report.", f"Its logs: {record.directory / 'logs'}")
     print(record.report.resolve())
-    if _has_browser():
+    if has_browser():
         webbrowser.open(record.report.resolve().as_uri())
 
 
-def _has_browser() -> bool:
+def has_browser() -> bool:
     """Whether there is a browser with a window: one in the terminal would only show the page's text."""
     import os
     import webbrowser

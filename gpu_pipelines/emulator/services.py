@@ -71,6 +71,16 @@ class State:
         self.custom_jobs.end_of_before()
         self.pipeline_jobs.end_of_before()
 
+    @property
+    def page_size(self) -> int:
+        """The longest page of a list."""
+        return self.pipeline_jobs.page_size
+
+    @page_size.setter
+    def page_size(self, size: int) -> None:
+        for held in (self.custom_jobs, self.pipeline_jobs, self.schedules, self.models, self.endpoints):
+            held.page_size = size
+
     def requests_of(self, name: str) -> list[Any]:
         """The requests of a method, such as CreateCustomJob."""
         return [request for called, request in self.requests if called == name]

@@ -1,0 +1,71 @@
+"""`gpu-pipelines console`: a web page of the runs on this machine and of the emulator."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpu_pipelines.errors import UserError
+
+#: Of the extra `console`, what nothing else of this project brings.
+_OF_THE_EXTRA = ("fastapi", "uvicorn")
+PORT = 8991
+_EMULATOR = "http://127.0.0.1:8990"
+
+
+def console(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port that it listens at; 0 takes a free one.")] = PORT,
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run an emulator with this state, and show it.")
+    ] = None,
+    emulator: Annotated[
+        str, typer.Option(metavar="URL", help=f"Show this emulator; left out, one at {_EMULATOR}, if it is there.")
+    ] = "",
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the runs.")] = Path("runs"),
+    registry: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the models.")] = Path("registry"),
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+) -> None:
+    """Show runs, pipelines, schedules and models as a web page, until Ctrl-C.
+
+    It is for this machine and its user alone: the address that is printed has a token.
+    """
+    _require_extra()
+    if state is not None and emulator:
+        raise UserError("--state runs an emulator, and --emulator names one that runs.", "Give one of them.")
+    from gpu_pipelines.console.server import Shown, serve
+
+    signal.signal(signal.SIGTERM, _interrupt)
+
+    def begun(address: str) -> None:
+        print(f"The console is at {address}\nCtrl-C ends it; runs that it has started go on.", flush=True)
+        if open_page:
+            _open(address)
+
+    serve(Shown(port=port, runs=runs, registry=registry, state=state, emulator=emulator, usual=_EMULATOR), begun)
+
+
+def _open(address: str) -> None:
+    from gpu_pipelines.cli.runs import has_browser
+
+    if has_browser():
+        import threading
+        import webbrowser
+
+        # The server begins to answer right after this; some browsers keep who opens them waiting.
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _require_extra() -> None:
+    from importlib.util import find_spec
+
+    missing = [package for package in _OF_THE_EXTRA if find_spec(package) is None]
+    if missing:
+        needed = f"The console needs {', '.join(missing)}, which is not installed."
+        raise UserError(needed, "pip install 'gpu-pipelines[console]'")

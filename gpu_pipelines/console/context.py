@@ -1,0 +1,135 @@
+"""What the pages of a console are made from: its settings, the places that it shows, its templates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from gpu_pipelines.component_interface.parameter import shown_value
+from gpu_pipelines.console.emulator_link import EmulatorLink
+from gpu_pipelines.console.emulator_runs import EmulatorRuns
+from gpu_pipelines.console.guard import Secrets
+from gpu_pipelines.console.local_runs import LocalRuns
+from gpu_pipelines.console.models import EmulatorModels, LocalModels
+from gpu_pipelines.console.pipelines import Pipelines
+from gpu_pipelines.console.shown import EMULATOR, LOCAL, PLACES
+from gpu_pipelines.console.starting import Starter
+from gpu_pipelines.errors import NotFoundError
+from gpu_pipelines.numbers import figure
+from gpu_pipelines.reports.durations import format_seconds
+
+_HERE = Path(__file__).parent
+#: Of the folder of runs, where the console keeps what was dropped on it.
+_OWN = ".console"
+
+
+@dataclass(frozen=True)
+class ConsoleSettings:
+    """What a console shows.
+
+    Attributes:
+        runs: directory of the runs on this machine.
+        registry: directory of the registry.
+        port: that it listens at.
+        link: the way to an emulator.
+    """
+
+    runs: Path
+    registry: Path
+    port: int = 0
+    link: EmulatorLink = field(default_factory=EmulatorLink)
+
+
+class Console:
+    """What is shown, and how.
+
+    Args:
+        settings: what.
+
+    Attributes:
+        settings: what is shown.
+        held: the secrets of its user.
+        local_runs, local_models: those of this machine.
+        starter: starts runs on this machine.
+    """
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self.settings, self.held = settings, Secrets()
+        self.local_runs = LocalRuns(settings.runs)
+        self.local_models = LocalModels(settings.registry)
+        self.starter = Starter(settings.runs / _OWN, settings.runs)
+        loader = FileSystemLoader(_HERE / "templates")
+        self._templates = Environment(
+            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        self._templates.filters.update(
+            figure=figure, seconds=_took, moment=_moment, value=shown_value, usd=_usd, signed=_signed
+        )
+        self._templates.globals.update(PLACES=PLACES, csrf=self.held.csrf)
+
+    @property
+    def link(self) -> EmulatorLink:
+        """The way to the emulator."""
+        return self.settings.link
+
+    @property
+    def pipelines(self) -> Pipelines:
+        """The pipelines that can be started now."""
+        return Pipelines(self.settings.runs / _OWN, self.link.client)
+
+    def runs(self, place: str) -> LocalRuns | EmulatorRuns:
+        """The runs of a place.
+
+        Raises:
+            UserError: there is no such place, or no emulator.
+        """
+        if place == LOCAL:
+            return self.local_runs
+        if place == EMULATOR:
+            return EmulatorRuns(self.link.require())
+        raise NotFoundError(f"There is no place {place[:40]!r}.", "Look at the list of runs.")
+
+    def models(self, place: str) -> LocalModels | EmulatorModels:
+        """The models of a place.
+
+        Raises:
+            UserError: there is no such place, or no emulator.
+        """
+        if place == LOCAL:
+            return self.local_models
+        if place == EMULATOR:
+            return EmulatorModels(self.link.require())
+        raise NotFoundError(f"There is no place {place[:40]!r}.", "Look at the list of models.")
+
+    def page(self, template: str, **values: Any) -> str:
+        """A page, or a part of one; what is not `Markup` is escaped."""
+        return self._templates.get_template(template).render(link=self.link, settings=self.settings, **values)
+
+    def refusal(self, status: int, text: str) -> bytes:
+        """The page that says why a request was refused, to somebody who may see nothing else."""
+        return self._templates.get_template("refused.html").render(status=status, text=text).encode()
+
+
+def _took(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)
+
+
+def _moment(text: str) -> str:
+    """A time in ISO 8601, as tables have it: UTC, to the minute."""
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return text[:16].replace("T", " ")
+    return f"{found.astimezone(timezone.utc):%Y-%m-%d %H:%M}"
+
+
+def _usd(value: float) -> str:
+    return f"{value:,.2f}" if value >= 0.005 or not value else "under 0.01"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")

@@ -1,0 +1,124 @@
+"""The emulator that a console shows: one that runs, one that is started for it, or none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpu_pipelines.console.emulator_client import EmulatorClient
+from gpu_pipelines.errors import UserError
+
+_LISTENS = "listens at "
+_SECONDS_TO_END = 20.0
+_STARTING = "The emulator is starting; load the page again in some seconds."
+_NONE = "This console shows no emulator."
+_HOW = "Start one with gpu-pipelines emulator start, or give the console --state DIR."
+
+
+class EmulatorLink:
+    """The way to an emulator.
+
+    Attributes:
+        problem: why there is none now, in a sentence; empty where there is one.
+        is_wanted: whether the console was told to show one.
+    """
+
+    def __init__(self, problem: str = _NONE, *, is_wanted: bool = False) -> None:
+        self.problem, self.is_wanted = problem, is_wanted
+        self._client: EmulatorClient | None = None
+
+    @property
+    def client(self) -> EmulatorClient | None:
+        """By which it is asked; None if there is none now."""
+        return self._client
+
+    def require(self) -> EmulatorClient:
+        """By which it is asked.
+
+        Raises:
+            UserError: there is none now.
+        """
+        if self._client is None:
+            raise UserError(self.problem, "" if self.is_wanted else _HOW)
+        return self._client
+
+    def connect(self, address: str) -> None:
+        """Takes the emulator at an address.
+
+        Raises:
+            UserError: none answers there.
+        """
+        self._client, self.problem, self.is_wanted = EmulatorClient(address), "", True
+
+
+def linked(address: str, usual: str) -> EmulatorLink:
+    """The emulator at an address.
+
+    Args:
+        address: that was asked for; empty for the usual one, if one answers there.
+        usual: where emulators listen by default.
+
+    Raises:
+        UserError: none answers where one was asked for.
+    """
+    link = EmulatorLink()
+    try:
+        link.connect(address or usual)
+    except UserError:
+        if address:
+            raise
+    return link
+
+
+@contextmanager
+def started_for(state: Path) -> Iterator[EmulatorLink]:
+    """Runs an emulator with a state for as long as the block runs; the block does not wait for it.
+
+    Args:
+        state: the folder of its state.
+    """
+    link = EmulatorLink(_STARTING, is_wanted=True)
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_pipelines.cli.main",
+        "emulator",
+        "start",
+        "--port",
+        "0",
+        "--state",
+        str(state),
+    ]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    follower = threading.Thread(target=_follow, args=(process, link), daemon=True)
+    follower.start()
+    try:
+        yield link
+    finally:
+        process.terminate()
+        try:
+            process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        follower.join()
+
+
+def _follow(process: subprocess.Popen[str], link: EmulatorLink) -> None:
+    """Takes the emulator when it listens, and says why it does not."""
+    last: deque[str] = deque(maxlen=4)
+    for line in process.stdout or ():
+        last.append(line.strip())
+        if _LISTENS in line:
+            try:
+                link.connect(line.partition(_LISTENS)[2].strip())
+            except UserError as error:
+                link.problem = str(error)
+    link._client, link.problem = None, f"The emulator has ended: {' '.join(last)}"

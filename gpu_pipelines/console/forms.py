@@ -1,0 +1,125 @@
+"""The form of a pipeline's inputs: a field for each parameter, and the values that come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.console.pipelines import Pipeline
+
+if TYPE_CHECKING:
+    from gpu_pipelines.component_interface.parameter import Parameter
+
+#: Before the names of parameters in the form, which are anybody's.
+PREFIX = "p."
+_KINDS = {
+    "String": "text",
+    "Integer": "whole number",
+    "Float": "number",
+    "Boolean": "true or false",
+    "List": "list, as JSON or with commas",
+    "Dict": "mapping, as JSON",
+}
+_LONG = ("List", "Dict")
+_TRUTHS = ("true", "false")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of the form.
+
+    Attributes:
+        name: of the parameter.
+        control: select, number, long or text.
+        kind: its type in words; empty where the control says it.
+        text: what it means.
+        value: what stands in it.
+        default: what stands in it before anybody has changed it.
+        required: whether it has to be given.
+        choices: what can be chosen.
+    """
+
+    name: str
+    control: str
+    kind: str
+    text: str
+    value: str
+    default: str
+    required: bool
+    choices: tuple[str, ...] = ()
+
+    @property
+    def field(self) -> str:
+        """Its name in the form."""
+        return PREFIX + self.name
+
+
+def fields_of(parameters: Mapping[str, Parameter], values: Mapping[str, str]) -> list[Field]:
+    """The fields for parameters.
+
+    Args:
+        parameters: by name.
+        values: texts that stand in place of the defaults, by the names of parameters.
+    """
+    return [_field(name, each, values) for name, each in parameters.items() if not each.filled_in]
+
+
+def given_in(pipeline: Pipeline, fields: Mapping[str, str]) -> dict[str, str]:
+    """The values of a form that differ from the defaults, by the names of parameters.
+
+    Args:
+        pipeline: whose form it is.
+        fields: what was sent.
+    """
+    found = {}
+    for name, each in pipeline.every_parameter.items():
+        text = fields.get(PREFIX + name)
+        # A browser ends lines as mail does.
+        text = text.replace("\r\n", "\n") if text is not None else None
+        if text is not None and text != _text(each.default) and (text or each.type == "String"):
+            found[name] = text
+    return found
+
+
+def checked(pipeline: Pipeline, given: Mapping[str, str]) -> dict[str, Any]:
+    """The values of all parameters with their types.
+
+    Raises:
+        UserError: lists every value that is missing or of a wrong type.
+    """
+    from gpu_pipelines.driver.arguments import all_arguments
+
+    assignments = [f"{name}={text}" for name, text in given.items()]
+    return all_arguments(pipeline.every_parameter, assignments, None, of_anybody=pipeline.file is not None)
+
+
+def values_of_run(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters of a run as they stand in a form."""
+    return {name: _text(value) for name, value in parameters.items()}
+
+
+def _field(name: str, parameter: Parameter, values: Mapping[str, str]) -> Field:
+    default = _text(parameter.default)
+    control, choices = "text", parameter.choices
+    if parameter.type == "Boolean":
+        control, choices = "select", _TRUTHS
+    elif choices:
+        control = "select"
+    elif parameter.type in _LONG:
+        control = "long"
+    elif parameter.type in ("Integer", "Float"):
+        control = "number"
+    value = values.get(name, default)
+    if control == "select" and value not in choices:
+        choices = (value, *choices)
+    kind = _KINDS.get(parameter.type, parameter.type)
+    return Field(name, control, kind, parameter.text, value, default, not parameter.optional, tuple(choices))
+
+
+def _text(value: Any) -> str:
+    """A value as it stands in a field."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

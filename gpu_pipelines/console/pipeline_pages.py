@@ -1,0 +1,132 @@
+"""The pages of pipelines: their list, the form of their inputs, a run that is starting."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from gpu_pipelines.console.context import Console
+from gpu_pipelines.console.emulator_runs import EmulatorRuns
+from gpu_pipelines.console.form_body import FormBody
+from gpu_pipelines.console.forms import checked, fields_of, given_in, values_of_run
+from gpu_pipelines.console.pipelines import Pipeline
+from gpu_pipelines.console.shown import EMULATOR, LOCAL
+from gpu_pipelines.console.starting import start_there
+from gpu_pipelines.errors import UserError
+
+router = APIRouter()
+
+
+@router.get("/pipelines")
+def list_of_pipelines(request: Request) -> HTMLResponse:
+    """What can be started, and where a file can be dropped."""
+    return _list(_console(request), "", 200)
+
+
+@router.post("/pipelines", response_model=None)
+def drop_file(request: Request) -> RedirectResponse | HTMLResponse:
+    """Keeps a file that was dropped, and leads to its form."""
+    console, file = _console(request), _form(request).files.get("file")
+    if file is None or not file.content:
+        return _list(console, "No file was sent. Choose the YAML or JSON that KFP's compiler has written.", 422)
+    try:
+        kept = console.pipelines.add(file.content, file.name)
+    except UserError as error:
+        return _list(console, str(error), 422)
+    return RedirectResponse(f"/pipelines/{quote(kept.key)}", 303)
+
+
+@router.get("/pipelines/{key:path}")
+def form_of_pipeline(request: Request, key: str, like: str = "") -> HTMLResponse:
+    """The form of a pipeline's inputs, with the values of the run `like`, if one is named."""
+    console = _console(request)
+    place, _, run_id = like.partition("/")
+    values = values_of_run(console.runs(place).run(run_id).parameters) if like else {}
+    return _page(console, console.pipelines.pipeline(key), values, {})
+
+
+@router.post("/pipelines/{key:path}", response_model=None)
+def start(request: Request, key: str) -> RedirectResponse | HTMLResponse:
+    """Starts a run with what stands in the form."""
+    console, form = _console(request), _form(request)
+    pipeline = console.pipelines.pipeline(key)
+    given = given_in(pipeline, form.fields)
+    try:
+        values = checked(pipeline, given)
+        if form.text("where") == EMULATOR:
+            sent = {name: values[name] for name in given}
+            job = start_there(EmulatorRuns(console.link.require()), pipeline, sent)
+            return RedirectResponse(f"/runs/{EMULATOR}/{quote(job)}", 303)
+        reuse, containers = bool(form.text("reuse")), form.text("containers") != "no"
+        started = console.starter.start_here(pipeline, given, reuse=reuse, containers=containers)
+    except UserError as error:
+        return _page(console, pipeline, given, form.fields, str(error))
+    return RedirectResponse(f"/starting/{started.key}", 303)
+
+
+@router.get("/starting/{key}", response_model=None)
+def starting(request: Request, key: str) -> HTMLResponse | RedirectResponse:
+    """A run that has been started, until it has a page of its own."""
+    console = _console(request)
+    values = _starting(console, key)
+    return (
+        RedirectResponse(values["go"], 303) if values["go"] else HTMLResponse(console.page("starting.html", **values))
+    )
+
+
+@router.get("/starting/{key}/live")
+def starting_now(request: Request, key: str) -> HTMLResponse:
+    """What changes on the same page."""
+    console = _console(request)
+    return HTMLResponse(console.page("starting_live.html", **_starting(console, key)))
+
+
+def _console(request: Request) -> Console:
+    found: Console = request.app.state.console
+    return found
+
+
+def _form(request: Request) -> FormBody:
+    """The form that was sent; the guard has read it."""
+    found: FormBody = request.state.form
+    return found
+
+
+def _list(console: Console, problem: str, status: int) -> HTMLResponse:
+    try:
+        listed, unreachable = console.pipelines.listed(), ""
+    except UserError as error:
+        from gpu_pipelines.console.pipelines import Pipelines
+
+        listed, unreachable = Pipelines(console.pipelines.folder, None).listed(), str(error)
+    page = console.page("pipelines.html", pipelines=listed, problem=problem or unreachable)
+    return HTMLResponse(page, status)
+
+
+def _page(
+    console: Console, pipeline: Pipeline, values: dict[str, str], sent: dict[str, Any], problem: str = ""
+) -> HTMLResponse:
+    page = console.page(
+        "pipeline.html",
+        pipeline=pipeline,
+        fields=fields_of(pipeline.parameters, values),
+        advanced=fields_of(pipeline.advanced, values),
+        changed=[name for name in pipeline.advanced if name in values],
+        problem=problem,
+        where=sent.get("where") or (EMULATOR if pipeline.file and console.link.client else LOCAL),
+        reuse=bool(sent.get("reuse")),
+        containers=sent.get("containers", "yes"),
+    )
+    return HTMLResponse(page, 422 if problem else 200)
+
+
+def _starting(console: Console, key: str) -> dict[str, Any]:
+    start = console.starter.start(key)
+    # Asked before the run is looked for: a run that ends in between has left its folder.
+    ended = start.process.poll()
+    run_id = console.starter.run_of(start)
+    go = f"/runs/{LOCAL}/{quote(run_id)}" if run_id else ""
+    return {"start": start, "go": go, "ended": ended, "said": start.said}

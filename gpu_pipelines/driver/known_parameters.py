@@ -1,0 +1,76 @@
+"""What a pipeline can be told: its parameters with the fields of `advanced`, and the step that takes each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpu_pipelines.component_interface.parameter import Parameter
+from gpu_pipelines.driver.arguments import ADVANCED, compiled_in, fields_of, parameters_of_pipeline, parameters_of_spec
+from gpu_pipelines.errors import UserError
+
+#: The steps in their order; the first that takes a parameter has it. What none of them takes is the pipeline's.
+STEPS = (
+    "prepare_data",
+    "train_model",
+    "run_training_script",
+    "evaluate_checkpoints",
+    "upload_model",
+    "check_for_new_data",
+)
+OF_THE_PIPELINE = "pipeline"
+
+
+def known_parameters(pipeline: str) -> dict[str, Parameter]:
+    """The parameters of a pipeline, by name.
+
+    Args:
+        pipeline: its name, as it is on this machine; or a compiled file.
+
+    Raises:
+        UserError: there is no such pipeline or file.
+    """
+    from gpu_pipelines.targets.messages import FILE_SUFFIXES
+
+    if not pipeline.endswith(FILE_SUFFIXES):
+        from gpu_pipelines.dag import load_pipeline
+        from gpu_pipelines.targets.local.target import LocalTarget
+
+        return _opened(pipeline, parameters_of_pipeline(load_pipeline(pipeline).build(LocalTarget(), None)))
+    from gpu_pipelines.targets.compiled import documents_of, text_of_file
+
+    text = text_of_file(pipeline)
+    try:
+        spec = documents_of(text)[0]
+        task = compiled_in(spec).get("task", "")
+        return _opened(str(spec["pipelineInfo"]["name"]), parameters_of_spec(spec), task)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError):
+        raise UserError(f"The file {pipeline} is no compiled pipeline.", "gpu-pipelines compile makes one.") from None
+
+
+def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> dict[str, Parameter]:
+    """Parameters with the fields of `advanced` in its place: -p takes each by its own name.
+
+    Args:
+        pipeline: name of the pipeline.
+        known: its own parameters.
+        task: the one that it was compiled for, whose fields alone are of use; empty for all.
+    """
+    from gpu_pipelines.dag.advanced import is_of
+
+    fields = fields_of(pipeline, known)
+    if not fields:
+        return dict(known)
+    fields = {name: field for name, field in fields.items() if is_of(name, task)}
+    return {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
+
+
+def by_step(known: Mapping[str, Parameter]) -> dict[str, dict[str, Parameter]]:
+    """The parameters below the first step that takes them, in the order of the pipeline."""
+    from gpu_pipelines.component_interface.catalog import load_component
+
+    inputs = {name: set(load_component(name).component_spec.inputs or ()) for name in STEPS}
+    steps: dict[str, dict[str, Parameter]] = {}
+    for name, parameter in known.items():
+        step = next((step for step, names in inputs.items() if name in names), OF_THE_PIPELINE)
+        steps.setdefault(step, {})[name] = parameter
+    return steps

@@ -1,0 +1,183 @@
+"""The console of an emulator: what it runs, its schedules and its models, over the same REST as any other client."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from console_of_tests import Page
+
+from gpu_pipelines.console.emulator_client import EmulatorClient
+from gpu_pipelines.console.emulator_link import EmulatorLink
+from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
+
+#: Two tasks, one of which names machines as a custom job does.
+FILE = """
+pipelineInfo: {name: greeting}
+root:
+  inputDefinitions:
+    parameters:
+      number: {parameterType: NUMBER_INTEGER, defaultValue: 3.0, description: "What is told."}
+  dag:
+    tasks:
+      tell:
+        componentRef: {name: comp-tell}
+        taskInfo: {name: tell}
+        inputs:
+          parameters:
+            number: {componentInputParameter: number}
+            worker_pool_specs:
+              runtimeValue:
+                constant:
+                - {machine_spec: {machine_type: g2-standard-4, accelerator_type: NVIDIA_L4, accelerator_count: 1.0},
+                   replica_count: 2.0}
+      fail:
+        componentRef: {name: comp-fail}
+        dependentTasks: [tell]
+        taskInfo: {name: fail}
+components:
+  comp-tell:
+    executorLabel: exec-tell
+    inputDefinitions:
+      parameters:
+        number: {parameterType: NUMBER_INTEGER}
+        worker_pool_specs: {parameterType: LIST}
+  comp-fail: {executorLabel: exec-fail}
+deploymentSpec:
+  executors:
+    exec-tell:
+      container:
+        image: i
+        command: [sh, -c, 'echo "it is $0"; sleep 1; echo "<b>done</b>"', "{{$.inputs.parameters['number']}}"]
+    exec-fail: {container: {image: i, command: [sh, -c, "echo no good; exit 3"]}}
+schemaVersion: 2.1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Any]:
+    with running_emulator(EmulatorSettings()) as running:
+        yield running
+
+
+@pytest.fixture
+def page(api: Any, tmp_path: Path) -> Page:
+    link = EmulatorLink()
+    link.connect(api.url)
+    return Page(tmp_path, link)
+
+
+def ended(page: Page, place: str) -> str:
+    """The page of a run when it has ended."""
+    for _ in range(200):
+        text = page.text(f"{place}/live")
+        if 'data-going-on="no"' in text:
+            return text
+        time.sleep(0.1)
+    raise AssertionError(text)
+
+
+def test_a_dropped_file_runs_on_the_emulator(page: Page) -> None:
+    form = page.drop(FILE.encode()).headers["location"]
+    assert re.search(r'value="emulator" checked', page.text(form))
+    answer = page.submit(form, **{"p.number": "5", "where": "emulator"})
+    assert answer.status_code == 303, answer.text
+    place = answer.headers["location"]
+    text = ended(page, place)
+    assert "fail failed." in text
+    log = page.get(f"{place}/log?task=tell").json()
+    assert log == {"text": "it is 5\n<b>done</b>\n", "next": 2, "whole": True}
+    assert page.get(f"{place}/log?task=tell&start=1").json()["text"] == "<b>done</b>\n"
+    whole = page.text(place)
+    assert re.search(r'number</th><td class="mono">5<', whole)
+    # Two machines for more than a second.
+    assert "2 × g2-standard-4 with l4:1" in whole
+    assert f'href="{place}"' in page.text("/runs?place=emulator")
+    assert f'href="{place}"' in page.text("/runs?status=failed&q=greeting")
+    assert "Cannot cancel" in page.submit(f"{place}/stop").text
+    assert "Two runs compared" in page.text(
+        f"/compare?run={place.removeprefix('/runs/')}&run={place.removeprefix('/runs/')}"
+    )
+
+
+def test_what_the_emulator_refuses_is_said_in_the_form(page: Page) -> None:
+    broken = FILE.replace('image: i, command: [sh, -c, "echo no good; exit 3"]', "image: i, command: [no-such-program]")
+    form = page.drop(broken.encode()).headers["location"]
+    answer = page.submit(form, **{"p.number": "5", "where": "emulator"})
+    assert answer.status_code == 422
+    assert "no-such-program" in answer.text[answer.text.index('role="alert"') :]
+    assert page.submit(form, **{"p.number": "five", "where": "emulator"}).status_code == 422
+    named = page.submit("/pipelines/project:train_evaluate_upload", where="emulator")
+    assert "gpu-pipelines compile train_evaluate_upload --target vertex" in named.text
+
+
+def test_schedules_are_paused_and_resumed(page: Page, api: Any) -> None:
+    client = EmulatorClient(api.url)
+    job = {
+        "displayName": "nightly",
+        "pipelineSpec": yaml.safe_load(FILE),
+        "runtimeConfig": {"gcsOutputDirectory": "gs://example-bucket/runs"},
+    }
+    for name in ("nightly", "<i>weekly</i>", "monthly"):
+        request = {"parent": client.parent, "pipelineJob": job}
+        schedule = {"displayName": name, "cron": "0 3 1 1 *", "maxConcurrentRunCount": 1}
+        client.ask("POST", f"v1/{client.parent}/schedules", {**schedule, "createPipelineJobRequest": request})
+    text = page.text("/schedules")
+    assert "&lt;i&gt;weekly" in text
+    assert re.search(r"20\d\d-01-01 03:00", text)
+    action = re.findall(r'action="(/schedules/\d+/pause)"', text)
+    assert len(action) == 3, "the emulator of a test has pages of two"
+    assert page.submit(action[0]).status_code == 303
+    after = page.text("/schedules")
+    assert len(re.findall(r'action="/schedules/\d+/resume"', after)) == 1
+    assert page.submit(action[0].replace("pause", "resume")).status_code == 303
+    assert "resume" not in re.findall(r'action="(.*?)"', page.text("/schedules"))
+    assert page.submit("/schedules/..%2f..%2fx/pause").status_code in (404, 422)
+    assert page.submit(action[0].replace("pause", "delete")).status_code == 404
+
+
+def test_models_of_the_emulator_are_compared_and_promoted(page: Page, api: Any) -> None:
+    client = EmulatorClient(api.url)
+    schema = "gs://google-cloud-aiplatform/schema/modelevaluation/classification_metrics_1.0.0.yaml"
+    for number in (1, 2):
+        model = {
+            "displayName": "digits",
+            "artifactUri": "gs://example-bucket/model",
+            "containerSpec": {"imageUri": "i"},
+            "versionAliases": ["challenger"],
+        }
+        parent = {"parentModel": f"{client.parent}/models/digits"} if number > 1 else {"modelId": "digits"}
+        client.ask("POST", f"v1/{client.parent}/models:upload", {"model": model, **parent})
+        evaluation = {"modelEvaluation": {"metricsSchemaUri": schema, "metrics": {"auPrc": number / 4}}}
+        client.ask("POST", f"v1/{client.parent}/models/digits@{number}/evaluations:import", evaluation)
+    assert 'href="/models/emulator/digits"' in page.text("/models")
+    text = page.text("/models/emulator/digits")
+    assert "0.2500" in text
+    assert "0.5000" in text
+    assert "names no version" in text
+    promote = "/models/emulator/digits/promote"
+    assert "was not evaluated" in page.submit(promote, version="2", seen="").text
+    assert page.submit(promote, version="2", seen="", anyway="yes").status_code == 303
+    assert "names version 2" in page.text("/models/emulator/digits")
+    assert sorted(client.ask("GET", f"v1/{client.parent}/models/digits@2")["versionAliases"]) == [
+        "challenger",
+        "champion",
+        "default",
+    ]
+
+
+def test_an_emulator_that_has_gone_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    with running_emulator(EmulatorSettings()) as gone:
+        link = EmulatorLink()
+        link.connect(gone.url)
+    page = Page(tmp_path, link)
+    for path in ("/runs", "/pipelines", "/models", "/schedules"):
+        text = page.text(path)
+        assert 'role="alert"' in text, path
+        assert "No emulator answers" in text, path
+    assert page.get("/runs/emulator/one").status_code == 422
