@@ -24,6 +24,8 @@ from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.garbage import collect_rarely
 
 if TYPE_CHECKING:
+    from bigquery_api.server import BigQueryApi
+
     from gpu_pipelines.emulator.certificates import Certificates
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
@@ -146,6 +148,16 @@ def vertex_api(tmp_path_factory: pytest.TempPathFactory, vertex_certificates: Ce
         yield api
 
 
+@pytest.fixture(scope="module")
+def bigquery_server(vertex_certificates: Certificates) -> Iterator[BigQueryApi]:
+    """A server that speaks BigQuery's API to the clients of this process."""
+    from bigquery_api.server import serving
+
+    with serving(vertex_certificates) as api, pytest.MonkeyPatch.context() as patch:
+        set_variables(patch, api.environment())
+        yield api
+
+
 @pytest.fixture(autouse=True, scope="module")
 def one_process(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests of a part train in one process, which starts in half the time of two; those about several say so."""
@@ -166,6 +178,37 @@ def no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.delenv("CLOUDSDK_ACTIVE_CONFIG_NAME", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset for regression, which the tests of trainings share: nothing writes to it."""
+    from trainings import numbers_dataset
+
+    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of images, which the tests of trainings share: nothing writes to it."""
+    from trainings import photos_dataset
+
+    return photos_dataset(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="session")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Datasets of images, of text and of labelled texts, which the tests of trainings share: nothing writes to them."""
+    from trainings import photos_dataset
+
+    from gpu_pipelines.data.prepare import prepare_data
+    from gpu_pipelines.data.settings import PrepareSettings
+
+    folder = tmp_path_factory.mktemp("datasets")
+    texts = {"sequence_length": 32, "vocabulary_size": 600}
+    prepare_data(PrepareSettings(source="sample:documentation", task="causal_lm", **texts), folder / "lm")
+    prepare_data(PrepareSettings(source="sample:docstrings", task="text_classification", **texts), folder / "texts")
+    return {"images": photos_dataset(folder / "images", 32), "lm": folder / "lm", "texts": folder / "texts"}
 
 
 @pytest.fixture(scope="session")

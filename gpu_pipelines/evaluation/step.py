@@ -62,13 +62,7 @@ def run(
         rows = files_to_evaluate(dataset)
         places = _places([checkpoints, more_checkpoints, *(collected or [])])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
-            directories = {}
-            for name, place in places.items():
-                foreign = bool(settings.scoring_function) or not holds_training(place)
-                folder = Path(scratch) / (name or "only")
-                directories[name] = local_copy(place, folder, foreign=foreign, weights_only=True)
-            called = named_by_settings({name: _told(directory) for name, directory in directories.items()})
-            directories = {called.get(name, name): directory for name, directory in directories.items()}
+            directories = _copied(places, Path(scratch), has_own_scores=bool(settings.scoring_function))
             with output_files(best_checkpoint, EVALUATION) as exported:
                 found = evaluate_checkpoints(settings, rows, directories, exported)
         best_checkpoint.metadata.update(task=found.task, checkpoint=found.best, rehearsal=found.rehearsal)
@@ -87,6 +81,18 @@ def run(
         for gate in found.gates:
             print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
     return (found.passed,)
+
+
+def _copied(places: Mapping[str, str], scratch: Path, *, has_own_scores: bool) -> dict[str, Path]:
+    """The checkpoints of each training on this machine, by what the training is called."""
+    directories = {
+        name: local_copy(
+            place, scratch / (name or "only"), foreign=has_own_scores or not holds_training(place), weights_only=True
+        )
+        for name, place in places.items()
+    }
+    called = named_by_settings({name: _told(directory) for name, directory in directories.items()})
+    return {called.get(name, name): directory for name, directory in directories.items()}
 
 
 def _places(artifacts: Sequence[Any]) -> dict[str, str]:

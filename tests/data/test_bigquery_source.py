@@ -6,13 +6,12 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from conftest import set_variables, storage_emulator, write_photos
+from conftest import storage_emulator, write_photos
 from kfp import dsl
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset
@@ -34,7 +33,6 @@ from gpu_pipelines.targets.vertex.vertex import Vertex
 if TYPE_CHECKING:
     from bigquery_api.server import BigQueryApi
 
-    from gpu_pipelines.emulator.certificates import Certificates
 
 NAME = "example-project.texts.labelled"
 SOURCE = f"bq://{NAME}"
@@ -44,24 +42,15 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(vertex_certificates: Certificates) -> Iterator[BigQueryApi]:
-    from bigquery_api.server import serving
-
-    with serving(vertex_certificates) as api, pytest.MonkeyPatch.context() as patch:
-        set_variables(patch, api.environment())
-        yield api
-
-
 @pytest.fixture
-def bigquery(server: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> BigQueryApi:
+def bigquery(bigquery_server: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> BigQueryApi:
     """The server with one table and nothing that failed before; small turns, so that streams take several."""
     from bigquery_api.tables import StoredTable, Tables
 
     monkeypatch.setattr(read_session, "_ROWS_IN_TURN", 70)
-    server.tables = Tables({NAME: StoredTable(pa.Table.from_pylist(ROWS))})
-    server.pages, server.rows_in_page = [], 100
-    return server
+    bigquery_server.tables = Tables({NAME: StoredTable(pa.Table.from_pylist(ROWS))})
+    bigquery_server.pages, bigquery_server.rows_in_page = [], 100
+    return bigquery_server
 
 
 def settings_of(source: str = SOURCE, **changes: Any) -> PrepareSettings:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from conftest import set_variables
 from predicting import exported, predicted, rejected, write_lines, written
 
 from gpu_pipelines.errors import UserError
@@ -18,28 +16,20 @@ from gpu_pipelines.prediction.outputs import Predictions
 if TYPE_CHECKING:
     from bigquery_api.server import BigQueryApi
 
-    from gpu_pipelines.emulator.certificates import Certificates
 
 SOURCE, TARGET = "example-project.texts.rows", "example-project.scores.today"
 ROWS = [{"text": f"a cat {number} and a bee" * (number % 100 != 3), "id": number} for number in range(1500)]
 
 
-@pytest.fixture(scope="module")
-def server(vertex_certificates: Certificates) -> Iterator[BigQueryApi]:
-    from bigquery_api.server import serving
-
-    with serving(vertex_certificates) as api, pytest.MonkeyPatch.context() as patch:
-        set_variables(patch, api.environment())
-        yield api
-
-
 @pytest.fixture
-def bigquery(server: BigQueryApi) -> BigQueryApi:
+def bigquery(bigquery_server: BigQueryApi) -> BigQueryApi:
     from bigquery_api.tables import StoredTable, Tables
 
-    server.tables = Tables({SOURCE: StoredTable(pa.Table.from_pylist(ROWS))}, datasets={"example-project.scores"})
-    server.forget_faults()
-    return server
+    bigquery_server.tables = Tables(
+        {SOURCE: StoredTable(pa.Table.from_pylist(ROWS))}, datasets={"example-project.scores"}
+    )
+    bigquery_server.forget_faults()
+    return bigquery_server
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from conftest import storage_emulator
 from started_training import run_training
-from trainings import numbers_dataset
 
 from gpu_pipelines.artifacts.checkpoint_lock import LOCK, CheckpointLock
 from gpu_pipelines.artifacts.versioned_file import versioned_file
@@ -178,11 +177,6 @@ def test_of_many_that_begin_at_once_one_writes(place: str) -> None:
         thread.join()
     assert (len(held), len(refused)) == (1, 5)
     held[0].release()
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
 def test_a_training_is_refused_while_another_writes_there(numbers: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from conftest import storage_emulator
 from slow_storage import counted_storage
 from started_training import weights_digest
-from trainings import numbers_dataset, train_here, train_on
+from trainings import train_here, train_on
 
 from gpu_pipelines.artifacts import checkpoint_blocks
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
@@ -42,11 +42,6 @@ def small_blocks() -> Iterator[None]:
 def bucket() -> Iterator[str]:
     with storage_emulator("checkpoints") as uri:
         yield uri
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")

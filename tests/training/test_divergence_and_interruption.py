@@ -13,7 +13,7 @@ import pytest
 from conftest import storage_emulator
 from slow_storage import slow_storage
 from started_training import run_training, weights_digest
-from trainings import names, photos_dataset, train_here, train_on
+from trainings import names, train_here, train_on
 
 from gpu_pipelines.artifacts.checkpoint import SET_ASIDE, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
@@ -35,11 +35,6 @@ class {name}(ImageClassification):
         self.calls = getattr(self, "calls", 0) + model.training
         return {loss}
 """
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return photos_dataset(tmp_path_factory.mktemp("photos"))
 
 
 @pytest.fixture

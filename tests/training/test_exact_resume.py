@@ -8,25 +8,14 @@ from pathlib import Path
 
 import pytest
 from started_training import tensors, weights_digest
-from trainings import entries, numbers_dataset, photos_dataset, train_on
+from trainings import entries, numbers_dataset, train_on
 
-from gpu_pipelines.data.prepare import prepare_data
-from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
 LAST = "step-00000006"
 AVERAGE = {"ema_decay": 0.9}
-
-
-@pytest.fixture(scope="module")
-def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("datasets")
-    texts = {"sequence_length": 32, "vocabulary_size": 600}
-    prepare_data(PrepareSettings(source="sample:documentation", task="causal_lm", **texts), folder / "lm")
-    prepare_data(PrepareSettings(source="sample:docstrings", task="text_classification", **texts), folder / "texts")
-    return {"images": photos_dataset(folder / "images", 32), "lm": folder / "lm", "texts": folder / "texts"}
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,12 @@ from pathlib import Path
 import pytest
 from started_training import weights_digest
 from torch import nn
-from trainings import entries, photos_dataset, train_here
+from trainings import entries, train_here
 
 from gpu_pipelines.training.optimizer import is_decayed, make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return photos_dataset(tmp_path_factory.mktemp("photos"))
 
 
 def test_the_default_is_adamw_of_torch_fused_and_decays_matrices_alone() -> None:

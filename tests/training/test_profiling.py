@@ -10,18 +10,13 @@ from pathlib import Path
 import pytest
 from conftest import storage_emulator
 from started_training import weights_digest
-from trainings import numbers_dataset, train_here
+from trainings import train_here
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="mlp-small", max_steps=6, checkpoint_every_steps=3, global_batch_size=16)
 LAST = "step-00000006"
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
 def updates(trace: bytes) -> int:

@@ -10,10 +10,8 @@ import pytest
 import torch
 from started_training import weights_digest
 from torch.utils.checkpoint import CheckpointPolicy
-from trainings import photos_dataset, train_here
+from trainings import train_here
 
-from gpu_pipelines.data.prepare import prepare_data
-from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.training import recomputing
 from gpu_pipelines.training.recomputing import _Kept
 from gpu_pipelines.training.settings import TrainingSettings
@@ -21,15 +19,6 @@ from gpu_pipelines.training.settings import TrainingSettings
 LAST = "step-00000004"
 SETTINGS = TrainingSettings(max_steps=4, checkpoint_every_steps=2, global_batch_size=8, micro_batch_size=4)
 SELECTIVE: dict[str, Any] = {"activation_checkpointing": True, "recompute": "selective"}
-
-
-@pytest.fixture(scope="module")
-def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("datasets")
-    texts = {"sequence_length": 32, "vocabulary_size": 600}
-    prepare_data(PrepareSettings(source="sample:documentation", task="causal_lm", **texts), folder / "lm")
-    prepare_data(PrepareSettings(source="sample:docstrings", task="text_classification", **texts), folder / "texts")
-    return {"images": photos_dataset(folder / "images"), "lm": folder / "lm", "texts": folder / "texts"}
 
 
 # bert-micro and gpt2-micro drop out at random, in attention too.

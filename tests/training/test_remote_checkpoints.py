@@ -12,7 +12,7 @@ import pytest
 from conftest import storage_emulator
 from slow_storage import slow_storage
 from started_training import run_training, tensors, weights_digest
-from trainings import numbers_dataset, photos_dataset, train_here
+from trainings import photos_dataset, train_here
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
@@ -33,11 +33,6 @@ def one_process() -> None:
 def bucket() -> Iterator[str]:
     with storage_emulator("checkpoints") as uri:
         yield uri
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from started_training import tensors, weights_digest
-from trainings import entries, numbers_dataset, train_on
+from trainings import entries, train_on
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.training.settings import TrainingSettings
@@ -26,11 +26,6 @@ SETTINGS = TrainingSettings(
 )
 TWO_BY_TWO = (2, 2)
 HALF, LAST = "step-00000003", "step-00000006"
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")

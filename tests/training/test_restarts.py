@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from started_training import run_training, weights_digest
-from trainings import entries, names, numbers_dataset
+from trainings import entries, names
 
 from gpu_pipelines.distributed.restarts import Restarts, is_of_a_machine
 from gpu_pipelines.errors import (
@@ -25,11 +25,6 @@ from gpu_pipelines.training.settings import TrainingSettings
 SETTINGS = TrainingSettings(model="mlp-small", max_steps=400, checkpoint_every_steps=100, global_batch_size=16)
 TWO = {"GPU_PIPELINES_ACCELERATOR": "cpu:2"}
 LAST = "step-00000400"
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
 def kill_one_worker() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from started_training import run_training, tensors, weights_digest
-from trainings import entries, names, numbers_dataset, photos_dataset
+from trainings import entries, names, numbers_dataset
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
@@ -40,16 +40,6 @@ class Forgotten(Regression):
         model[0].forgotten = nn.Linear(3, 3)
         return model
 """
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return photos_dataset(tmp_path_factory.mktemp("photos"))
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return numbers_dataset(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture

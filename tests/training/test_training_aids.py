@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from started_training import tensors, weights_digest
 from torch import nn
-from trainings import entries, numbers_dataset, photos_dataset, train_here
+from trainings import entries, numbers_dataset, train_here
 
 from gpu_pipelines.artifacts.checkpoint import MARKER
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -46,11 +46,6 @@ ALL = {
     "layer_decay": 0.75,
 }
 LAST = "step-00000006"
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return photos_dataset(tmp_path_factory.mktemp("photos"))
 
 
 def rows(number: int = 16, size: int = 16, channels: int = 3) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from network import ONE_THREAD, Network, two_machines
 from processes import Started
 from started_training import TRAIN, run_training, weights_digest
 from test_launch import vertex
-from trainings import entries, names, photos_dataset
+from trainings import entries, names
 
 from gpu_pipelines.errors import INTERRUPTED
 from gpu_pipelines.training.settings import TrainingSettings
@@ -27,11 +27,6 @@ LAST = "step-00000030"
 def network(tmp_path: Path) -> Iterator[Network]:
     with two_machines(tmp_path) as machines:
         yield machines
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return photos_dataset(tmp_path_factory.mktemp("photos"))
 
 
 def start(network: Network, settings: TrainingSettings, photos: Path, *directories: Path) -> list[Started]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import logging
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT
 from gpu_pipelines.errors import ERROR_FILE, UserError
-from gpu_pipelines.step_environment import ACCELERATOR, INPUT_STATE, RUN_CHECKPOINTS, RUN_DIRECTORY, UNFINISHED_WORK
+from gpu_pipelines.step_environment import (
+    ACCELERATOR,
+    INPUT_STATE,
+    RUN_CHECKPOINTS,
+    RUN_DIRECTORY,
+    UNFINISHED_WORK,
+    environment_with,
+)
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.local.left import finite, written
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
@@ -201,14 +207,16 @@ def run_locally(
     )
     error = directory / ".error.json"
     log = LocalLog(directory, error, observer, steps)
-    # Not a variable of the tasks: it would be part of the key under which their results are kept.
-    os.environ[ERROR_FILE] = str(error.absolute())
-    os.environ[RUN_DIRECTORY] = str(directory.absolute())
-    os.environ[RUN_CHECKPOINTS] = checkpoints or str(
-        directory.absolute() / "artifacts" / "checkpoints" / directory.name
+    # Not variables of the tasks: they would be part of the key under which their results are kept.
+    told = environment_with(
+        {
+            ERROR_FILE: str(error.absolute()),
+            RUN_DIRECTORY: str(directory.absolute()),
+            RUN_CHECKPOINTS: checkpoints or str(directory.absolute() / "artifacts" / "checkpoints" / directory.name),
+        }
     )
     try:
-        with redirect_stdout(log), _logging_to(log), _printing_to(log), _no_process_left(log, stopping):
+        with told, redirect_stdout(log), _logging_to(log), _printing_to(log), _no_process_left(log, stopping):
             outputs = pipeline(**arguments).outputs
         log.end_running("succeeded")
         return _succeeded(log.steps, directory, outputs)
@@ -221,7 +229,6 @@ def run_locally(
             raise
         return LocalRun("failed", log.steps)
     finally:
-        del os.environ[ERROR_FILE], os.environ[RUN_DIRECTORY], os.environ[RUN_CHECKPOINTS]
         error.unlink(missing_ok=True)
         if not reuse:
             _merge(own_cache, cache)
