@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,16 @@ class RayCluster:
         self._folder = folder
         self._environment = os.environ if environment is None else environment
         self.nodes: list[Started] = []
-        port = free_port()
-        self.head = self._start(
-            "--head", f"--port={port}", f"--num-cpus={cpus}", f"--temp-dir={folder}/s", "--include-dashboard=false",
-            "--no-monitor",
-            f"--ray-client-server-port={free_port()}",
-        )  # fmt: skip
-        self.head.await_line(_STARTED)
+        self._cpus = cpus
+        self.head = self._started(self._begin_head)
         line = next(line for line in self.head.output.splitlines() if "--address='" in line)
         self.address = line.split("--address='")[1].split("'")[0]
+
+    def _begin_head(self) -> Started:
+        return self._start(
+            "--head", f"--port={free_port()}", f"--num-cpus={self._cpus}", f"--temp-dir={self._folder}/s",
+            "--include-dashboard=false", "--no-monitor", f"--ray-client-server-port={free_port()}",
+        )  # fmt: skip
 
     def begin(self, cpus: int = 1) -> Started:
         """Begins a node; `await_node` waits for it."""
@@ -63,12 +64,12 @@ class RayCluster:
 
     def add(self, number: int = 1) -> list[Started]:
         """Starts nodes one after the other and waits until they are there."""
-        return [self._joined() for _ in range(number)]
+        return [self._started(self.begin) for _ in range(number)]
 
-    def _joined(self) -> Started:
+    def _started(self, begin: Callable[[], Started]) -> Started:
         """A node that is there. Ray gives one 30 s, which is too little on a busy machine; then it is tried again."""
         for _ in range(_TRIES):
-            node = self.begin()
+            node = begin()
             ended = node.await_line_or_end(_STARTED)
             if not (ended and _TOO_SLOW in node.output):
                 break
