@@ -29,11 +29,17 @@ class Started:
         return self.log.read_text()
 
     def await_line(self, text: str, seconds: float = 90) -> None:
+        assert not self.await_line_or_end(text, seconds), self.output
+
+    def await_line_or_end(self, text: str, seconds: float = 90) -> bool:
+        """Waits until the process says something; whether it has ended without."""
         deadline = time.monotonic() + seconds
         while text not in self.output:
-            assert self.process.poll() is None, self.output
+            if self.process.poll() is not None:
+                return text not in self.output
             assert time.monotonic() < deadline, f"no {text!r} in:\n{self.output}"
             time.sleep(0.02)
+        return False
 
     def kill_tree(self) -> None:
         """Kills the process and everything that it has started, with SIGKILL."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,13 @@ from gpu_pipelines.emulator.json_server import free_port
 #: Of all clusters of the tests: a process that has read its token keeps it.
 TOKEN = "0123456789abcdef" * 3
 ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
-_LIMITS = ["--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"]
+_STARTED, _TOO_SLOW = "Ray runtime started", "The current node timed out during startup"
+_TRIES = 3
+#: Its processes for what no test looks at, each of which takes a second to start, are left out.
+_LIMITS = [
+    "--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats",
+    "--include-log-monitor=false",
+]  # fmt: skip
 
 
 class RayCluster:
@@ -37,14 +43,16 @@ class RayCluster:
         self._folder = folder
         self._environment = os.environ if environment is None else environment
         self.nodes: list[Started] = []
-        port = free_port()
-        self.head = self._start(
-            "--head", f"--port={port}", f"--num-cpus={cpus}", f"--temp-dir={folder}/s", "--include-dashboard=false",
-            f"--ray-client-server-port={free_port()}",
-        )  # fmt: skip
-        self.head.await_line("Ray runtime started")
+        self._cpus = cpus
+        self.head = self._started(self._begin_head)
         line = next(line for line in self.head.output.splitlines() if "--address='" in line)
         self.address = line.split("--address='")[1].split("'")[0]
+
+    def _begin_head(self) -> Started:
+        return self._start(
+            "--head", f"--port={free_port()}", f"--num-cpus={self._cpus}", f"--temp-dir={self._folder}/s",
+            "--include-dashboard=false", "--no-monitor", f"--ray-client-server-port={free_port()}",
+        )  # fmt: skip
 
     def begin(self, cpus: int = 1) -> Started:
         """Begins a node; `await_node` waits for it."""
@@ -52,15 +60,22 @@ class RayCluster:
 
     @staticmethod
     def await_node(node: Started) -> None:
-        node.await_line("Ray runtime started")
+        node.await_line(_STARTED)
 
     def add(self, number: int = 1) -> list[Started]:
-        """Starts nodes and waits until they are there: Ray gives each 30 s, too few for several on two busy cores."""
-        nodes = []
-        for _ in range(number):
-            nodes.append(self.begin())
-            self.await_node(nodes[-1])
-        return nodes
+        """Starts nodes one after the other and waits until they are there."""
+        return [self._started(self.begin) for _ in range(number)]
+
+    def _started(self, begin: Callable[[], Started]) -> Started:
+        """A node that is there. Ray gives one 30 s, which is too little on a busy machine; then it is tried again."""
+        for _ in range(_TRIES):
+            node = begin()
+            ended = node.await_line_or_end(_STARTED)
+            if not (ended and _TOO_SLOW in node.output):
+                break
+            self.nodes.remove(node)
+        self.await_node(node)
+        return node
 
     def kill(self, node: Started) -> None:
         """Kills all processes of a node with SIGKILL, as a machine that is taken away."""

@@ -11,6 +11,7 @@ A node listens on the same ports everywhere (docs/ray.md), so that a firewall ca
 | 29511, 29512 | node manager, object manager |
 | 29513 to 29516 | runtime environments, agents, metrics |
 | 29517 | the head's server for `ray://` |
+| 29518 | the head's metrics |
 | 29600 to 30599 | worker processes |
 
 Nodes that share one machine, as those of a test do, take ports that are free.
@@ -44,7 +45,7 @@ PORTS = {
     "--dashboard-agent-listen-port": 29515,
     "--metrics-export-port": 29516,
 }
-CLIENT_PORT = 29517
+CLIENT_PORT, METRICS_OF_HEAD_PORT = 29517, 29518
 WORKER_PORTS = (29600, 30599)
 #: What `ray start` prints once the node is a part of the cluster.
 _STARTED = "Ray runtime started."
@@ -80,7 +81,9 @@ class RayNode:
         self._log = self._folder / "start.log"
         command = [sys.executable, "-u", "-m", "ray.scripts.scripts", "start", "--block", *self._options(cluster)]
         with self._log.open("wb") as log:
-            environment = {**os.environ, **self.variables}
+            # Without its dashboard the head still has these, where Ray is installed with it.
+            metrics = {"DASHBOARD_METRIC_PORT": "0" if shares_a_machine(cluster) else str(METRICS_OF_HEAD_PORT)}
+            environment = {**os.environ, **self.variables, **metrics}
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )

@@ -15,7 +15,7 @@ from network import ADDRESSES, Network, two_machines
 from processes import Started
 from ray_work import PROGRAM, done_in
 
-from gpu_pipelines.distributed.ray_node import CLIENT_PORT, PORTS, WORKER_PORTS
+from gpu_pipelines.distributed.ray_node import CLIENT_PORT, METRICS_OF_HEAD_PORT, PORTS, WORKER_PORTS
 from gpu_pipelines.errors import INTERRUPTED
 
 HEAD_PORT = 2222
@@ -72,7 +72,7 @@ def test_two_machines_work_together_on_documented_ports_and_leave_nothing(machin
     assert not any(token in line for line in command_lines()), "whoever lists processes would see it"
     listening = machines.network.listening(0) | machines.network.listening(1)
     first, last = WORKER_PORTS
-    known = {HEAD_PORT, CLIENT_PORT, *PORTS.values(), *range(first, last + 1)}
+    known = {HEAD_PORT, CLIENT_PORT, METRICS_OF_HEAD_PORT, *PORTS.values(), *range(first, last + 1)}
     assert HEAD_PORT in listening
     assert not listening - known, "docs/ray.md names all ports"
     assert (head.wait(), member.wait()) == (0, 0), head.output + member.output

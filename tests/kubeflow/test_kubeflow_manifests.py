@@ -22,8 +22,11 @@ from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec, runtime_for
 
 #: The names of the resources of Trainer's CRDs (manifests/base/crds of https://github.com/kubeflow/trainer).
-TRAINER_RESOURCES = {"trainjobs", "trainingruntimes", "clustertrainingruntimes"}
-CORE_RESOURCES = {"pods", "pods/log"}
+RESOURCES = {
+    "trainer.kubeflow.org": {"trainjobs", "trainingruntimes", "clustertrainingruntimes"},
+    "ray.io": {"rayjobs"},
+    "": {"pods", "pods/log"},
+}
 VERBS = {"create", "get", "list", "watch", "update", "patch", "delete"}
 
 
@@ -45,7 +48,7 @@ def test_the_roles_are_of_the_types_of_kubernetes_and_name_what_there_is() -> No
         assert binding["roleRef"]["name"] == role["metadata"]["name"]
         for rule in role["rules"]:
             (group,) = rule["apiGroups"]
-            assert set(rule["resources"]) <= {"trainer.kubeflow.org": TRAINER_RESOURCES, "": CORE_RESOURCES}[group]
+            assert set(rule["resources"]) <= RESOURCES[group]
             assert set(rule["verbs"]) <= VERBS
 
 

@@ -1,6 +1,6 @@
 """The Kubeflow target: steps become pods of GKE; those on several nodes, or on Spot nodes, become TrainJobs.
 
-Data preparation on several nodes is a TrainJob too, whose nodes become a Ray cluster.
+Data preparation on several nodes is a TrainJob too, or a RayJob, whose nodes are a Ray cluster.
 
 A pipeline becomes a file of two YAML documents: the pipeline, and what is for Kubernetes.
 
