@@ -55,19 +55,23 @@ class CustomJobs(Resources):
         parent = self._names.number(request.parent)
         check_custom_job(request.custom_job, region_of(parent))
         check_quota(request.custom_job, region_of(parent), self._left_in(parent), self.limits)
+        return self.begin(parent, request.custom_job)
+
+    def begin(self, parent: str, asked: Any) -> Any:
+        """Creates a job that is known to keep the rules, and starts it."""
         moment = now()
         # What the client says of fields that are the service's to set is passed over.
         job = api.CustomJob(
             name=self._names.new(parent, "customJobs"),
-            display_name=request.custom_job.display_name,
-            job_spec=request.custom_job.job_spec,
-            labels=dict(request.custom_job.labels),
+            display_name=asked.display_name,
+            job_spec=asked.job_spec,
+            labels=dict(asked.labels),
             state=STATES.JOB_STATE_PENDING,
             create_time=moment,
             update_time=moment,
         )
-        if "encryption_spec" in request.custom_job:
-            job.encryption_spec = request.custom_job.encryption_spec
+        if "encryption_spec" in asked:
+            job.encryption_spec = asked.encryption_spec
         self.keep(job)
         self.start(job)
         return self._copy(job)

@@ -56,7 +56,7 @@ class State:
         self.names, self.operations = names, operations
         self.logs = Logs(folder)
         self.custom_jobs = CustomJobs(names, PAGE_SIZE, folder)
-        self.tuning_jobs = TuningJobs(names, folder)
+        self.tuning_jobs = TuningJobs(names, operations, PAGE_SIZE, folder)
         self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE, folder)
         self.schedules = Schedules(names, operations, PAGE_SIZE, folder)
         self.models = Models(names, operations, PAGE_SIZE, folder)
@@ -69,6 +69,7 @@ class State:
         self.custom_jobs.limits = self.project.limits
         self.requests: list[tuple[str, Any]] = []
         self.custom_jobs.end_of_before()
+        self.tuning_jobs.end_of_before()
         self.pipeline_jobs.end_of_before()
 
     def requests_of(self, name: str) -> list[Any]:
@@ -95,6 +96,10 @@ class State:
                 "ListCustomJobs": self.custom_jobs.list,
                 "CancelCustomJob": self.custom_jobs.cancel,
                 "CreateHyperparameterTuningJob": self.tuning_jobs.create,
+                "GetHyperparameterTuningJob": self.tuning_jobs.get,
+                "ListHyperparameterTuningJobs": self.tuning_jobs.list,
+                "CancelHyperparameterTuningJob": self.tuning_jobs.cancel,
+                "DeleteHyperparameterTuningJob": self.tuning_jobs.delete,
             },
             "PipelineService": {
                 "CreatePipelineJob": self.pipeline_jobs.create,

@@ -221,6 +221,7 @@ def preempt_a_training(emulator: VertexApi, before: set[str], number: int) -> No
             if steps:
                 machines = sum(pool.replica_count for pool in job.job_spec.worker_pool_specs)
                 emulator.state.replicas.preempt(job.name, number % machines)
+                await_message(emulator, PREEMPTED, times=number + 1)
                 return
         time.sleep(0.1)
 
