@@ -36,6 +36,7 @@ class CustomJobs(Resources):
         start: is called with a job that was created, to run it; does nothing unless replicas are run.
         stop: is called with the name of a job that is cancelled; says whether it was running.
         limits: GPUs by quota metric and region.
+        check: is called with project and region, and the `CustomJobSpec` of a job; raises ApiError to refuse it.
         hold_s: for how many seconds a look over gRPC at a job that runs is held back, until it has ended. Clients that
             look every few seconds, as GCPC's launcher does, are answered at once when there is news.
     """
@@ -47,6 +48,7 @@ class CustomJobs(Resources):
         self.jobs = self.held
         self.start: Callable[[Any], None] = lambda job: None
         self.stop: Callable[[str], bool] = lambda name: False
+        self.check: Callable[[str, Any], None] = lambda parent, spec: None
         self.limits: Mapping[str, Mapping[str, int]] = {}
         self.hold_s = 0.0
 
@@ -54,6 +56,7 @@ class CustomJobs(Resources):
         """CreateCustomJob."""
         parent = self._names.number(request.parent)
         check_custom_job(request.custom_job, region_of(parent))
+        self.check(parent, request.custom_job.job_spec)
         check_quota(request.custom_job, region_of(parent), self._left_in(parent), self.limits)
         return self.begin(parent, request.custom_job)
 

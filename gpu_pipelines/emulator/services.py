@@ -14,6 +14,7 @@ from gpu_pipelines.emulator.models import Models
 from gpu_pipelines.emulator.names import Names
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.permissions import Permissions
+from gpu_pipelines.emulator.persistent_resources import PersistentResources
 from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
 from gpu_pipelines.emulator.pipeline_metadata import PipelineMetadata
 from gpu_pipelines.emulator.pipeline_repository import PipelineRepositories
@@ -45,8 +46,8 @@ class State:
         UserError: the folder is damaged.
 
     Attributes:
-        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models, endpoints, metadata, tensorboards: the
-            resources of Vertex AI.
+        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models, endpoints, metadata, tensorboards,
+            persistent_resources: the resources of Vertex AI.
         replicas: runs custom jobs as processes, once `run_jobs` is called.
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
@@ -60,7 +61,10 @@ class State:
         self.names, self.operations = names, operations
         self.logs = Logs(folder)
         self.custom_jobs = CustomJobs(names, PAGE_SIZE, folder)
+        self.persistent_resources = PersistentResources(names, operations, PAGE_SIZE, folder)
+        self.custom_jobs.check = self.persistent_resources.check_job
         self.tuning_jobs = TuningJobs(names, operations, PAGE_SIZE, folder)
+        self.tuning_jobs.check = self.persistent_resources.check_job
         self.metadata = Metadata(names, operations, PAGE_SIZE, folder)
         self.tensorboards = Tensorboards(names, operations, PAGE_SIZE, folder)
         written = PipelineMetadata(self.metadata)
@@ -181,6 +185,12 @@ class State:
                 "GetTensorboardRun": self.tensorboards.runs.get,
                 "ListTensorboardRuns": self.tensorboards.runs.list,
                 "ListTensorboardTimeSeries": self.tensorboards.list_time_series,
+            },
+            "PersistentResourceService": {
+                "CreatePersistentResource": self.persistent_resources.create,
+                "GetPersistentResource": self.persistent_resources.get,
+                "ListPersistentResources": self.persistent_resources.list,
+                "DeletePersistentResource": self.persistent_resources.delete,
             },
             "PredictionService": {"Predict": self.endpoints.predict},
         }

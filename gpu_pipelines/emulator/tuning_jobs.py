@@ -29,6 +29,7 @@ class TuningJobs(Resources):
     Attributes:
         jobs: by name.
         start: is called with the name of a job that was created, to run it; does nothing unless trials are run.
+        check: is called with project and region, and the `CustomJobSpec` of a trial; raises ApiError to refuse it.
         stop: is called with the name of a job that is cancelled; says whether it was running.
     """
 
@@ -39,6 +40,7 @@ class TuningJobs(Resources):
         self.jobs = self.held
         self.start: Callable[[str], None] = lambda name: None
         self.stop: Callable[[str], bool] = lambda name: False
+        self.check: Callable[[str, Any], None] = lambda parent, spec: None
         self._operations = operations
 
     def create(self, request: Any) -> Any:
@@ -47,6 +49,7 @@ class TuningJobs(Resources):
         raise_found(list(check_name_and_labels(asked)))
         trial = api.CustomJob(display_name=asked.display_name, job_spec=asked.trial_job_spec, labels=dict(asked.labels))
         check_custom_job(trial, region_of(parent))
+        self.check(parent, asked.trial_job_spec)
         _check_study(asked)
         moment = now()
         job = api.HyperparameterTuningJob(asked, name=self._names.new(parent, self._kind))
