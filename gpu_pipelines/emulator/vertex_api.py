@@ -16,6 +16,8 @@ from gpu_pipelines.emulator.services import BUCKET, NUMBER, PROJECT, REGION, REP
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.storage import Storage
 
+#: The token that Terraform's provider is given.
+TOKEN = "emulator"  # noqa: S105
 _OVERRIDDEN = (
     "AIPLATFORM",
     "ARTIFACTREGISTRY",
@@ -156,4 +158,4 @@ def terraform_variables(url: str) -> dict[str, str]:
         "VERTEX_AI": "v1",
     }
     named = {f"GOOGLE_{name}_CUSTOM_ENDPOINT": f"{url}/{path}/" for name, path in endpoints.items()}
-    return {**named, "GOOGLE_OAUTH_ACCESS_TOKEN": "emulator", "GOOGLE_PROJECT": PROJECT, "GOOGLE_REGION": REGION}
+    return {**named, "GOOGLE_OAUTH_ACCESS_TOKEN": TOKEN, "GOOGLE_PROJECT": PROJECT, "GOOGLE_REGION": REGION}
