@@ -72,7 +72,7 @@ class PipelineBackend:
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._stopped: set[str] = set()
         self._python_lock = threading.Lock()
-        variables = {**api.proxy_environment(), "STORAGE_EMULATOR_HOST": api.url}
+        variables = {**api.proxy_environment(), **api.gcloud_of_steps(), "STORAGE_EMULATOR_HOST": api.url}
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
         # The launcher looks at its job every 20 s over gRPC; it is answered when there is news.

@@ -66,6 +66,7 @@ REASONS = {
     "local_execution_pipeline_with_ignore_upstream_failure": "its authors let it fail; the task after it runs",
     "log_streaming_compiled": "longer than four minutes",
     "long-running": "sleeps for ten minutes: cancelled after four",
+    "modelcar": "imports an image, and images are not read here",
     "pipeline_as_exit_task": "its authors let it fail; the exit task runs",
     "pipeline_with_artifact_custom_path": "calls what the version of KFP that it installs does not have",
     "pipeline_with_artifact_upload_download": "reads from Hugging Face, which cannot be reached here",
@@ -80,8 +81,6 @@ REASONS = {
     "pipeline_with_task_final_status_yaml": "its authors let it fail; the exit task runs",
     "pipeline_with_task_using_ignore_upstream_failure": "its authors let it fail; the task after it runs",
     "embedded_artifact": "calls what the version of KFP that it installs does not have",
-    "sequential_v2": "needs gsutil",
-    "two_step_pipeline": "needs its image",
     "upload_download_compiled": "asks an object store that is not there",
     "xgboost_sample_pipeline": "installs packages for Python 3.7",
 }

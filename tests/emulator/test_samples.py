@@ -118,6 +118,13 @@ def test_functions_of_kfp_say_what_their_authors_state(
 
 
 @pytest.mark.slow
+def test_a_step_of_kfp_downloads_with_gsutil(vertex_emulator: VertexApi) -> None:
+    vertex_emulator.storage.put("some.txt", b"some text")
+    succeeded(vertex_emulator, "sequential_v2", url="gs://example-bucket/some.txt")
+    assert "some text" in said(vertex_emulator)
+
+
+@pytest.mark.slow
 def test_coins_of_kfp_take_one_branch_each(vertex_emulator: VertexApi) -> None:
     job = succeeded(vertex_emulator, "flip_coin")
     assert outputs(job, "flip-coin")["Output"] in ("heads", "tails")
