@@ -121,6 +121,7 @@ class PipelineBackend:
             runtime.get("failurePolicy", ""),
             partial(self._carry_out, name, spec, run),
             lambda task, state: self._jobs.set_task(name, task, state),
+            lambda task, made: self._jobs.set_outputs(name, task, made.parameters, made.artifacts),
             lambda: name in self._stopped,
         )
         try:
