@@ -84,9 +84,11 @@ def executor_input_with(
     """
     inputs, outputs = component.get("inputDefinitions", {}), component.get("outputDefinitions", {})
     place = f"{run.root}/{run.job_id}/{task}"
+    # The service says nothing of an optional one that has neither a value nor a default: to a function it is None.
     defaults = {
         name: definition.get("defaultValue", _EMPTY.get(definition["parameterType"]))
         for name, definition in inputs.get("parameters", {}).items()
+        if name in values or "defaultValue" in definition or not definition.get("isOptional")
     }
     return {
         "inputs": {
@@ -205,8 +207,9 @@ def _resolved(
     lists = {name for name, held in definitions.get("artifacts", {}).items() if held.get("isArtifactList")}
 
     def parameter(match: re.Match[str]) -> str:
-        value = values[match[1]]
-        return value if kinds[match[1]] == "STRING" else _json(value)
+        kind = kinds[match[1]]
+        value = values.get(match[1], _EMPTY.get(kind))
+        return value if kind == "STRING" else _json(value)
 
     def artifact(match: re.Match[str]) -> str:
         side, name, what, key = match.groups()

@@ -16,7 +16,7 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.pipeline_format import parsed_spec
 from gpu_pipelines.emulator.state_folder import StateFolder, damaged
 
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9-]{3,127}")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 _TAG = re.compile(r"[a-z][a-z0-9._-]{0,127}")
 
 

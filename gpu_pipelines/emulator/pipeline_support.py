@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.conditions import check_condition
+from gpu_pipelines.emulator.pipeline_run import tasks_before
 
 _EXECUTORS = ("container", "importer")
 #: What runs a Python component; with a module's path the code is in the file of the pipeline.
@@ -98,7 +99,7 @@ def _of_parts(spec: Mapping[str, Any]) -> Iterator[str]:
     inner: dict[str, set[str]] = {}
     for name, part in (("the pipeline", spec["root"]), *components.items()):
         tasks = part.get("dag", {}).get("tasks", {})
-        before = {task: set(placed.get("dependentTasks", [])) for task, placed in tasks.items()}
+        before = {task: tasks_before(placed) for task, placed in tasks.items()}
         if unknown := sorted(set().union(*before.values()) - set(tasks)):
             yield f"a task of {name} waits for {unknown[0]}, which is not there"
         elif _is_circular(before):
