@@ -177,8 +177,9 @@ def _permissions(state: State, request: HttpRequest, project: str, **_: str) -> 
 
 
 def _held(state: State, request: HttpRequest, asked: Iterable[Any], bucket: str = "") -> Answer:
-    held = [each for each in asked if state.permissions.has(request.account, str(each), bucket)]
-    return state.project.permissions(held)
+    told = state.project.permissions(asked).get("permissions", [])
+    held = [each for each in told if state.permissions.has(request.account, each, bucket)]
+    return {"permissions": held} if held else {}
 
 
 def _service(state: State, request: HttpRequest, project: str, service: str) -> Answer:
