@@ -242,7 +242,9 @@ class Metadata:
         """QueryArtifactLineageSubgraph: the executions that touch an artifact, and what else they touch."""
         name = self._names.number(request.artifact)
         self.artifacts.one(name)
-        touching = [held for held, events in self._events.items() if any(artifact == name for artifact, _ in events)]
+        touching = [
+            held for held, events in list(self._events.items()) if any(artifact == name for artifact, _ in events)
+        ]
         return self._graph(touching, [name])
 
     def _graph(self, executions: list[str], artifacts: list[str]) -> Any:
@@ -255,7 +257,7 @@ class Metadata:
         )
 
     def _contexts_of(self, name: str) -> list[str]:
-        return [context for context, members in self._members.items() if name in members]
+        return [context for context, members in list(self._members.items()) if name in members]
 
     def _deleted(self, nodes: Nodes, request: Any, holds: bool = False) -> Any:
         node = nodes.one(request.name)

@@ -16,11 +16,16 @@ from gpu_pipelines.emulator.transcoding import Binding, bindings_of
 
 _SERVICES = "google.cloud.aiplatform_v1.services"
 _OTHER_VERSION = re.compile(r"/(v1beta1|ui)/(projects/.*|publishers/.*)")
+#: Services of Google Cloud that steps use, by how their paths begin.
+_OTHER_SERVICES = {"/bigquery/": "BigQuery", "/compute/": "Compute Engine"}
 _CALL = re.compile(r"/google\.cloud\.aiplatform\.(v\w+)\.(\w+)/(\w+)")
 
 
 def refusal(verb: str, path: str) -> ApiError | None:
-    """The refusal of a request that is one of Vertex AI's; None if it is none."""
+    """The refusal of a request that is one of Vertex AI's, or of another service's; None if it is none."""
+    for beginning, service in _OTHER_SERVICES.items():
+        if path.startswith(beginning):
+            return ApiError(501, f"The emulator does not have {service}: {verb} {path}.")
     if _OTHER_VERSION.fullmatch(path):
         return ApiError(501, f"The emulator has the version v1 of Vertex AI alone: {verb} {path}.")
     for name, binding in _methods():

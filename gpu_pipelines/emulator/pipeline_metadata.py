@@ -55,9 +55,10 @@ class PipelineMetadata:
     def end(self, job: Any, state: str) -> None:
         """Writes what the tasks of a job have read and made, and its state: SUCCEEDED, FAILED or CANCELLED."""
         store, run_id = self._place(job)
-        if not job.job_detail.task_details:
-            return
         whole = f"{store}/executions/{run_id}"
+        if whole not in self._metadata.executions.held:
+            # It has never begun, or an emulator without metadata has begun it.
+            return
         for task in list(job.job_detail.task_details)[1:]:
             reached = _STATES.get(task.state.name)
             if reached is None:
@@ -105,7 +106,7 @@ class PipelineMetadata:
         artifacts = self._metadata.artifacts
         known = [
             each
-            for each in artifacts.held.values()
+            for each in list(artifacts.held.values())
             if artifact.uri and (each.uri, each.schema_title) == (artifact.uri, artifact.schema_title)
         ]
         made = (

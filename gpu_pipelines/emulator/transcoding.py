@@ -75,7 +75,7 @@ def method(service: str, name: str) -> Method:
 
 def bindings_of(stub: Any) -> tuple[Binding, ...]:
     """The ways to reach a method over HTTP, from its class in a REST transport; none for one that has no such class."""
-    options = getattr(stub, "_get_http_options", list)()
+    options: list[dict[str, str]] = getattr(stub, "_get_http_options", list)()
     return tuple(_binding(option["method"], option["uri"], option.get("body", "")) for option in options)
 
 

@@ -92,6 +92,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 def test_gcloud_and_the_sdk_find_it(vertex_emulator: VertexApi) -> None:
     make(vertex_emulator)
     listing = ["gcloud", "ai", "persistent-resources", "list", "--region", "us-central1", "--format", "value(name)"]
