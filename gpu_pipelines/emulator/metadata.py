@@ -242,9 +242,8 @@ class Metadata:
         """QueryArtifactLineageSubgraph: the executions that touch an artifact, and what else they touch."""
         name = self._names.number(request.artifact)
         self.artifacts.one(name)
-        touching = [
-            held for held, events in list(self._events.items()) if any(artifact == name for artifact, _ in events)
-        ]
+        known = list(self._events.items())
+        touching = [execution for execution, events in known if any(artifact == name for artifact, _ in events)]
         return self._graph(touching, [name])
 
     def _graph(self, executions: list[str], artifacts: list[str]) -> Any:
