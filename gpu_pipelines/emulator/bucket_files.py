@@ -43,12 +43,14 @@ class _Files(_FileStore):  # type: ignore[misc, unused-ignore]
 
     def write_bytes(self, rel: str, content: bytes) -> None:
         path = self._disk_path(rel)
+        new = self._records / f"{hashlib.sha256(str(path).encode()).hexdigest()}.new"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            new = self._records / f"{hashlib.sha256(str(path).encode()).hexdigest()}.new"
             new.write_bytes(content)
             new.replace(path)
         except OSError as error:
+            # What there was room for must not fill the disk.
+            new.unlink(missing_ok=True)
             self.refused = f"{error.strerror or error}: {path}"
             raise
         self.stamps[self._norm(rel)] = stamp_of(path)

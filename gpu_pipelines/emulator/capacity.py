@@ -56,8 +56,10 @@ def places_of(option: str, texts: Iterable[str]) -> dict[Place, int]:
 
 
 def accelerators_of(spec: Any) -> Counter[str]:
-    """How many accelerators of which type a `CustomJobSpec` takes."""
+    """How many accelerators of which type a `CustomJobSpec` takes; none of its own on a persistent resource."""
     found: Counter[str] = Counter()
+    if spec.persistent_resource_id:
+        return found
     for pool in spec.worker_pool_specs:
         if machine := pool.machine_spec.accelerator_count:
             found[api.AcceleratorType(pool.machine_spec.accelerator_type).name] += machine * pool.replica_count

@@ -36,6 +36,7 @@ class CustomJobs(Resources):
         start: is called with a job that was created, to run it; does nothing unless replicas are run.
         stop: is called with the name of a job that is cancelled; says whether it was running.
         limits: GPUs by quota metric and region.
+        check: is called with project and region, and the `CustomJobSpec` of a job; raises ApiError to refuse it.
         hold_s: for how many seconds a look over gRPC at a job that runs is held back, until it has ended. Clients that
             look every few seconds, as GCPC's launcher does, are answered at once when there is news.
     """
@@ -47,6 +48,7 @@ class CustomJobs(Resources):
         self.jobs = self.held
         self.start: Callable[[Any], None] = lambda job: None
         self.stop: Callable[[str], bool] = lambda name: False
+        self.check: Callable[[str, Any], None] = lambda parent, spec: None
         self.limits: Mapping[str, Mapping[str, int]] = {}
         self.hold_s = 0.0
 
@@ -54,20 +56,25 @@ class CustomJobs(Resources):
         """CreateCustomJob."""
         parent = self._names.number(request.parent)
         check_custom_job(request.custom_job, region_of(parent))
+        self.check(parent, request.custom_job.job_spec)
         check_quota(request.custom_job, region_of(parent), self._left_in(parent), self.limits)
+        return self.begin(parent, request.custom_job)
+
+    def begin(self, parent: str, asked: Any) -> Any:
+        """Creates a job that is known to keep the rules, and starts it."""
         moment = now()
         # What the client says of fields that are the service's to set is passed over.
         job = api.CustomJob(
             name=self._names.new(parent, "customJobs"),
-            display_name=request.custom_job.display_name,
-            job_spec=request.custom_job.job_spec,
-            labels=dict(request.custom_job.labels),
+            display_name=asked.display_name,
+            job_spec=asked.job_spec,
+            labels=dict(asked.labels),
             state=STATES.JOB_STATE_PENDING,
             create_time=moment,
             update_time=moment,
         )
-        if "encryption_spec" in request.custom_job:
-            job.encryption_spec = request.custom_job.encryption_spec
+        if "encryption_spec" in asked:
+            job.encryption_spec = asked.encryption_spec
         self.keep(job)
         self.start(job)
         return self._copy(job)

@@ -11,6 +11,7 @@ from google.cloud import resourcemanager_v3
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.not_emulated import RefusedByName
 from gpu_pipelines.emulator.transcoding import Method, parsed
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def start_grpc(api: VertexApi, certificates: Certificates) -> tuple[Any, int]:
     server.add_generic_rpc_handlers(
         tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items())
     )
+    server.add_generic_rpc_handlers((RefusedByName(),))
     credentials = grpc.ssl_server_credentials([(certificates.key.read_bytes(), certificates.chain.read_bytes())])
     port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()

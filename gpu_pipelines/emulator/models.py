@@ -166,6 +166,8 @@ class Models:
     def _add(self, model: Any) -> None:
         versions = self.versions.setdefault(model.name, [])
         model.version_id = str(len(versions) + 1)
+        # The SDK deploys a model on machines of its own only where the service says that it may.
+        model.supported_deployment_resources_types = [api.Model.DeploymentResourcesType.DEDICATED_RESOURCES]
         model.create_time = model.update_time = model.version_create_time = model.version_update_time = now()
         asked = list(model.version_aliases)
         for other in versions:

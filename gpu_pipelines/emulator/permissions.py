@@ -33,7 +33,9 @@ _METHODS = {
     "PauseSchedule": "schedules.update",
     "ResumeSchedule": "schedules.update",
 }
-_METHOD = re.compile(r"(Create|Get|List|Update|Delete|Cancel|Query|Add)([A-Z]\w*)")
+_METHOD = re.compile(r"(Create|Get|List|Update|Delete|Cancel)([A-Z]\w*)")
+#: Methods of metadata, whose permissions have their whole names.
+_OF_METADATA = re.compile(r"(?:Query|Add)(Context|Execution|Artifact)[A-Z]\w*")
 _OBJECTS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 _STORAGE = re.compile(r"(/upload|/download)?/storage/v1/b(?:/([^/?]+)(/o(?:/(.+))?)?)?")
 _BATCHED = re.compile(rb"^(GET|POST|PUT|PATCH|DELETE) (\S*/storage/v1/\S+)", re.MULTILINE)
@@ -153,9 +155,12 @@ def write_key(path: Path, like: Path, account: str) -> None:
 def _permission_of(method: str) -> str:
     if method in _METHODS:
         return _METHODS[method]
+    whole = method[0].lower() + method[1:]
+    if match := _OF_METADATA.fullmatch(method):
+        return f"{match[1].lower()}s.{whole}"
     match = _METHOD.fullmatch(method)
     if match is None:
-        return method[0].lower() + method[1:]
+        return whole
     verb, noun = match[1].lower(), match[2][0].lower() + match[2][1:]
     return f"{noun if noun.endswith('s') else noun + 's'}.{verb}"
 

@@ -76,7 +76,7 @@ class PipelineBackend:
         self._places = threading.Semaphore(AT_A_TIME)
         self._stopped: set[str] = set()
         self._python_lock, self._processes_lock = threading.Lock(), threading.Lock()
-        variables = {**api.proxy_environment(), "STORAGE_EMULATOR_HOST": api.url}
+        variables = {**api.proxy_environment(), **api.gcloud_of_steps(), "STORAGE_EMULATOR_HOST": api.url}
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
         # The launcher looks at its job every 20 s over gRPC; it is answered when there is news.
@@ -125,6 +125,7 @@ class PipelineBackend:
             runtime.get("failurePolicy", ""),
             partial(self._in_its_place, name, spec, run),
             lambda task, state: self._jobs.set_task(name, task, state),
+            lambda task, made: self._jobs.set_outputs(name, task, made.parameters, made.artifacts),
             lambda: name in self._stopped,
         )
         try:

@@ -19,6 +19,7 @@ from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.payload import tasks_outside_of_loops
 from gpu_pipelines.emulator.pipeline_format import deployment_of, parsed_spec
+from gpu_pipelines.emulator.pipeline_metadata import PipelineMetadata
 from gpu_pipelines.emulator.rules import check_name_and_labels, check_steps, raise_found
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
@@ -48,14 +49,22 @@ class PipelineJobs(Resources):
         stop: is called with the name of a job that is cancelled.
     """
 
-    def __init__(self, names: Names, operations: Operations, logs: Logs, page_size: int, state: StateFolder) -> None:
+    def __init__(
+        self,
+        names: Names,
+        operations: Operations,
+        logs: Logs,
+        page_size: int,
+        state: StateFolder,
+        metadata: PipelineMetadata,
+    ) -> None:
         answer, lock = api.ListPipelineJobsResponse, threading.RLock()
         super().__init__(names, answer, "pipeline_jobs", page_size, lock, state, "pipelineJobs", api.PipelineJob)
         self.jobs = self.held
         self.check: Callable[[dict[str, Any]], None] = lambda spec: None
         self.start: Callable[[str], None] = lambda name: None
         self.stop: Callable[[str], None] = lambda name: None
-        self._operations, self._logs = operations, logs
+        self._operations, self._logs, self._metadata = operations, logs, metadata
 
     def create(self, request: Any) -> Any:
         """CreatePipelineJob."""
@@ -74,6 +83,13 @@ class PipelineJobs(Resources):
             job.create_time = job.update_time = now()
             self.keep(job)
         self.start(name)
+        return self._copy(job)
+
+    def get(self, request: Any) -> Any:
+        """GetPipelineJob."""
+        job = self.one(request.name)
+        with self._lock:
+            self._metadata.refresh(job)
         return self._copy(job)
 
     def cancel(self, request: Any) -> Any:
@@ -107,6 +123,7 @@ class PipelineJobs(Resources):
             self._add_task(job, spec["pipelineInfo"]["name"], TASK_STATES.RUNNING)
             for task in dict.fromkeys(tasks_outside_of_loops(spec, spec["root"])):
                 self._add_task(job, task, TASK_STATES.PENDING)
+            self._metadata.begin(job)
             self.keep(job)
 
     def set_task(self, name: str, task: str, state: str, error: str = "", custom_job: str = "") -> None:
@@ -162,6 +179,8 @@ class PipelineJobs(Resources):
         """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED."""
         job = self.one(name)
         with self._lock:
+            # Whoever sees that a job has ended finds what it has made.
+            self._metadata.end(job, state)
             job.state = STATES[f"PIPELINE_STATE_{state}"]
             job.end_time = job.update_time = now()
             if job.job_detail.task_details:

@@ -73,6 +73,7 @@ class JobRun:
         policy: the failure policy of the job.
         carry_out: runs a task that is no part of the pipeline; gives how it ended.
         tell: is told of the state of a part, and of a task that does not run.
+        tell_made: is told of what a part has made.
         stopped: whether the job was cancelled.
     """
 
@@ -83,10 +84,11 @@ class JobRun:
         policy: str,
         carry_out: Callable[[Task], Ended],
         tell: Callable[[str, str], None],
+        tell_made: Callable[[str, Values], None],
         stopped: Callable[[], bool],
     ) -> None:
         self._spec, self._run, self._fast = spec, run, policy == _FAIL_FAST
-        self._carry_out, self._tell, self._stopped = carry_out, tell, stopped
+        self._carry_out, self._tell, self._tell_made, self._stopped = carry_out, tell, tell_made, stopped
         self.failed: list[str] = []
         self._named: set[str] = set()
         self._lock = threading.Lock()
@@ -145,6 +147,7 @@ class JobRun:
         elif "dag" in component:
             self._tell(full, "RUNNING")
             found = self._part(component, values, turn, full)
+            self._tell_made(full, found.made)
             self._tell(full, found.state)
         else:
             found = self._carry_out(Task(full, placed, component, values))
@@ -192,6 +195,7 @@ class JobRun:
                 for key in outputs.get("artifacts", {})
             },
         )
+        self._tell_made(name, made)
         return Ended(state, made, next((one.error for one in turns if one.error), ""))
 
     def _given(self, placed: Mapping[str, Any], outer: Values, ended: Mapping[str, Ended], name: str) -> Values:

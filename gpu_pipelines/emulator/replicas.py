@@ -332,11 +332,11 @@ class _Run:
         if prefix := spec.base_output_directory.output_uri_prefix:
             folders = {"MODEL_DIR": "model", "CHECKPOINT_DIR": "checkpoints", "TENSORBOARD_LOG_DIR": "logs"}
             own |= {f"AIP_{name}": f"{prefix.rstrip('/')}/{folder}/" for name, folder in folders.items()}
-        own |= cluster_variables(self.replicas, replica, as_json(spec))
+        named = {variable.name: variable.value for variable in spec.worker_pool_specs[replica.pool].container_spec.env}
+        own |= cluster_variables(self.replicas, replica, as_json(spec), named.get("CLOUD_ML_TRIAL_ID", ""))
         account = spec.service_account or f"service-{number}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
         own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment | self._settings.identity(account)
-        container = spec.worker_pool_specs[replica.pool].container_spec
-        return own | {variable.name: variable.value for variable in container.env}
+        return own | named
 
 
 def container_variables() -> dict[str, str]:
@@ -346,7 +346,9 @@ def container_variables() -> dict[str, str]:
     return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
 
 
-def cluster_variables(replicas: list[Replica], own: Replica, spec: Mapping[str, Any]) -> dict[str, str]:
+def cluster_variables(
+    replicas: list[Replica], own: Replica, spec: Mapping[str, Any], trial: str = ""
+) -> dict[str, str]:
     """`CLUSTER_SPEC` of a replica, and `TF_CONFIG` where there are several.
 
     https://cloud.google.com/vertex-ai/docs/training/distributed-training.
@@ -357,7 +359,7 @@ def cluster_variables(replicas: list[Replica], own: Replica, spec: Mapping[str, 
     cluster = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in pools.items()},
         "environment": "cloud",
-        "task": {"type": f"workerpool{own.pool}", "index": own.index, "trial": ""},
+        "task": {"type": f"workerpool{own.pool}", "index": own.index, "trial": trial},
         "job": spec,
     }
     variables = {"CLUSTER_SPEC": json.dumps(cluster)}

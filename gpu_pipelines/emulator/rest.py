@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.not_emulated import refusal
 from gpu_pipelines.emulator.permissions import token_of
 from gpu_pipelines.emulator.services import REGION, State
 from gpu_pipelines.emulator.transcoding import as_json, parse
@@ -107,7 +108,7 @@ def answer(state: State, request: HttpRequest) -> Answer:
         if match and request.verb in verb.split("|"):
             _check_query(request, taken)
             return handle(state, request, **match.groupdict())
-    raise ApiError(404, f"There is no {request.verb} {request.path}.")
+    raise refusal(request.verb, request.path) or ApiError(404, f"There is no {request.verb} {request.path}.")
 
 
 def _check_query(request: HttpRequest, taken: set[str]) -> None:
@@ -176,8 +177,9 @@ def _permissions(state: State, request: HttpRequest, project: str, **_: str) -> 
 
 
 def _held(state: State, request: HttpRequest, asked: Iterable[Any], bucket: str = "") -> Answer:
-    held = [each for each in asked if state.permissions.has(request.account, str(each), bucket)]
-    return state.project.permissions(held)
+    told = state.project.permissions(asked).get("permissions", [])
+    held = [each for each in told if state.permissions.has(request.account, each, bucket)]
+    return {"permissions": held} if held else {}
 
 
 def _service(state: State, request: HttpRequest, project: str, service: str) -> Answer:

@@ -70,6 +70,11 @@ def check_name_and_labels(resource: Any) -> Found:
         yield "display_name", "Display name is required."
     elif len(resource.display_name) > 128:
         yield "display_name", "The display name can be up to 128 characters long."
+    yield from check_labels(resource)
+
+
+def check_labels(resource: Any) -> Found:
+    """What is wrong with a resource's labels."""
     if len(resource.labels) > MOST_LABELS:
         yield "labels", f"No more than {MOST_LABELS} labels can be associated with one resource."
     for key, value in resource.labels.items():
@@ -141,7 +146,7 @@ def _check_pools(spec: Any, region: str) -> Found:
 def _check_pool(where: str, pool: Any, region: str) -> Found:
     if pool.replica_count < 1:
         yield f"{where}.replica_count", "Replica count must be positive."
-    yield from _check_machine(f"{where}.machine_spec", pool.machine_spec, region)
+    yield from check_machine(f"{where}.machine_spec", pool.machine_spec, region)
     yield from _check_disk(f"{where}.disk_spec", pool)
     if "container_spec" in pool:
         if not pool.container_spec.image_uri:
@@ -163,7 +168,8 @@ def _check_variables(where: str, variables: Any) -> Found:
             yield f"{where}[{number}].value", "Value is required."
 
 
-def _check_machine(where: str, spec: Any, region: str) -> Found:
+def check_machine(where: str, spec: Any, region: str) -> Found:
+    """What is wrong with a `MachineSpec` of training, in a region; `where` is its field."""
     catalog = load_catalog()
     name, accelerator = spec.machine_type, api.AcceleratorType(spec.accelerator_type).name
     if not name:

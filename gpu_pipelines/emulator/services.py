@@ -9,16 +9,20 @@ from typing import Any
 from gpu_pipelines.emulator.custom_jobs import CustomJobs
 from gpu_pipelines.emulator.endpoints import Endpoints
 from gpu_pipelines.emulator.logs import Logs
+from gpu_pipelines.emulator.metadata import Metadata
 from gpu_pipelines.emulator.models import Models
 from gpu_pipelines.emulator.names import Names
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.permissions import Permissions
+from gpu_pipelines.emulator.persistent_resources import PersistentResources
 from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
+from gpu_pipelines.emulator.pipeline_metadata import PipelineMetadata
 from gpu_pipelines.emulator.pipeline_repository import PipelineRepositories
 from gpu_pipelines.emulator.project import Project
 from gpu_pipelines.emulator.replicas import Replicas
 from gpu_pipelines.emulator.schedules import Schedules
 from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.tensorboards import Tensorboards
 from gpu_pipelines.emulator.transcoding import Method, method
 from gpu_pipelines.emulator.tuning_jobs import TuningJobs
 
@@ -42,7 +46,8 @@ class State:
         UserError: the folder is damaged.
 
     Attributes:
-        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models, endpoints: the resources of Vertex AI.
+        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models, endpoints, metadata, tensorboards,
+            persistent_resources: the resources of Vertex AI.
         replicas: runs custom jobs as processes, once `run_jobs` is called.
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
@@ -56,8 +61,14 @@ class State:
         self.names, self.operations = names, operations
         self.logs = Logs(folder)
         self.custom_jobs = CustomJobs(names, PAGE_SIZE, folder)
-        self.tuning_jobs = TuningJobs(names, folder)
-        self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE, folder)
+        self.persistent_resources = PersistentResources(names, operations, PAGE_SIZE, folder)
+        self.custom_jobs.check = self.persistent_resources.check_job
+        self.tuning_jobs = TuningJobs(names, operations, PAGE_SIZE, folder)
+        self.tuning_jobs.check = self.persistent_resources.check_job
+        self.metadata = Metadata(names, operations, PAGE_SIZE, folder)
+        self.tensorboards = Tensorboards(names, operations, PAGE_SIZE, folder)
+        written = PipelineMetadata(self.metadata)
+        self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE, folder, written)
         self.schedules = Schedules(names, operations, PAGE_SIZE, folder)
         self.models = Models(names, operations, PAGE_SIZE, folder)
         self.endpoints = Endpoints(names, operations, self.models, PAGE_SIZE, folder)
@@ -69,6 +80,7 @@ class State:
         self.custom_jobs.limits = self.project.limits
         self.requests: list[tuple[str, Any]] = []
         self.custom_jobs.end_of_before()
+        self.tuning_jobs.end_of_before()
         self.pipeline_jobs.end_of_before()
 
     @property
@@ -105,6 +117,10 @@ class State:
                 "ListCustomJobs": self.custom_jobs.list,
                 "CancelCustomJob": self.custom_jobs.cancel,
                 "CreateHyperparameterTuningJob": self.tuning_jobs.create,
+                "GetHyperparameterTuningJob": self.tuning_jobs.get,
+                "ListHyperparameterTuningJobs": self.tuning_jobs.list,
+                "CancelHyperparameterTuningJob": self.tuning_jobs.cancel,
+                "DeleteHyperparameterTuningJob": self.tuning_jobs.delete,
             },
             "PipelineService": {
                 "CreatePipelineJob": self.pipeline_jobs.create,
@@ -140,6 +156,51 @@ class State:
                 "DeleteEndpoint": self.endpoints.delete,
                 "DeployModel": self.endpoints.deploy,
                 "UndeployModel": self.endpoints.undeploy,
+            },
+            "MetadataService": {
+                "CreateMetadataStore": self.metadata.create_store,
+                "GetMetadataStore": self.metadata.get_store,
+                "ListMetadataStores": self.metadata.list_stores,
+                "CreateContext": self.metadata.create_context,
+                "GetContext": self.metadata.contexts.get,
+                "ListContexts": self.metadata.list_contexts,
+                "UpdateContext": self.metadata.update_context,
+                "DeleteContext": self.metadata.delete_context,
+                "AddContextArtifactsAndExecutions": self.metadata.add_members,
+                "AddContextChildren": self.metadata.add_children,
+                "QueryContextLineageSubgraph": self.metadata.context_graph,
+                "CreateExecution": self.metadata.create_execution,
+                "GetExecution": self.metadata.executions.get,
+                "ListExecutions": self.metadata.list_executions,
+                "UpdateExecution": self.metadata.update_execution,
+                "DeleteExecution": self.metadata.delete_execution,
+                "AddExecutionEvents": self.metadata.add_events,
+                "QueryExecutionInputsAndOutputs": self.metadata.execution_graph,
+                "CreateArtifact": self.metadata.create_artifact,
+                "GetArtifact": self.metadata.artifacts.get,
+                "ListArtifacts": self.metadata.list_artifacts,
+                "UpdateArtifact": self.metadata.update_artifact,
+                "DeleteArtifact": self.metadata.delete_artifact,
+                "QueryArtifactLineageSubgraph": self.metadata.artifact_graph,
+            },
+            "TensorboardService": {
+                "CreateTensorboard": self.tensorboards.create,
+                "GetTensorboard": self.tensorboards.boards.get,
+                "ListTensorboards": self.tensorboards.boards.list,
+                "DeleteTensorboard": self.tensorboards.delete,
+                "CreateTensorboardExperiment": self.tensorboards.create_experiment,
+                "GetTensorboardExperiment": self.tensorboards.experiments.get,
+                "ListTensorboardExperiments": self.tensorboards.experiments.list,
+                "CreateTensorboardRun": self.tensorboards.create_run,
+                "GetTensorboardRun": self.tensorboards.runs.get,
+                "ListTensorboardRuns": self.tensorboards.runs.list,
+                "ListTensorboardTimeSeries": self.tensorboards.list_time_series,
+            },
+            "PersistentResourceService": {
+                "CreatePersistentResource": self.persistent_resources.create,
+                "GetPersistentResource": self.persistent_resources.get,
+                "ListPersistentResources": self.persistent_resources.list,
+                "DeletePersistentResource": self.persistent_resources.delete,
             },
             "PredictionService": {"Predict": self.endpoints.predict},
         }

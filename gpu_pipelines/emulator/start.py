@@ -18,6 +18,7 @@ from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 from gpu_pipelines.emulator.preemption import PreemptionRule, Preemptions
 from gpu_pipelines.emulator.server import serving
 from gpu_pipelines.emulator.services import PAGE_SIZE
+from gpu_pipelines.emulator.tuning_run import Tuner
 from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
@@ -87,6 +88,9 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
         backend = PipelineBackend(api, settings.rehearse)
         backend.run_jobs()
         stack.callback(backend.close)
+        tuner = Tuner(api.state.tuning_jobs, api.state.custom_jobs, api.folder / "work/trials", settings.seed)
+        tuner.run_jobs()
+        stack.callback(tuner.close)
         clock = Clock(api.state.schedules, api.state.pipeline_jobs, settings.speed)
         clock.start()
         stack.callback(clock.close)

@@ -69,10 +69,14 @@ def method(service: str, name: str) -> Method:
         service=f"google.cloud.aiplatform.v1.{service}",
         name=name,
         request=getattr(import_module("google.cloud.aiplatform_v1"), f"{name}Request"),
-        bindings=tuple(
-            _binding(option["method"], option["uri"], option.get("body", "")) for option in stub._get_http_options()
-        ),
+        bindings=bindings_of(stub),
     )
+
+
+def bindings_of(stub: Any) -> tuple[Binding, ...]:
+    """The ways to reach a method over HTTP, from its class in a REST transport; none for one that has no such class."""
+    options: list[dict[str, str]] = getattr(stub, "_get_http_options", list)()
+    return tuple(_binding(option["method"], option["uri"], option.get("body", "")) for option in options)
 
 
 def _binding(verb: str, template: str, body: str) -> Binding:

@@ -1,43 +1,142 @@
-"""Hyperparameter tuning jobs: created, and held to the rules of their trials' custom jobs."""
+"""Hyperparameter tuning jobs: created, looked at, listed, cancelled, deleted; held to the rules of their jobs."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
+from google.protobuf import empty_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.names import Names, region_of, restored
-from gpu_pipelines.emulator.rules import check_custom_job
+from gpu_pipelines.emulator.custom_jobs import EMULATOR_ENDED, ENDED, STATES, now
+from gpu_pipelines.emulator.names import Names, Resources, region_of
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.rules import check_custom_job, check_name_and_labels, raise_found
 from gpu_pipelines.emulator.state_folder import StateFolder
-from gpu_pipelines.emulator.transcoding import as_json
 
-_KIND = "hyperparameterTuningJobs"
+_ALGORITHMS = (
+    api.StudySpec.Algorithm.ALGORITHM_UNSPECIFIED,
+    api.StudySpec.Algorithm.RANDOM_SEARCH,
+    api.StudySpec.Algorithm.GRID_SEARCH,
+)
 
 
-class TuningJobs:
+class TuningJobs(Resources):
     """The hyperparameter tuning jobs of all projects.
 
     Attributes:
         jobs: by name.
+        start: is called with the name of a job that was created, to run it; does nothing unless trials are run.
+        check: is called with project and region, and the `CustomJobSpec` of a trial; raises ApiError to refuse it.
+        stop: is called with the name of a job that is cancelled; says whether it was running.
     """
 
-    def __init__(self, names: Names, state: StateFolder) -> None:
-        message = api.HyperparameterTuningJob
-        self.jobs: dict[str, Any] = {job.name: job for job in restored(state, _KIND, message)}
-        self._names, self._state = names, state
+    def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
+        answer, lock, message = api.ListHyperparameterTuningJobsResponse, threading.RLock(), api.HyperparameterTuningJob
+        field, kind = "hyperparameter_tuning_jobs", "hyperparameterTuningJobs"
+        super().__init__(names, answer, field, page_size, lock, state, kind, message)
+        self.jobs = self.held
+        self.start: Callable[[str], None] = lambda name: None
+        self.stop: Callable[[str], bool] = lambda name: False
+        self.check: Callable[[str, Any], None] = lambda parent, spec: None
+        self._operations = operations
 
     def create(self, request: Any) -> Any:
         """CreateHyperparameterTuningJob."""
         parent, asked = self._names.number(request.parent), request.hyperparameter_tuning_job
+        raise_found(list(check_name_and_labels(asked)))
         trial = api.CustomJob(display_name=asked.display_name, job_spec=asked.trial_job_spec, labels=dict(asked.labels))
         check_custom_job(trial, region_of(parent))
-        if not (asked.study_spec.metrics and asked.study_spec.parameters):
-            raise ApiError(400, "A study needs metrics and parameters.")
-        if asked.max_trial_count < 1 or asked.parallel_trial_count < 1:
-            raise ApiError(400, "There is at least one trial.")
-        name = self._names.new(parent, "hyperparameterTuningJobs")
-        job = api.HyperparameterTuningJob(asked, name=name, state=api.JobState.JOB_STATE_PENDING)
-        self._state.write(_KIND, name, as_json(job))
-        self.jobs[name] = job
-        return job
+        self.check(parent, asked.trial_job_spec)
+        _check_study(asked)
+        moment = now()
+        job = api.HyperparameterTuningJob(asked, name=self._names.new(parent, self._kind))
+        job.trials, job.state = [], STATES.JOB_STATE_PENDING
+        job.create_time = job.update_time = moment
+        self.keep(job)
+        self.start(job.name)
+        return self._copy(job)
+
+    def cancel(self, request: Any) -> Any:
+        """CancelHyperparameterTuningJob."""
+        job = self.one(request.name)
+        if job.state in ENDED:
+            raise ApiError(400, f"Cannot cancel a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        self.set_state(job.name, STATES.JOB_STATE_CANCELLING)
+        if not self.stop(job.name):
+            self.set_state(job.name, STATES.JOB_STATE_CANCELLED)
+        return empty_pb2.Empty()
+
+    def delete(self, request: Any) -> Any:
+        """DeleteHyperparameterTuningJob: one that has ended."""
+        job = self.one(request.name)
+        if job.state not in ENDED:
+            raise ApiError(400, f"Cannot delete a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        self.forget(job.name)
+        return self._operations.done(job.name)
+
+    def set_state(self, name: str, state: Any, error: str = "") -> None:
+        """Brings a job into a state; `error` is the message of one that has failed."""
+        job, moment = self.one(name), now()
+        with self._lock:
+            job.state, job.update_time = state, moment
+            if state == STATES.JOB_STATE_RUNNING:
+                job.start_time = moment
+            if state in ENDED:
+                job.end_time = moment
+            if error:
+                job.error = {"code": 3, "message": error}
+            self.keep(job)
+
+    def set_trial(self, name: str, trial: Any) -> None:
+        """Adds a trial to a job, or puts it in the place of what was known of it."""
+        job = self.one(name)
+        with self._lock:
+            others = [each for each in job.trials if each.id != trial.id]
+            job.trials = sorted([*others, trial], key=lambda each: int(each.id))
+            job.update_time = now()
+            self.keep(job)
+
+    def end_of_before(self) -> None:
+        """Ends the jobs that ran when the emulator ended before, and their trials."""
+        for job in list(self.held.values()):
+            if job.state in ENDED:
+                continue
+            for trial in job.trials:
+                if trial.state == api.Trial.State.ACTIVE:
+                    trial.state, trial.end_time = api.Trial.State.INFEASIBLE, now()
+            self.set_state(job.name, STATES.JOB_STATE_FAILED, EMULATOR_ENDED)
+
+
+def _check_study(job: Any) -> None:
+    """Raises ApiError for a study that breaks a rule of the service, or that the emulator has no trials for."""
+    study = job.study_spec
+    if not (study.metrics and study.parameters):
+        raise ApiError(400, "A study needs metrics and parameters.")
+    if job.max_trial_count < 1 or job.parallel_trial_count < 1:
+        raise ApiError(400, "There is at least one trial.")
+    for parameter in study.parameters:
+        if not parameter.parameter_id:
+            raise ApiError(400, "parameter_id is required.")
+        if not api.StudySpec.ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec"):
+            raise ApiError(400, f"The parameter {parameter.parameter_id} has no values.")
+        for kind in ("double_value_spec", "integer_value_spec"):
+            if kind in parameter and getattr(parameter, kind).min_value > getattr(parameter, kind).max_value:
+                raise ApiError(400, f"The parameter {parameter.parameter_id} has a minimum over its maximum.")
+        for kind in ("categorical_value_spec", "discrete_value_spec"):
+            if kind in parameter and not getattr(parameter, kind).values:
+                raise ApiError(400, f"The parameter {parameter.parameter_id} has no values.")
+    if found := list(_not_emulated(study)):
+        raise ApiError(501, f"The emulator does not run this study: {'; '.join(found)}.")
+
+
+def _not_emulated(study: Any) -> Iterator[str]:
+    if study.algorithm not in _ALGORITHMS:
+        yield f"it has no algorithm {api.StudySpec.Algorithm(study.algorithm).name}"
+    if (found := api.StudySpec.pb(study).WhichOneof("automated_stopping_spec")) is not None:
+        yield f"it has no early stopping ({found})"
+    for parameter in study.parameters:
+        if parameter.conditional_parameter_specs:
+            yield f"{parameter.parameter_id} has conditional parameters"

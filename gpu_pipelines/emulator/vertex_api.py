@@ -13,10 +13,14 @@ from gpu_pipelines import __version__
 from gpu_pipelines.emulator.certificates import Certificates, certificates_in
 from gpu_pipelines.emulator.faults import MESSAGES, Fault, Faults
 from gpu_pipelines.emulator.permissions import write_key
+from gpu_pipelines.emulator.pipeline_jobs import ENDED
 from gpu_pipelines.emulator.services import BUCKET, NUMBER, PROJECT, REGION, REPOSITORY, State
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.storage import Storage
 
+_LOOK_S = 0.05
+#: The token that Terraform's provider is given.
+TOKEN = "emulator"  # noqa: S105
 _OVERRIDDEN = (
     "AIPLATFORM",
     "ARTIFACTREGISTRY",
@@ -91,6 +95,28 @@ class VertexApi:
         text = message or MESSAGES.get(status or 0, "")
         self.faults.add(Fault(pattern, status, times, text, took_effect, seconds))
 
+    def wait(self, name: str, seconds: float = 600.0) -> Any:
+        """Waits for the end of a pipeline job or a custom job.
+
+        Args:
+            name: its resource name.
+            seconds: how long at most.
+
+        Returns:
+            The job, as the API has it.
+
+        Raises:
+            TimeoutError: it has not ended by then.
+        """
+        if "/customJobs/" in name:
+            return self.state.custom_jobs.wait(name, seconds)
+        until = time.monotonic() + seconds
+        while (job := self.state.pipeline_jobs.one(name)).state not in ENDED:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{name} is {job.state.name} after {seconds} s")
+            time.sleep(_LOOK_S)
+        return job
+
     def fault(self, call: str) -> Fault | None:
         """The failure that is ordered for a request; held back already for as long as it should be."""
         found = self.faults.take(call)
@@ -145,7 +171,21 @@ class VertexApi:
             return {}
         key = self.folder / "certificates/accounts" / f"{account}.json"
         write_key(key, self.certificates.service_account, account)
-        return {"GOOGLE_APPLICATION_CREDENTIALS": str(key), "STORAGE_EMULATOR_HOST": f"{self.url}/as/{account}"}
+        return {
+            "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": str(key),
+            "GOOGLE_APPLICATION_CREDENTIALS": str(key),
+            "STORAGE_EMULATOR_HOST": f"{self.url}/as/{account}",
+        }
+
+    def gcloud_of_steps(self) -> dict[str, str]:
+        """Variables with which gcloud and gsutil in a step reach this server at Google's own addresses."""
+        return {
+            "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": str(self.certificates.service_account),
+            "CLOUDSDK_CONFIG": str(self.folder / "gcloud-of-steps"),
+            "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": str(self.certificates.trusted),
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_PROJECT": PROJECT,
+        }
 
     def close(self) -> None:
         """Ends what it runs."""
@@ -166,4 +206,4 @@ def terraform_variables(url: str) -> dict[str, str]:
         "VERTEX_AI": "v1",
     }
     named = {f"GOOGLE_{name}_CUSTOM_ENDPOINT": f"{url}/{path}/" for name, path in endpoints.items()}
-    return {**named, "GOOGLE_OAUTH_ACCESS_TOKEN": "emulator", "GOOGLE_PROJECT": PROJECT, "GOOGLE_REGION": REGION}
+    return {**named, "GOOGLE_OAUTH_ACCESS_TOKEN": TOKEN, "GOOGLE_PROJECT": PROJECT, "GOOGLE_REGION": REGION}

@@ -58,3 +58,18 @@ def entry():
 def no():
     strange()
     entry()
+
+
+@dsl.container_component
+def both(first: str, second: str, third: str = "c"):
+    return dsl.ContainerSpec("any", ["sh", "-c"], ['echo "$0 and $1"; echo "$2"; echo none', first, second, third])
+
+
+@dsl.pipeline(name="inner")
+def inner(text: str) -> str:
+    return shell(text=text).outputs["made"]
+
+
+@dsl.pipeline(name="twice")
+def twice():
+    both(first=inner(text="a").output, second=inner(text="b").output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,9 @@ def emulator(tmp_path_factory: pytest.TempPathFactory, vertex_certificates: Any)
                 status, body = ask(api, _with_version(api, sent))
                 assert status == 200, (service, sent.verb, sent.path, body)
         api.state.custom_jobs.wait(next(iter(api.state.custom_jobs.jobs)), 60)
+        for tuned in api.state.tuning_jobs.jobs.values():
+            while tuned.end_time is None:
+                time.sleep(0.05)
         (job,) = api.state.pipeline_jobs.jobs
         while api.state.pipeline_jobs.one(job).end_time is None:
             pass

@@ -13,12 +13,13 @@ import pytest
 import yaml
 from conftest import gpu_pipelines
 from kfp import compiler
-from pipelines_of_tests import everything, no, one
+from pipelines_of_tests import everything, no, one, twice
+from sample_runs import PARENT, outputs, states
+from sample_runs import run_spec as run
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
-PARENT = "projects/example-project/locations/us-central1"
 OF_KFP = Path(__file__).parents[1] / "own_pipelines/of_kfp"
 
 SMALL = """
@@ -78,28 +79,9 @@ def test_the_fixture_is_there_in_tests_of_a_user(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-def run(emulator: VertexApi, spec: dict[str, Any], **parameters: Any) -> Any:
-    """Submits a pipeline and waits for its end."""
-    from google.cloud import aiplatform_v1 as api
-
-    runtime = {"gcsOutputDirectory": "gs://example-bucket/r", "parameterValues": parameters}
-    job = api.PipelineJob.from_json(json.dumps({"displayName": "p", "pipelineSpec": spec, "runtimeConfig": runtime}))
-    jobs = emulator.state.pipeline_jobs
-    name = jobs.create(api.CreatePipelineJobRequest(parent=PARENT, pipeline_job=job)).name
-    until = time.monotonic() + 120
-    while jobs.one(name).state.name in ("PIPELINE_STATE_PENDING", "PIPELINE_STATE_RUNNING"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return jobs.one(name)
-
-
 def compiled(pipeline: Any, folder: Path) -> dict[str, Any]:
     compiler.Compiler().compile(pipeline, str(folder / "compiled.yaml"))
     return dict(next(yaml.safe_load_all((folder / "compiled.yaml").read_text())))
-
-
-def states(job: Any) -> dict[str, str]:
-    return {task.task_name: task.state.name for task in list(job.job_detail.task_details)[1:]}
 
 
 def test_branches_loops_and_an_exit_handler_run_as_on_the_service(vertex_emulator: VertexApi, tmp_path: Path) -> None:
@@ -132,6 +114,17 @@ def test_a_result_is_taken_again_only_for_the_same_inputs(vertex_emulator: Verte
     assert found == ["SUCCEEDED", "SKIPPED", "SUCCEEDED"]
 
 
+def test_tasks_of_one_name_in_two_parts_keep_their_outputs_apart(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    job = run(vertex_emulator, compiled(twice, tmp_path))
+    assert job.state.name == "PIPELINE_STATE_SUCCEEDED", job.error.message
+    assert {"a and b", "none", "c"} <= set(vertex_emulator.state.logs.messages())
+    names = sorted(name for name in states(job) if name.endswith("shell"))
+    assert len(names) == 2
+    assert {outputs(job, name)["made"] for name in names} == {"a", "b"}
+    inner = [outputs(job, name)["Output"] for name in ("inner", "inner-2")]
+    assert inner == ["a", "b"]
+
+
 def test_what_cannot_be_run_is_refused_by_its_name(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     from gpu_pipelines.emulator.api_error import ApiError
 
@@ -146,7 +139,7 @@ def test_what_cannot_be_run_is_refused_by_its_name(vertex_emulator: VertexApi, t
 @pytest.mark.parametrize(
     ("file", "name", "parameters", "outputs"),
     [
-        ("component_with_env_variable", "pipeline_with_env_variable", {}, ["env_var_value"]),
+        ("component_with_env_variable", "pipeline_with_env_variable", {}, []),
         ("flip_coin", "flipcoin_pipeline", {}, []),
         ("local_execution_pipeline_with_exit_handler", "pipeline_with_exit_handler", {}, []),
         ("local_execution_pipeline_with_oneof", "pipeline_with_oneof", {}, []),

@@ -167,7 +167,7 @@ def test_a_training_that_is_preempted_ends_with_the_same_bits(vertex_emulator: V
 
 #: What the pipelines have of this project, and a training that is long enough to be interrupted ten times.
 PROJECT_FILE = "pipeline_root: gs://example-bucket/runs\nimage: eu.example/steps:1\n"
-STEPS = 6000
+STEPS = 4000
 TRAINING = {"max_steps": STEPS, "checkpoint_every_steps": 500}
 PLACES = {"l4:2": ("--nodes", "2"), "h100:8": ()}
 
@@ -209,20 +209,21 @@ def preempt_a_training(emulator: VertexApi, before: set[str], number: int) -> No
     until = time.monotonic() + 200
     while True:
         assert time.monotonic() < until, "\n".join(emulator.state.logs.messages()[-60:])
-        running = [
-            job
-            for name, job in list(emulator.state.custom_jobs.jobs.items())
-            if name not in before and job.state.name == "JOB_STATE_RUNNING"
-        ]
-        for job in running:
-            said = emulator.state.logs.messages(job_id=job.name.rpartition("/")[2])
-            started = max([-1, *(place for place, line in enumerate(said) if PREEMPTED in line)])
-            steps = [line for line in said[started + 1 :] if line.startswith("step ")]
-            if steps:
+        for name, job in list(emulator.state.custom_jobs.jobs.items()):
+            if name not in before and job.state.name == "JOB_STATE_RUNNING" and has_gone_on(emulator, name):
                 machines = sum(pool.replica_count for pool in job.job_spec.worker_pool_specs)
-                emulator.state.replicas.preempt(job.name, number % machines)
+                emulator.state.replicas.preempt(name, number % machines)
+                await_message(emulator, PREEMPTED, times=number + 1)
                 return
         time.sleep(0.1)
+
+
+def has_gone_on(emulator: VertexApi, name: str) -> bool:
+    """Whether a training has made a step since its last start; what it says while it is stopped does not count."""
+    said = emulator.state.logs.messages(job_id=name.rpartition("/")[2])
+    stopped = max([-1, *(place for place, line in enumerate(said) if PREEMPTED in line)])
+    started = [place for place, line in enumerate(said) if line.startswith("training ") and place > stopped]
+    return bool(started) and any(line.startswith("step ") for line in said[started[0] :])
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from small_pipelines import compiled_wait
+from vertex_commands import put_persistent_resource
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.accelerators.catalog import load_catalog
@@ -162,6 +163,7 @@ def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: Vert
     )
     file, key = tmp_path / "all.yaml", "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     file.write_text(VertexTarget(settings).text_of("train_evaluate_upload", plan("l4:4")))
+    put_persistent_resource(vertex_api, "g2-standard-48", 4)
     run = PipelineRun("gs://example-bucket/root", tmp_path / "files", IMAGE, encryption_key=key)
     inputs = executor_input_of(file, "train-model", run, {"dataset": "gs://b/d"})
     with launcher_of(vertex_api, file, "train-model", run, inputs) as launcher:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from command_line import command
 from conftest import GPU_PIPELINES, set_variables
+from vertex_commands import put_persistent_resource
 
 from gpu_pipelines.targets.vertex import jobs as vertex_jobs
 from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL
@@ -68,6 +69,7 @@ def test_what_is_sent_is_what_the_config_says(api: VertexApi, tmp_path: Path) ->
 
 def test_a_job_reaches_a_network_attachment_and_a_persistent_resource(api: VertexApi) -> None:
     attachment = "projects/p/regions/us-central1/networkAttachments/a"
+    put_persistent_resource(api, "g2-standard-24", 2)
     done = command("job", "submit", *JOB, "--network-attachment", attachment, "--persistent-resource", "pool-1")
     assert done.status == 0, done.err
     (sent,) = api.state.requests_of("CreateCustomJob")

@@ -48,6 +48,17 @@ def connected_sdk(api: VertexApi) -> Any:
     return aiplatform
 
 
+def put_persistent_resource(api: VertexApi, machine_type: str, gpus: int) -> None:
+    """Makes a persistent resource pool-1 of one machine with L4."""
+    from google.cloud import aiplatform_v1
+
+    machine = {"machine_type": machine_type, "accelerator_type": "NVIDIA_L4", "accelerator_count": gpus}
+    made = aiplatform_v1.PersistentResource(resource_pools=[{"machine_spec": machine, "replica_count": 1}])
+    parent = "projects/example-project/locations/us-central1"
+    request = {"parent": parent, "persistent_resource": made, "persistent_resource_id": "pool-1"}
+    api.state.persistent_resources.create(aiplatform_v1.CreatePersistentResourceRequest(request))
+
+
 def put_texts(api: VertexApi) -> None:
     """Makes gs://example-bucket/texts a source with the columns text and label."""
     api.storage.put("texts/1.jsonl", b'{"text": "one", "label": "a"}\n{"text": "two", "label": "b"}\n')

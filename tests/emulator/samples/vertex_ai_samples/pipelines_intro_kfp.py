@@ -13,7 +13,8 @@
 # limitations under the License.
 
 # Cells of notebooks/official/pipelines/pipelines_intro_kfp.ipynb of
-# GoogleCloudPlatform/vertex-ai-samples at cc0d791ef25a, unchanged: its settings, its shell commands and what comes after its first run are left out.
+# GoogleCloudPlatform/vertex-ai-samples at cc0d791ef25a, unchanged: its settings, its shell commands and what comes
+# after its first run are left out.
 
 import json
 from typing import NamedTuple

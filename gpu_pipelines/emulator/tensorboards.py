@@ -1,0 +1,76 @@
+"""TensorBoards, their experiments and runs, as far as experiments of the SDK need them: they hold no time series."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.names import Names, Resources
+from gpu_pipelines.emulator.operations import Operations
+from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
+from gpu_pipelines.emulator.state_folder import StateFolder
+
+
+class Tensorboards:
+    """The TensorBoards of all projects.
+
+    Attributes:
+        boards, experiments, runs: the resources.
+    """
+
+    def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
+        self._names, self._operations = names, operations
+
+        def held(kind: str, field: str, listed: Any, message: Any) -> Resources:
+            return Resources(names, listed, field, page_size, threading.RLock(), state, kind, message)
+
+        listed_experiments, listed_runs = api.ListTensorboardExperimentsResponse, api.ListTensorboardRunsResponse
+        self.boards = held("tensorboards", "tensorboards", api.ListTensorboardsResponse, api.Tensorboard)
+        self.experiments = held(
+            "tensorboardExperiments", "tensorboard_experiments", listed_experiments, api.TensorboardExperiment
+        )
+        self.runs = held("tensorboardRuns", "tensorboard_runs", listed_runs, api.TensorboardRun)
+
+    def create(self, request: Any) -> Any:
+        """CreateTensorboard."""
+        raise_found(list(check_name_and_labels(request.tensorboard)))
+        made = api.Tensorboard(request.tensorboard)
+        made = self._kept(self.boards, made, self._names.new(request.parent, "tensorboards"))
+        return self._operations.done(made.name, made)
+
+    def delete(self, request: Any) -> Any:
+        """DeleteTensorboard, with its experiments and runs."""
+        name = self.boards.one(request.name).name
+        for held in (self.runs, self.experiments):
+            for each in [each for each in held.held if each.startswith(f"{name}/")]:
+                held.forget(each)
+        self.boards.forget(name)
+        return self._operations.done(name)
+
+    def create_experiment(self, request: Any) -> Any:
+        """CreateTensorboardExperiment."""
+        parent = self.boards.one(request.parent).name
+        name = self._names.new(parent, "experiments", request.tensorboard_experiment_id)
+        return self._kept(self.experiments, api.TensorboardExperiment(request.tensorboard_experiment), name)
+
+    def create_run(self, request: Any) -> Any:
+        """CreateTensorboardRun."""
+        parent = self.experiments.one(request.parent).name
+        name = self._names.new(parent, "runs", request.tensorboard_run_id)
+        return self._kept(self.runs, api.TensorboardRun(request.tensorboard_run), name)
+
+    def list_time_series(self, request: Any) -> Any:
+        """ListTensorboardTimeSeries: there are none."""
+        self.runs.one(request.parent)
+        return api.ListTensorboardTimeSeriesResponse()
+
+    def _kept(self, held: Resources, made: Any, name: str) -> Any:
+        if name in held.held:
+            raise ApiError(409, f"{name} already exists.")
+        made.name, made.create_time, made.update_time = name, now(), now()
+        held.keep(made)
+        return made

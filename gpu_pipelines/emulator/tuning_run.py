@@ -1,0 +1,212 @@
+"""Runs hyperparameter tuning jobs: each trial is a custom job that gets its parameters as arguments.
+
+A trial reports its metrics as cloudml-hypertune does, in a file with a line of JSON for each. Which values are tried is
+by chance or on a grid, the same with the same seed; the service's own search learns from trials, which this does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from google.cloud import aiplatform_v1 as api
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.custom_jobs import STATES, CustomJobs, now
+from gpu_pipelines.emulator.tuning_jobs import TuningJobs
+
+TRIAL_ID = "CLOUD_ML_TRIAL_ID"
+_METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
+_TRIAL: Any = api.Trial.State
+_SCALE: Any = api.StudySpec.ParameterSpec.ScaleType
+_WEEK_S = 7 * 24 * 3600.0
+
+
+class Tuner:
+    """Runs tuning jobs.
+
+    Args:
+        jobs: the tuning jobs.
+        custom_jobs: where those of trials are created.
+        folder: for the files with their metrics.
+        seed: of the choice of values.
+    """
+
+    def __init__(self, jobs: TuningJobs, custom_jobs: CustomJobs, folder: Path, seed: int = 0) -> None:
+        self._jobs, self._custom_jobs, self._folder, self._seed = jobs, custom_jobs, folder, seed
+        self._stopped: set[str] = set()
+
+    def run_jobs(self) -> None:
+        """From now on, tuning jobs that are created are run, each in a thread."""
+        self._jobs.start = lambda name: threading.Thread(target=self._run, args=(name,), daemon=True).start()
+        self._jobs.stop = self._stop
+
+    def close(self) -> None:
+        """Begins no more trials."""
+        self._stopped.update(self._jobs.jobs)
+
+    def _stop(self, name: str) -> bool:
+        self._stopped.add(name)
+        for trial in self._jobs.one(name).trials:
+            if trial.state == _TRIAL.ACTIVE:
+                self._cancel(trial.custom_job)
+        return True
+
+    def _cancel(self, custom_job: str) -> None:
+        try:
+            self._custom_jobs.cancel(api.CancelCustomJobRequest(name=custom_job))
+        except ApiError:
+            # It has ended meanwhile.
+            return
+
+    def _run(self, name: str) -> None:
+        job = self._jobs.one(name)
+        self._jobs.set_state(name, STATES.JOB_STATE_RUNNING)
+        error = ""
+        with ThreadPoolExecutor(job.parallel_trial_count, thread_name_prefix="trial") as pool:
+            try:
+                list(pool.map(lambda each: self._trial(name, *each), enumerate(self._values(job), 1)))
+            except Exception as problem:
+                # Whatever it is, the job has to end, and to say why.
+                error = f"The emulator failed: {type(problem).__name__}: {problem}"
+        failed = [trial.id for trial in job.trials if trial.state == _TRIAL.INFEASIBLE]
+        if name in self._stopped:
+            self._jobs.set_state(name, STATES.JOB_STATE_CANCELLED)
+        elif not error and not self._failed_too_often(job):
+            self._jobs.set_state(name, STATES.JOB_STATE_SUCCEEDED)
+        else:
+            error = error or f"Too many trials failed. The failed trials are: [{', '.join(failed)}]."
+            self._jobs.set_state(name, STATES.JOB_STATE_FAILED, error)
+
+    def _values(self, job: Any) -> Iterator[dict[str, Any]]:
+        """The parameters of each trial; a grid may end before the trials do."""
+        parameters, most = list(job.study_spec.parameters), job.max_trial_count
+        if job.study_spec.algorithm == api.StudySpec.Algorithm.GRID_SEARCH:
+            levels = max(2, math.ceil(most ** (1 / len(parameters))))
+            names = [parameter.parameter_id for parameter in parameters]
+            grids = itertools.product(*(grid(parameter, levels) for parameter in parameters))
+            found = (dict(zip(names, values, strict=True)) for values in grids)
+            return itertools.islice(found, most)
+        chance = random.Random(f"{self._seed} {job.display_name}")  # noqa: S311
+        return iter([{each.parameter_id: drawn(each, chance) for each in parameters} for _ in range(most)])
+
+    @staticmethod
+    def _failed_too_often(job: Any) -> bool:
+        failed = sum(trial.state == _TRIAL.INFEASIBLE for trial in job.trials)
+        # With 0 the service decides; this one fails with the last of them.
+        return failed >= (job.max_failed_trial_count or max(1, len(job.trials)))
+
+    def _trial(self, name: str, number: int, values: Mapping[str, Any]) -> None:
+        job = self._jobs.one(name)
+        begun = [trial for trial in job.trials if trial.state == _TRIAL.INFEASIBLE]
+        if name in self._stopped or (begun and job.max_failed_trial_count and self._failed_too_often(job)):
+            return
+        file = self._folder / f"{name.rpartition('/')[2]}-{number}.metrics"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        parent = name.rpartition("/hyperparameterTuningJobs/")[0]
+        made = self._custom_jobs.begin(parent, self._job_of(job, number, values, file))
+        trial = api.Trial(
+            name=f"{name}/trials/{number}",
+            id=str(number),
+            state=_TRIAL.ACTIVE,
+            parameters=[api.Trial.Parameter(parameter_id=key, value=value) for key, value in values.items()],
+            start_time=now(),
+            custom_job=made.name,
+        )
+        self._jobs.set_trial(name, trial)
+        if name in self._stopped:
+            self._cancel(made.name)
+        ended = self._custom_jobs.wait(made.name, _WEEK_S)
+        trial.measurements = list(measurements(file, [metric.metric_id for metric in job.study_spec.metrics]))
+        trial.end_time = now()
+        if ended.state == STATES.JOB_STATE_SUCCEEDED and trial.measurements:
+            trial.state, trial.final_measurement = _TRIAL.SUCCEEDED, final(trial.measurements, job.study_spec)
+        else:
+            trial.state = _TRIAL.INFEASIBLE
+            trial.infeasible_reason = ended.error.message or "The trial reported no metric of the study."
+        self._jobs.set_trial(name, trial)
+
+    @staticmethod
+    def _job_of(job: Any, number: int, values: Mapping[str, Any], file: Path) -> Any:
+        """The custom job of a trial: the trial's, with its parameters as arguments and a place of its own."""
+        made = api.CustomJob(display_name=f"{job.display_name}-trial-{number}", job_spec=job.trial_job_spec)
+        for place, pool in enumerate(made.job_spec.worker_pool_specs):
+            container = pool.container_spec
+            container.args = [*container.args, *(f"--{key}={text_of(value)}" for key, value in values.items())]
+            # The metrics of the primary replica are those of the trial.
+            at = str(file) if place == 0 else f"{file}.{place}"
+            for variable, value in ((TRIAL_ID, str(number)), (_METRIC_FILE, at)):
+                container.env.append(api.EnvVar(name=variable, value=value))
+        output = made.job_spec.base_output_directory
+        if output.output_uri_prefix:
+            output.output_uri_prefix = f"{output.output_uri_prefix.rstrip('/')}/{number}"
+        return made
+
+
+def drawn(parameter: Any, chance: random.Random) -> Any:
+    """A value of a parameter by chance, on its scale."""
+    for kind in ("categorical_value_spec", "discrete_value_spec"):
+        if kind in parameter:
+            return chance.choice(list(getattr(parameter, kind).values))
+    return _at(parameter, chance.random())
+
+
+def grid(parameter: Any, levels: int) -> list[Any]:
+    """Values of a parameter on a grid: all of a list, so many of a range."""
+    for kind in ("categorical_value_spec", "discrete_value_spec"):
+        if kind in parameter:
+            return list(getattr(parameter, kind).values)
+    return list(dict.fromkeys(_at(parameter, level / (levels - 1)) for level in range(levels)))
+
+
+def _at(parameter: Any, share: float) -> Any:
+    """The value of a range at a share of the way, on the parameter's scale."""
+    whole = "integer_value_spec" in parameter
+    spec = parameter.integer_value_spec if whole else parameter.double_value_spec
+    low, high = float(spec.min_value), float(spec.max_value)
+    if parameter.scale_type == _SCALE.UNIT_LOG_SCALE and low > 0:
+        found = low * (high / low) ** share
+    elif parameter.scale_type == _SCALE.UNIT_REVERSE_LOG_SCALE and low > 0:
+        found = high + low - low * (high / low) ** (1 - share)
+    else:
+        found = low + (high - low) * share
+    return round(found) if whole else min(max(found, low), high)
+
+
+def text_of(value: Any) -> str:
+    """A value as an argument: whole numbers without a point."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def measurements(file: Path, metrics: list[str]) -> Iterator[Any]:
+    """What a trial has reported of the metrics of its study, in its order; lines of another form are passed over."""
+    if not file.exists():
+        return
+    for line in file.read_text(errors="replace").splitlines():
+        try:
+            told = json.loads(line)
+            found = [
+                api.Measurement.Metric(metric_id=each, value=float(told[each])) for each in metrics if each in told
+            ]
+            step = int(told.get("global_step", 0))
+        except (ValueError, TypeError, AttributeError):
+            continue
+        if found:
+            yield api.Measurement(step_count=step, metrics=found)
+
+
+def final(found: list[Any], study: Any) -> Any:
+    """The measurement that a trial is judged by: its last one, or the best of the first metric."""
+    metric = study.metrics[0]
+    if study.measurement_selection_type != api.StudySpec.MeasurementSelectionType.BEST_MEASUREMENT:
+        return found[-1]
+    wanted = [each for each in found if each.metrics[0].metric_id == metric.metric_id] or list(found)
+    best = max if metric.goal == api.StudySpec.MetricSpec.GoalType.MAXIMIZE else min
+    return best(wanted, key=lambda each: each.metrics[0].value)
