@@ -126,6 +126,31 @@ def test_a_log_comes_as_it_is_written_in_whole_lines(tmp_path: Path) -> None:
     assert cut["whole"]
 
 
+def test_a_training_that_runs_says_how_far_it_is(tmp_path: Path) -> None:
+    record = made_run(tmp_path, "one", status="running", started=now())
+    record.steps[1].status = "running"
+    record.save()
+    text = Page(tmp_path).text("/runs/local/one/live")
+    assert "train-model: step 8" in text
+    assert "loss 0.2500" in text
+    assert 'data-going-on="yes"' in text
+    record.end("succeeded")
+    record.save()
+    assert "step 8" not in Page(tmp_path).text("/runs/local/one/live")
+
+
+def test_a_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    page = Page(tmp_path)
+    form = page.drop(FILE.encode()).headers["location"]
+    file = next((tmp_path / "runs" / ".console" / "pipelines").iterdir())
+    file.unlink()
+    file.symlink_to(file)
+    assert page.get("/pipelines").status_code == 500
+    assert "cannot be used" in page.text("/pipelines", 500)
+    assert page.get(form).status_code == 404
+    assert "value that it cannot have" in page.text("/runs?page=x", 422)
+
+
 def test_a_run_is_stopped_as_ctrl_c_does(tmp_path: Path) -> None:
     program = """
 import time
