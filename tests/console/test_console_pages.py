@@ -315,7 +315,17 @@ def test_a_damaged_version_does_not_become_the_champion(tmp_path: Path) -> None:
 
 
 def test_the_command_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpu_pipelines.cli.main", "console", "--port", "0", "--no-open"]
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_pipelines.cli.main",
+        "console",
+        "--port",
+        "0",
+        "--no-open",
+        "--emulator",
+        "none",
+    ]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         address = re.findall(r"http://\S+", process.stdout.readline())[0]
