@@ -52,16 +52,10 @@ def start(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     settings = EmulatorSettings(
-        host=host,
-        port=port,
-        state=state,
-        rehearse=rehearse,
-        faults=tuple(fault or ()),
-        seed=seed,
-        speed=speed,
-        page_size=_PAGE_SIZE,
+        host=host, port=port, state=state, rehearse=rehearse, faults=tuple(fault or ()), seed=seed, speed=speed
     )
     with running_emulator(settings) as api:
+        api.state.page_size = _PAGE_SIZE
         print(f"Vertex AI on this machine listens at {api.url}")
         print(f"project example-project, region us-central1, gs://example-bucket; state: {api.folder}")
         named = f" --port {api.url.rpartition(':')[2]}" if not api.url.endswith(f":{PORT}") else ""

@@ -13,7 +13,6 @@ from gpu_pipelines.emulator.clock import Clock
 from gpu_pipelines.emulator.faults import Rate
 from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 from gpu_pipelines.emulator.server import serving
-from gpu_pipelines.emulator.services import PAGE_SIZE
 from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
@@ -30,7 +29,6 @@ class EmulatorSettings:
         faults: which requests fail by chance: texts of the form SERVICE:CODE:RATE.
         seed: of that chance.
         speed: seconds of the schedules in a second.
-        page_size: the longest page of a list.
     """
 
     host: str = "127.0.0.1"
@@ -41,7 +39,6 @@ class EmulatorSettings:
     faults: tuple[str, ...] = ()
     seed: int = 0
     speed: float = 1.0
-    page_size: int = PAGE_SIZE
 
 
 @contextmanager
@@ -63,7 +60,6 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
             folder = Path(stack.enter_context(made))
         folder = folder.expanduser().absolute()
         api = stack.enter_context(serving(folder, settings.certificates, settings.host, settings.port))
-        api.state.page_size = settings.page_size
         api.faults.by_chance(rates, settings.seed)
         backend = PipelineBackend(api, settings.rehearse)
         backend.run_jobs()
