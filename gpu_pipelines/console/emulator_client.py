@@ -61,17 +61,18 @@ class EmulatorClient:
         remedy = "Give the address that gpu-pipelines emulator start has printed."
         return UserError(f"What answers at {self.address} is no emulator.", remedy)
 
-    def every(self, path: str, field: str, most: int = 0) -> Iterator[dict[str, Any]]:
+    def every(self, path: str, field: str, most: int = 0, mask: str = "") -> Iterator[dict[str, Any]]:
         """The resources of a list, page after page.
 
         Args:
             path: of the list, without its first slash.
             field: of the answer in which they are.
             most: as many; 0 for all.
+            mask: names of the fields that they are to have, with commas; empty for all.
         """
-        token, count = "", 0
+        token, count, wanted = "", 0, {"readMask": mask} if mask else {}
         while True:
-            answer = self.ask("GET", path, pageSize=_PAGE, **({"pageToken": token} if token else {}))
+            answer = self.ask("GET", path, pageSize=_PAGE, **wanted, **({"pageToken": token} if token else {}))
             for each in answer.get(field, []):
                 yield each
                 count += 1

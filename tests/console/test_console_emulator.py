@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from console_of_tests import Page
+from console_of_tests import Page, evaluated
 
 from gpu_pipelines.console.emulator_client import EmulatorClient
 from gpu_pipelines.console.emulator_link import EmulatorLink
@@ -55,6 +55,44 @@ deploymentSpec:
         image: i
         command: [sh, -c, 'echo "it is $0"; sleep 1; echo "<b>done</b>"', "{{$.inputs.parameters['number']}}"]
     exec-fail: {container: {image: i, command: [sh, -c, "echo no good; exit 3"]}}
+schemaVersion: 2.1.0
+"""
+#: A task that leaves what a training and its evaluation leave.
+LEAVES = """
+pipelineInfo: {name: leaving}
+root:
+  inputDefinitions:
+    parameters:
+      source: {parameterType: STRING}
+  dag:
+    tasks:
+      leave:
+        componentRef: {name: comp-leave}
+        taskInfo: {name: leave}
+        inputs: {parameters: {source: {componentInputParameter: source}}}
+components:
+  comp-leave:
+    executorLabel: exec-leave
+    inputDefinitions: {parameters: {source: {parameterType: STRING}}}
+    outputDefinitions:
+      artifacts:
+        best: {artifactType: {schemaTitle: system.Model, schemaVersion: 0.0.1}}
+        checkpoints: {artifactType: {schemaTitle: system.Artifact, schemaVersion: 0.0.1}}
+        page: {artifactType: {schemaTitle: system.HTML, schemaVersion: 0.0.1}}
+deploymentSpec:
+  executors:
+    exec-leave:
+      container:
+        image: i
+        command:
+        - sh
+        - -c
+        - 'mkdir -p "$1" "$2"; cp "$0/evaluation.json" "$1"; cp "$0/metrics.jsonl" "$2";
+          printf "<script>alert(1)</script>" > "$3"'
+        - "{{$.inputs.parameters['source']}}"
+        - "{{$.outputs.artifacts['best'].path}}"
+        - "{{$.outputs.artifacts['checkpoints'].path}}"
+        - "{{$.outputs.artifacts['page'].path}}"
 schemaVersion: 2.1.0
 """
 
@@ -103,6 +141,28 @@ def test_a_dropped_file_runs_on_the_emulator(page: Page) -> None:
     assert "Two runs compared" in page.text(
         f"/compare?run={place.removeprefix('/runs/')}&run={place.removeprefix('/runs/')}"
     )
+
+
+def test_what_a_job_has_left_is_compared(page: Page, tmp_path: Path) -> None:
+    form = page.drop(LEAVES.encode()).headers["location"]
+    names = []
+    for accuracy in (0.5, 0.9):
+        source = evaluated(tmp_path / f"of-{accuracy}", accuracy)
+        lines = [f'{{"step": {step}, "loss": {accuracy / step}}}' for step in range(1, 5)]
+        (source / "metrics.jsonl").write_text("\n".join(lines))
+        place = page.submit(form, **{"p.source": str(source), "where": "emulator"}).headers["location"]
+        assert "It has succeeded." in ended(page, place)
+        names.append(f"run={place.removeprefix('/runs/')}")
+        assert f'href="{place}/report?key=leave/page"' in page.text(f"{place}/left")
+        answer = page.get(f"{place}/page/leave/page")
+        assert answer.text == "<script>alert(1)</script>"
+        assert "script-src" not in answer.headers["content-security-policy"]
+        assert page.get(f"{place}/page/leave/nothing").status_code == 404
+    text = page.text(f"/compare?{'&'.join(names)}")
+    assert "0.8800 to 0.9200" in text
+    assert "the intervals do not meet" in text
+    curves = text[text.index('id="curves-title"') : text.index('id="durations-title"')]
+    assert curves.count("<svg") == 1
 
 
 def test_what_the_emulator_refuses_is_said_in_the_form(page: Page) -> None:
