@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -172,8 +173,24 @@ def test_what_the_emulator_refuses_is_said_in_the_form(page: Page) -> None:
     assert answer.status_code == 422
     assert "no-such-program" in answer.text[answer.text.index('role="alert"') :]
     assert page.submit(form, **{"p.number": "five", "where": "emulator"}).status_code == 422
-    named = page.submit("/pipelines/project:train_evaluate_upload", where="emulator")
-    assert "gpu-pipelines compile train_evaluate_upload --target vertex" in named.text
+    named = page.submit("/pipelines/project:train_evaluate_upload", where="emulator", accelerator="nonsense:1")
+    assert named.status_code == 422
+    assert "nonsense" in named.text[named.text.index('role="alert"') :]
+
+
+def test_a_pipeline_of_this_project_is_compiled_for_the_emulator(page: Page, api: Any) -> None:
+    sent = {"p.task": "regression", "p.source": "sample:diabetes", "p.max_steps": "3", "p.model": "mlp-small"}
+    answer = page.submit("/pipelines/project:train_evaluate_upload", where="emulator", accelerator="l4:2", **sent)
+    assert answer.status_code == 303, answer.text
+    place = answer.headers["location"]
+    page.submit(f"{place}/stop")
+    client = EmulatorClient(api.url)
+    job = client.ask("GET", f"v1/{client.parent}/pipelineJobs/{place.rpartition('/')[2]}")
+    given = job["runtimeConfig"]["parameterValues"]
+    assert (given["source"], given["model"], given["advanced"]) == ("sample:diabetes", "mlp-small", {"max_steps": 3.0})
+    assert "NVIDIA_L4" in json.dumps(job["pipelineSpec"])
+    assert "train-evaluate-upload" in place
+    assert "cancelled" in ended(page, place)
 
 
 def test_schedules_are_paused_and_resumed(page: Page, api: Any) -> None:
