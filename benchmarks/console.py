@@ -145,7 +145,11 @@ def pages_of_runs(count: int) -> dict[str, dict[str, float]]:
             assert text.count('class="tick"><input') == min(count, 1000), "all runs are on the page"
             again = [started.page("/runs")[1:] for _ in range(REPEATS)]
             one = [started.page("/runs/local/train_evaluate_upload-00001")[1:] for _ in range(REPEATS)]
-    measured = {"first page with all runs": [first], "page with all runs": again, "page of one of them": one}
+    measured: dict[str, Sequence[Sequence[float]]] = {
+        "first page with all runs": [first],
+        "page with all runs": again,
+        "page of one of them": one,
+    }
     return {name: median(values) for name, values in measured.items()}
 
 
