@@ -74,10 +74,11 @@ class EmulatorRuns:
             UserError: there is none.
         """
         from gpu_pipelines.targets.compiled import steps_of
+        from gpu_pipelines.targets.local.runs import without_early_checks
 
         job = self.job(run_id)
         spec = job.get("pipelineSpec") or {}
-        steps = steps_of(spec)
+        steps = without_early_checks(steps_of(spec))
         details = _details(job)
         named = set(steps)
         tasks = [_task(name, each) for name, each in details.items() if _without_turn(name) in named]

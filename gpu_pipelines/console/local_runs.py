@@ -256,11 +256,19 @@ def _headline(record: RunRecord) -> Iterator[str]:
     elif record.status == "succeeded":
         yield "It has succeeded."
         if record.registered:
-            yield f"{record.registered} {'is the champion' if record.is_champion else 'was registered'}."
+            yield f"{record.registered} {_of_the_model(record)}."
     else:
         yield f"It was {record.status}." if record.status == "interrupted" else f"It has {record.status}."
     if record.reason:
         yield record.reason
+
+
+def _of_the_model(record: RunRecord) -> str:
+    """What became of the model of a run; its evaluation may have been removed since."""
+    try:
+        return "is the champion" if record.is_champion else "was registered"
+    except UserError:
+        return "was registered; its evaluation is not there any more"
 
 
 def _task(step: StepRecord) -> Task:

@@ -45,8 +45,9 @@ def form_of_pipeline(request: Request, key: str, like: str = "") -> HTMLResponse
     """The form of a pipeline's inputs, with the values of the run `like`, if one is named."""
     console = _console(request)
     place, _, run_id = like.partition("/")
-    values = values_of_run(console.runs(place).run(run_id).parameters) if like else {}
-    return _page(console, console.pipelines.pipeline(key), values, {})
+    pipeline = console.pipelines.pipeline(key)
+    values = values_of_run(pipeline, console.runs(place).run(run_id).parameters) if like else {}
+    return _page(console, pipeline, values, {})
 
 
 @router.post("/pipelines/{key:path}", response_model=None)

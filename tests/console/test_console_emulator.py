@@ -190,6 +190,10 @@ def test_a_pipeline_of_this_project_is_compiled_for_the_emulator(page: Page, api
     assert (given["source"], given["model"], given["advanced"]) == ("sample:diabetes", "mlp-small", {"max_steps": 3.0})
     assert "NVIDIA_L4" in json.dumps(job["pipelineSpec"])
     assert "train-evaluate-upload" in place
+    again = re.findall(r'href="(/pipelines/project[^"]*)"', page.text(place))[0]
+    form = page.text(again.replace("&amp;", "&"))
+    assert re.search(r'name="p\.max_steps"[^>]*value="3"', form)
+    assert re.search(r'name="p\.source"[^>]*value="sample:diabetes"', form)
     assert "cancelled" in ended(page, place)
 
 

@@ -76,6 +76,28 @@ def test_a_damaged_run_is_said_and_hides_no_other(tmp_path: Path) -> None:
     assert "Traceback" not in answer.text
 
 
+def test_what_a_run_has_lost_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    model = {"model_name": "digits", "version": 2, "aliases": ["champion"]}
+    record = made_run(tmp_path, "one", model=model, artifacts={"best_checkpoint": str(tmp_path / "gone")})
+    made_run(tmp_path, "two")
+    (record.directory / "report.html").unlink()
+    (record.directory / "logs" / "train-model.log").unlink()
+    page = Page(tmp_path)
+    text = page.text("/runs/local/one")
+    assert "its evaluation is not there any more" in text
+    assert "sample:digits" in text
+    assert "It may have been removed" in page.text("/runs/local/one/log?task=train-model", 404)
+    assert "It may have been removed" in page.text("/runs/local/one/page/report", 404)
+    assert "Two runs compared" in page.text("/compare?run=local/one&run=local/two")
+    model = tmp_path / "registry" / "digits" / "versions" / "1"
+    registered(tmp_path, "digits", 0.95)
+    (model / "evaluation.json").write_text("{")
+    assert "evaluation.json" in page.text("/models/local/digits")
+    (model / "version.json").write_text("{")
+    assert "Traceback" not in page.text("/models/local/digits", 422)
+    assert "digits" in page.text("/models")
+
+
 def test_a_run_that_has_changed_is_read_again(tmp_path: Path) -> None:
     record = made_run(tmp_path, "one", status="running", started=now())
     runs = LocalRuns(tmp_path / "runs")
