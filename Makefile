@@ -59,6 +59,7 @@ bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/advice.py
 	$(BIN)/python benchmarks/activations.py
 	$(BIN)/python benchmarks/compile.py
+	$(BIN)/python benchmarks/console.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/batch_prediction.py

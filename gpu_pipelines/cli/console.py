@@ -13,7 +13,7 @@ from gpu_pipelines.errors import UserError
 #: Of the extra `console`, what nothing else of this project brings.
 _OF_THE_EXTRA = ("fastapi", "uvicorn")
 PORT = 8991
-_EMULATOR = "http://127.0.0.1:8990"
+_EMULATOR, _NONE = "http://127.0.0.1:8990", "none"
 
 
 def console(
@@ -22,7 +22,8 @@ def console(
         Path | None, typer.Option(metavar="DIR", help="Run an emulator with this state, and show it.")
     ] = None,
     emulator: Annotated[
-        str, typer.Option(metavar="URL", help=f"Show this emulator; left out, one at {_EMULATOR}, if it is there.")
+        str,
+        typer.Option(metavar="URL", help=f"Show this emulator, or none; left out, one at {_EMULATOR}, if it is there."),
     ] = "",
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the runs.")] = Path("runs"),
     registry: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the models.")] = Path("registry"),
@@ -44,7 +45,8 @@ def console(
         if open_page:
             _open(address)
 
-    serve(Shown(port=port, runs=runs, registry=registry, state=state, emulator=emulator, usual=_EMULATOR), begun)
+    usual, asked = ("", "") if emulator == _NONE else (_EMULATOR, emulator)
+    serve(Shown(port=port, runs=runs, registry=registry, state=state, emulator=asked, usual=usual), begun)
 
 
 def _open(address: str) -> None:

@@ -85,9 +85,9 @@ def start(
         permissions=permissions,
         seed=seed,
         speed=speed,
-        page_size=_PAGE_SIZE,
     )
     with running_emulator(settings) as api:
+        api.state.page_size = _PAGE_SIZE
         print(f"Vertex AI on this machine listens at {api.url}")
         print(f"project example-project, region us-central1, gs://example-bucket; state: {api.folder}")
         named = f" --port {api.url.rpartition(':')[2]}" if not api.url.endswith(f":{PORT}") else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
@@ -38,7 +39,16 @@ def console_app(settings: ConsoleSettings) -> tuple[Guard, Console]:
     def http_error(request: Request, error: Any) -> HTMLResponse:
         return _error_page(console, error.status_code, "There is no such page.", "")
 
+    def wrong_address(request: Request, error: Any) -> HTMLResponse:
+        return _error_page(console, 422, "This address has a value that it cannot have.", "Follow a link of a page.")
+
+    def system_error(request: Request, error: Any) -> HTMLResponse:
+        told = f"{error.filename or 'A file'} cannot be used: {error.strerror or error}."
+        return _error_page(console, 500, told, "Look at its permissions and at the space of the disk.")
+
     app.add_exception_handler(UserError, user_error)
+    app.add_exception_handler(RequestValidationError, wrong_address)
+    app.add_exception_handler(OSError, system_error)
     app.add_exception_handler(HTTPException, http_error)
     return Guard(app, console.held, settings.port, console.refusal), console
 

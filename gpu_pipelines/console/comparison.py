@@ -74,7 +74,7 @@ def interval_charts(found: Sequence[Figure]) -> list[Markup]:
     """The figures that both runs have, each drawn with its intervals."""
     from gpu_pipelines.reports.charts import Range, interval_chart
 
-    charts = []
+    charts: list[Markup] = []
     for each in found:
         first, second = each.values
         if first and second and (first.low is not None or second.low is not None) and len(charts) < _MOST_CHARTS:
@@ -97,10 +97,10 @@ def curve_charts(first: Sequence[Curve], second: Sequence[Curve]) -> list[Markup
     ]
     names = dict.fromkeys(name for _, curve in named for name in curve.points)
     chosen = sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))[:_MOST_CHARTS]
-    charts = []
+    charts: list[Markup] = []
     for name in chosen:
         lines = [
-            Line(title, *map(list, zip(*curve.points[name], strict=True)))
+            Line(title, [x for x, _ in curve.points[name]], [y for _, y in curve.points[name]])
             for title, curve in named
             if name in curve.points
         ]

@@ -35,6 +35,8 @@ class EmulatorClient:
         # Without the proxy that an emulator's own variables name.
         self._opener = build_opener(ProxyHandler({}))
         self.about: dict[str, Any] = self.ask("GET", "emulator")
+        if not isinstance(self.about, dict) or not {"project", "region", "bucket", "repository"} <= set(self.about):
+            raise self._no_emulator()
         self.parent = f"projects/{self.about['project']}/locations/{self.about['region']}"
 
     def ask(self, verb: str, path: str, body: Any = None, **query: Any) -> Any:
@@ -53,20 +55,24 @@ class EmulatorClient:
         try:
             return json.loads(text) if text.strip() else {}
         except ValueError as error:
-            remedy = "Give the address that gpu-pipelines emulator start has printed."
-            raise UserError(f"What answers at {self.address} is no emulator.", remedy) from error
+            raise self._no_emulator() from error
 
-    def every(self, path: str, field: str, most: int = 0) -> Iterator[dict[str, Any]]:
+    def _no_emulator(self) -> UserError:
+        remedy = "Give the address that gpu-pipelines emulator start has printed."
+        return UserError(f"What answers at {self.address} is no emulator.", remedy)
+
+    def every(self, path: str, field: str, most: int = 0, mask: str = "") -> Iterator[dict[str, Any]]:
         """The resources of a list, page after page.
 
         Args:
             path: of the list, without its first slash.
             field: of the answer in which they are.
             most: as many; 0 for all.
+            mask: names of the fields that they are to have, with commas; empty for all.
         """
-        token, count = "", 0
+        token, count, wanted = "", 0, {"readMask": mask} if mask else {}
         while True:
-            answer = self.ask("GET", path, pageSize=_PAGE, **({"pageToken": token} if token else {}))
+            answer = self.ask("GET", path, pageSize=_PAGE, **wanted, **({"pageToken": token} if token else {}))
             for each in answer.get(field, []):
                 yield each
                 count += 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpu_pipelines.console.emulator_client import EmulatorClient
@@ -15,6 +16,7 @@ from gpu_pipelines.errors import UserError
 
 _LISTENS = "listens at "
 _SECONDS_TO_END = 20.0
+_SECONDS_BETWEEN_LOOKS = 5.0
 _STARTING = "The emulator is starting; load the page again in some seconds."
 _NONE = "This console shows no emulator."
 _HOW = "Start one with gpu-pipelines emulator start, or give the console --state DIR."
@@ -23,18 +25,29 @@ _HOW = "Start one with gpu-pipelines emulator start, or give the console --state
 class EmulatorLink:
     """The way to an emulator.
 
+    Args:
+        usual: an address at which one is looked for now and then; empty for none.
+
     Attributes:
         problem: why there is none now, in a sentence; empty where there is one.
         is_wanted: whether the console was told to show one.
     """
 
-    def __init__(self, problem: str = _NONE, *, is_wanted: bool = False) -> None:
+    def __init__(self, problem: str = _NONE, *, is_wanted: bool = False, usual: str = "") -> None:
         self.problem, self.is_wanted = problem, is_wanted
+        self._usual, self._looked = usual, -_SECONDS_BETWEEN_LOOKS
         self._client: EmulatorClient | None = None
 
     @property
     def client(self) -> EmulatorClient | None:
-        """By which it is asked; None if there is none now."""
+        """By which it is asked; None if there is none now.
+
+        One that is started at the usual address after the console is found as well.
+        """
+        if self._client is None and self._usual and time.monotonic() - self._looked > _SECONDS_BETWEEN_LOOKS:
+            self._looked = time.monotonic()
+            with suppress(UserError):
+                self.connect(self._usual)
         return self._client
 
     def require(self) -> EmulatorClient:
@@ -43,9 +56,9 @@ class EmulatorLink:
         Raises:
             UserError: there is none now.
         """
-        if self._client is None:
+        if (client := self.client) is None:
             raise UserError(self.problem, "" if self.is_wanted else _HOW)
-        return self._client
+        return client
 
     def connect(self, address: str) -> None:
         """Takes the emulator at an address.
@@ -66,12 +79,10 @@ def linked(address: str, usual: str) -> EmulatorLink:
     Raises:
         UserError: none answers where one was asked for.
     """
+    if not address:
+        return EmulatorLink(usual=usual)
     link = EmulatorLink()
-    try:
-        link.connect(address or usual)
-    except UserError:
-        if address:
-            raise
+    link.connect(address)
     return link
 
 

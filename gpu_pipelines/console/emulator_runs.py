@@ -38,9 +38,13 @@ _TASK_STATES = {
     "SKIPPED": "reused",
     "NOT_TRIGGERED": "not triggered",
 }
-_HTML, _MODEL = ("system.HTML", "system.Markdown"), "system.Model"
+_HTML, _MODEL, _METRICS = ("system.HTML", "system.Markdown"), "system.Model", "system.Metrics"
 #: Jobs that are shown of an emulator.
 _MOST_JOBS = 1000
+#: How the metadata of a task's execution names its output parameters.
+_OUTPUT = "output:"
+#: What the list shows of a job: not its pipeline, which is most of it.
+_FIELDS = "name,displayName,state,createTime,startTime,endTime"
 #: Entries of a log that are read at once.
 _LINES = 1000
 #: A turn of a loop: the name of the task, and the numbers of the turns.
@@ -61,7 +65,7 @@ class EmulatorRuns:
 
     def rows(self) -> list[Row]:
         """The jobs, the newest first."""
-        return [_row(job) for job in self._client.every(self._jobs, "pipelineJobs", _MOST_JOBS)]
+        return [_row(job) for job in self._client.every(self._jobs, "pipelineJobs", _MOST_JOBS, _FIELDS)]
 
     def run(self, run_id: str) -> Run:
         """A job.
@@ -70,10 +74,11 @@ class EmulatorRuns:
             UserError: there is none.
         """
         from gpu_pipelines.targets.compiled import steps_of
+        from gpu_pipelines.targets.local.runs import without_early_checks
 
         job = self.job(run_id)
         spec = job.get("pipelineSpec") or {}
-        steps = steps_of(spec)
+        steps = without_early_checks(steps_of(spec))
         details = _details(job)
         named = set(steps)
         tasks = [_task(name, each) for name, each in details.items() if _without_turn(name) in named]
@@ -86,13 +91,13 @@ class EmulatorRuns:
             steps,
             begun,
             _parameters(job),
-            {name: artifact["uri"] for name, artifact in _artifacts(job)},
+            {**_values(job), **{name: artifact["uri"] for name, artifact in _artifacts(job)}},
             [
                 Page(name.partition("/")[0], name.partition("/")[2], name)
                 for name, artifact in _artifacts(job)
                 if artifact.get("schemaTitle") in _HTML
             ],
-            {},
+            _metrics(job),
             _headline(row, begun),
             failed or error,
             _about(job),
@@ -162,7 +167,7 @@ class EmulatorRuns:
             UserError: the emulator refuses it.
         """
         job = {
-            "displayName": job_id,
+            "displayName": spec.get("pipelineInfo", {}).get("name") or job_id,
             "pipelineSpec": spec,
             "runtimeConfig": {
                 "gcsOutputDirectory": f"{self._client.about['bucket']}/runs",
@@ -179,7 +184,7 @@ class EmulatorRuns:
                 with suppress(UserError, ValueError, KeyError):
                     content = json.loads(self._client.object(f"{artifact['uri']}/{EVALUATION}"))
                     return measured_in(Evaluation.from_json(content))
-        return {}
+        return {name: Measured(value) for name, value in _metrics(self.job(run_id)).items()}
 
     def curves(self, run_id: str) -> list[Curve]:
         """What the trainings of a job have logged."""
@@ -219,6 +224,27 @@ def _artifacts(job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         for artifact in held.get("artifacts", [])
         if "uri" in artifact
     ]
+
+
+def _values(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tasks have given on as parameters, as far as the job says it: `TASK/OUTPUT` and the value."""
+    return {
+        f"{name}/{key.removeprefix(_OUTPUT)}": value
+        for name, task in _details(job).items()
+        for key, value in task.get("execution", {}).get("metadata", {}).items()
+        if key.startswith(_OUTPUT) and key != f"{_OUTPUT}gcp_resources"
+    }
+
+
+def _metrics(job: Mapping[str, Any]) -> dict[str, float]:
+    """What the tasks have logged as metrics, as far as the job says it."""
+    return {
+        name: float(value)
+        for _, artifact in _artifacts(job)
+        if artifact.get("schemaTitle") == _METRICS
+        for name, value in artifact.get("metadata", {}).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def _task(name: str, detail: Mapping[str, Any]) -> Task:

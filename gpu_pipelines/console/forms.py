@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.console.pipelines import Pipeline
+from gpu_pipelines.driver.arguments import ADVANCED
+from gpu_pipelines.numbers import as_number
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
@@ -95,9 +97,17 @@ def checked(pipeline: Pipeline, given: Mapping[str, str]) -> dict[str, Any]:
     return all_arguments(pipeline.every_parameter, assignments, None, of_anybody=pipeline.file is not None)
 
 
-def values_of_run(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters of a run as they stand in a form."""
-    return {name: _text(value) for name, value in parameters.items()}
+def values_of_run(pipeline: Pipeline, parameters: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters of a run as they stand in the form of its pipeline, those in `advanced` each by its own name."""
+    inside = parameters.get(ADVANCED)
+    opened = {**parameters, **(inside if isinstance(inside, Mapping) else {})}
+    # The service has a point in every number.
+    whole = {name for name, each in pipeline.every_parameter.items() if each.type == "Integer"}
+    return {
+        name: _text(as_number(int, value) if name in whole else value)
+        for name, value in opened.items()
+        if value is not inside
+    }
 
 
 def _field(name: str, parameter: Parameter, values: Mapping[str, str]) -> Field:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +13,18 @@ from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.console.shown import LOCAL, Curve, LogPart, Measured, Page, Row, Run, Task
+from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.numbers import figure
+from gpu_pipelines.reports.training_progress import TrainingProgress, training_progress
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RUN, RunRecord
 
 #: Of a long log so much is sent at once, bytes.
 _MOST_OF_A_LOG = 256 * 1024
 _END_OF_A_LOG = 4096
+#: A record is written as often, so that a step may have taken longer by now.
+_SECONDS_OF_A_RECORD = 6.0
 #: Curves that are not of one training, by what they measure.
 _NO_CURVE = ("step", "epoch", "samples", "time", "seconds")
 
@@ -212,7 +217,19 @@ def _shown(record: RunRecord) -> Run:
         _error(record, failed) if failed else "",
         about,
         _can_stop(record),
+        dict(_progress(record)),
     )
+
+
+def _progress(record: RunRecord) -> Iterator[tuple[str, TrainingProgress]]:
+    """How far the trainings are that run now, by what they write beside their checkpoints."""
+    going_on = [step for step in record.steps if step.status == "running" == record.status]
+    place = Path(str(record.parameters.get("checkpoint_uri") or record.checkpoints or "-"))
+    for step in going_on:
+        if step.task in TRAINING_STEPS and place.is_dir():
+            began = time.time() - step.seconds - _SECONDS_OF_A_RECORD
+            if found := training_progress(place, began):
+                yield step.label, found
 
 
 def _error(record: RunRecord, failed: StepRecord) -> str:
@@ -239,11 +256,19 @@ def _headline(record: RunRecord) -> Iterator[str]:
     elif record.status == "succeeded":
         yield "It has succeeded."
         if record.registered:
-            yield f"{record.registered} {'is the champion' if record.is_champion else 'was registered'}."
+            yield f"{record.registered} {_of_the_model(record)}."
     else:
         yield f"It was {record.status}." if record.status == "interrupted" else f"It has {record.status}."
     if record.reason:
         yield record.reason
+
+
+def _of_the_model(record: RunRecord) -> str:
+    """What became of the model of a run; its evaluation may have been removed since."""
+    try:
+        return "is the champion" if record.is_champion else "was registered"
+    except UserError:
+        return "was registered; its evaluation is not there any more"
 
 
 def _task(step: StepRecord) -> Task:

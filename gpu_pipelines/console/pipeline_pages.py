@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gpu_pipelines.console.context import Console
+from gpu_pipelines.console.cost import DEFAULT
 from gpu_pipelines.console.emulator_runs import EmulatorRuns
 from gpu_pipelines.console.form_body import FormBody
 from gpu_pipelines.console.forms import checked, fields_of, given_in, values_of_run
@@ -44,8 +45,9 @@ def form_of_pipeline(request: Request, key: str, like: str = "") -> HTMLResponse
     """The form of a pipeline's inputs, with the values of the run `like`, if one is named."""
     console = _console(request)
     place, _, run_id = like.partition("/")
-    values = values_of_run(console.runs(place).run(run_id).parameters) if like else {}
-    return _page(console, console.pipelines.pipeline(key), values, {})
+    pipeline = console.pipelines.pipeline(key)
+    values = values_of_run(pipeline, console.runs(place).run(run_id).parameters) if like else {}
+    return _page(console, pipeline, values, {})
 
 
 @router.post("/pipelines/{key:path}", response_model=None)
@@ -57,8 +59,8 @@ def start(request: Request, key: str) -> RedirectResponse | HTMLResponse:
     try:
         values = checked(pipeline, given)
         if form.text("where") == EMULATOR:
-            sent = {name: values[name] for name in given}
-            job = start_there(EmulatorRuns(console.link.require()), pipeline, sent)
+            runs, accelerator = EmulatorRuns(console.link.require()), form.text("accelerator") or DEFAULT
+            job = start_there(runs, pipeline, values, given, accelerator)
             return RedirectResponse(f"/runs/{EMULATOR}/{quote(job)}", 303)
         reuse, containers = bool(form.text("reuse")), form.text("containers") != "no"
         started = console.starter.start_here(pipeline, given, reuse=reuse, containers=containers)
@@ -117,6 +119,7 @@ def _page(
         changed=[name for name in pipeline.advanced if name in values],
         problem=problem,
         where=sent.get("where") or (EMULATOR if pipeline.file and console.link.client else LOCAL),
+        accelerator=sent.get("accelerator") or DEFAULT,
         reuse=bool(sent.get("reuse")),
         containers=sent.get("containers", "yes"),
     )

@@ -85,8 +85,10 @@ class Pipelines:
 
     def key_of(self, name: str) -> str:
         """The key of the pipeline that runs of a name are of, as far as it is known; empty if it is not."""
+        # KFP writes the names of this project's with dashes.
+        names = (name, name.replace("-", "_"))
         known = [*self._files(), *_of_the_project()]
-        return next((each.key for each in known if each.name == name and each.origin != _DAMAGED), "")
+        return next((each.key for each in known if each.name in names and each.origin != _DAMAGED), "")
 
     def add(self, content: bytes, name: str) -> Listed:
         """Keeps a compiled file.

@@ -115,7 +115,7 @@ def _charts(beside: list[Version], metrics: list[str]) -> list[Markup]:
     """The figures for which intervals are known, each drawn for all versions."""
     from gpu_pipelines.reports.charts import Range, interval_chart
 
-    charts = []
+    charts: list[Markup] = []
     for metric in metrics:
         held = [(version, version.metrics[metric]) for version in beside if metric in version.metrics]
         if len(held) > 1 and any(each.low is not None for _, each in held) and len(charts) < _MOST_CHARTS:

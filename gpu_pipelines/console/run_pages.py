@@ -72,6 +72,14 @@ def run_now(request: Request, place: str, run_id: str) -> HTMLResponse:
     return HTMLResponse(console.page("run_live.html", **_drawn(run), base=_base(run.row)))
 
 
+@router.get("/runs/{place}/{run_id}/left")
+def left_of_run(request: Request, place: str, run_id: str) -> HTMLResponse:
+    """What a run has left so far."""
+    console = _console(request)
+    run = console.runs(place).run(run_id)
+    return HTMLResponse(console.page("run_left.html", run=run, base=_base(run.row)))
+
+
 @router.get("/runs/{place}/{run_id}/log")
 def log_of_run(request: Request, place: str, run_id: str, task: str, start: int = 0) -> JSONResponse:
     """What has been added to the log of a task."""

@@ -93,7 +93,7 @@ def _link(shown: Shown) -> AbstractContextManager[EmulatorLink]:
 def _warm_up() -> None:
     """Imports what the forms and charts need, so that the first of them does not wait for it."""
     # The first page comes first.
-    time.sleep(2)
+    time.sleep(4)
     with suppress(Exception):
         from gpu_pipelines.console.pipelines import project_pipeline
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_pipelines.reports.training_progress import TrainingProgress
+
 #: The places of runs, as they stand in addresses.
 LOCAL, EMULATOR = "local", "emulator"
 PLACES = {LOCAL: "this machine", EMULATOR: "emulator"}
@@ -120,7 +122,7 @@ class Run:
         error: the text of what went wrong.
         about: further facts, by name.
         can_stop: whether it can be stopped from here.
-        log: of the whole run, where no task has begun.
+        progress: how far trainings are that run, by the names of their tasks.
     """
 
     row: Row
@@ -134,6 +136,7 @@ class Run:
     error: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
     can_stop: bool = False
+    progress: Mapping[str, TrainingProgress] = field(default_factory=dict)
 
     @property
     def current(self) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,6 +22,10 @@ from gpu_pipelines.targets.run_record import RUN
 #: Below the console's folder: what runs were started with, and what they print.
 _STARTS = "starts"
 _LAST_LINES = 40
+#: What the id of a job may begin with.
+_JOB = re.compile(r"[a-z][-a-z0-9]{0,100}")
+#: The image of the steps has to be named, and an emulator passes it over.
+_ANY_IMAGE = "passed-over:1"
 
 
 @dataclass
@@ -121,25 +126,46 @@ class Starter:
         return ""
 
 
-def start_there(runs: EmulatorRuns, pipeline: Pipeline, values: Mapping[str, Any]) -> str:
-    """Submits a compiled pipeline to the emulator, as it is.
+def start_there(
+    runs: EmulatorRuns, pipeline: Pipeline, values: Mapping[str, Any], given: Collection[str], accelerator: str
+) -> str:
+    """Submits a compiled pipeline to the emulator as it is; one of this project is compiled for it first.
 
     Args:
         runs: those of the emulator.
         pipeline: what is run.
-        values: of the parameters that are given, with their types.
+        values: of all parameters, with their types.
+        given: names of those that are not their defaults.
+        accelerator: that a pipeline of this project is compiled for, such as l4:1.
 
     Returns:
         The id of the job.
 
     Raises:
-        UserError: it is no file, or the emulator refuses it.
+        UserError: there is no such accelerator, or the emulator refuses it.
     """
+    sent = {name: values[name] for name in given}
     if pipeline.file is None:
-        raise UserError(
-            f"The emulator runs compiled files, and {pipeline.listed.name} is none.",
-            f"gpu-pipelines compile {pipeline.listed.name} --target vertex --accelerator l4:1 makes one.",
-        )
+        spec, sent = _compiled_for(pipeline.listed.name, sent, accelerator)
+    else:
+        spec = pipeline.spec
     stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    name = pipeline.file.stem.rpartition("-")[0]
-    return runs.submit(pipeline.spec, values, f"{name if name[:1].isalpha() else 'pipeline'}-{stamp}")
+    title = str(spec.get("pipelineInfo", {}).get("name", ""))
+    return runs.submit(spec, sent, f"{title if _JOB.fullmatch(title) else 'pipeline'}-{stamp}")
+
+
+def _compiled_for(name: str, given: Mapping[str, Any], accelerator: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """A pipeline of this project as Vertex AI gets it, and the values as that takes them."""
+    from gpu_pipelines.driver.arguments import ADVANCED
+    from gpu_pipelines.driver.opening import open_target
+    from gpu_pipelines.targets.compiled import documents_of
+    from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER
+
+    target: Any = open_target("vertex", {"accelerator": accelerator}, "compile")
+    spec = documents_of(target.compile(name, str(given.get("task", ""))).text)[0]
+    known = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    own = {key: value for key, value in given.items() if key in known}
+    # The task is compiled in.
+    others = {key: value for key, value in given.items() if key not in known and key != "task"}
+    image = {IMAGE_PARAMETER: _ANY_IMAGE} if IMAGE_PARAMETER in known else {}
+    return spec, {**own, **image, **({ADVANCED: others} if others else {})}

@@ -113,6 +113,18 @@ class PipelineJobs(Resources):
         self.forget(job.name)
         return self._operations.done(job.name)
 
+    def list(self, request: Any) -> Any:
+        """ListPipelineJobs; with a read mask the jobs have its fields alone."""
+        answer = super().list(request)
+        if not request.read_mask.paths:
+            return answer
+        masked = []
+        for job in answer.pipeline_jobs:
+            masked.append(api.PipelineJob())
+            with self._lock:
+                request.read_mask.MergeMessage(api.PipelineJob.pb(job), api.PipelineJob.pb(masked[-1]))
+        return api.ListPipelineJobsResponse(pipeline_jobs=masked, next_page_token=answer.next_page_token)
+
     def begin(self, name: str) -> None:
         """Lets a pipeline job run, with all its tasks waiting."""
         job = self.one(name)

@@ -17,7 +17,6 @@ from gpu_pipelines.emulator.permissions import Permissions
 from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
 from gpu_pipelines.emulator.preemption import PreemptionRule, Preemptions
 from gpu_pipelines.emulator.server import serving
-from gpu_pipelines.emulator.services import PAGE_SIZE
 from gpu_pipelines.emulator.tuning_run import Tuner
 from gpu_pipelines.emulator.vertex_api import VertexApi
 
@@ -39,7 +38,6 @@ class EmulatorSettings:
         permissions: file of what accounts may do; None: everything.
         seed: of all chance.
         speed: seconds of the schedules in a second.
-        page_size: the longest page of a list.
     """
 
     host: str = "127.0.0.1"
@@ -54,7 +52,6 @@ class EmulatorSettings:
     permissions: Path | None = None
     seed: int = 0
     speed: float = 1.0
-    page_size: int = PAGE_SIZE
 
 
 @contextmanager
@@ -79,7 +76,6 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
             folder = Path(stack.enter_context(made))
         folder = folder.expanduser().absolute()
         api = stack.enter_context(serving(folder, settings.certificates, settings.host, settings.port))
-        api.state.page_size = settings.page_size
         api.faults.by_chance(rates, settings.seed)
         api.state.replicas.preemptions = Preemptions(rule, settings.seed)
         api.state.replicas.capacity = Capacity(capacity)

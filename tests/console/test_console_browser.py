@@ -60,7 +60,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
     """The address of a console, with its token."""
-    command = [sys.executable, "-m", "gpu_pipelines.cli.main", "console", "--port", "0", "--no-open"]
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_pipelines.cli.main",
+        "console",
+        "--port",
+        "0",
+        "--no-open",
+        "--emulator",
+        "none",
+    ]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         yield re.findall(r"http://\S+", process.stdout.readline())[0]

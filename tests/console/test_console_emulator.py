@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from console_of_tests import Page
+from console_of_tests import Page, evaluated
 
 from gpu_pipelines.console.emulator_client import EmulatorClient
 from gpu_pipelines.console.emulator_link import EmulatorLink
@@ -55,6 +56,44 @@ deploymentSpec:
         image: i
         command: [sh, -c, 'echo "it is $0"; sleep 1; echo "<b>done</b>"', "{{$.inputs.parameters['number']}}"]
     exec-fail: {container: {image: i, command: [sh, -c, "echo no good; exit 3"]}}
+schemaVersion: 2.1.0
+"""
+#: A task that leaves what a training and its evaluation leave.
+LEAVES = """
+pipelineInfo: {name: leaving}
+root:
+  inputDefinitions:
+    parameters:
+      source: {parameterType: STRING}
+  dag:
+    tasks:
+      leave:
+        componentRef: {name: comp-leave}
+        taskInfo: {name: leave}
+        inputs: {parameters: {source: {componentInputParameter: source}}}
+components:
+  comp-leave:
+    executorLabel: exec-leave
+    inputDefinitions: {parameters: {source: {parameterType: STRING}}}
+    outputDefinitions:
+      artifacts:
+        best: {artifactType: {schemaTitle: system.Model, schemaVersion: 0.0.1}}
+        checkpoints: {artifactType: {schemaTitle: system.Artifact, schemaVersion: 0.0.1}}
+        page: {artifactType: {schemaTitle: system.HTML, schemaVersion: 0.0.1}}
+deploymentSpec:
+  executors:
+    exec-leave:
+      container:
+        image: i
+        command:
+        - sh
+        - -c
+        - 'mkdir -p "$1" "$2"; cp "$0/evaluation.json" "$1"; cp "$0/metrics.jsonl" "$2";
+          printf "<script>alert(1)</script>" > "$3"'
+        - "{{$.inputs.parameters['source']}}"
+        - "{{$.outputs.artifacts['best'].path}}"
+        - "{{$.outputs.artifacts['checkpoints'].path}}"
+        - "{{$.outputs.artifacts['page'].path}}"
 schemaVersion: 2.1.0
 """
 
@@ -105,6 +144,28 @@ def test_a_dropped_file_runs_on_the_emulator(page: Page) -> None:
     )
 
 
+def test_what_a_job_has_left_is_compared(page: Page, tmp_path: Path) -> None:
+    form = page.drop(LEAVES.encode()).headers["location"]
+    names = []
+    for accuracy in (0.5, 0.9):
+        source = evaluated(tmp_path / f"of-{accuracy}", accuracy)
+        lines = [f'{{"step": {step}, "loss": {accuracy / step}}}' for step in range(1, 5)]
+        (source / "metrics.jsonl").write_text("\n".join(lines))
+        place = page.submit(form, **{"p.source": str(source), "where": "emulator"}).headers["location"]
+        assert "It has succeeded." in ended(page, place)
+        names.append(f"run={place.removeprefix('/runs/')}")
+        assert f'href="{place}/report?key=leave/page"' in page.text(f"{place}/left")
+        answer = page.get(f"{place}/page/leave/page")
+        assert answer.text == "<script>alert(1)</script>"
+        assert "script-src" not in answer.headers["content-security-policy"]
+        assert page.get(f"{place}/page/leave/nothing").status_code == 404
+    text = page.text(f"/compare?{'&'.join(names)}")
+    assert "0.8800 to 0.9200" in text
+    assert "the intervals do not meet" in text
+    curves = text[text.index('id="curves-title"') : text.index('id="durations-title"')]
+    assert curves.count("<svg") == 1
+
+
 def test_what_the_emulator_refuses_is_said_in_the_form(page: Page) -> None:
     broken = FILE.replace('image: i, command: [sh, -c, "echo no good; exit 3"]', "image: i, command: [no-such-program]")
     form = page.drop(broken.encode()).headers["location"]
@@ -112,8 +173,28 @@ def test_what_the_emulator_refuses_is_said_in_the_form(page: Page) -> None:
     assert answer.status_code == 422
     assert "no-such-program" in answer.text[answer.text.index('role="alert"') :]
     assert page.submit(form, **{"p.number": "five", "where": "emulator"}).status_code == 422
-    named = page.submit("/pipelines/project:train_evaluate_upload", where="emulator")
-    assert "gpu-pipelines compile train_evaluate_upload --target vertex" in named.text
+    named = page.submit("/pipelines/project:train_evaluate_upload", where="emulator", accelerator="nonsense:1")
+    assert named.status_code == 422
+    assert "nonsense" in named.text[named.text.index('role="alert"') :]
+
+
+def test_a_pipeline_of_this_project_is_compiled_for_the_emulator(page: Page, api: Any) -> None:
+    sent = {"p.task": "regression", "p.source": "sample:diabetes", "p.max_steps": "3", "p.model": "mlp-small"}
+    answer = page.submit("/pipelines/project:train_evaluate_upload", where="emulator", accelerator="l4:2", **sent)
+    assert answer.status_code == 303, answer.text
+    place = answer.headers["location"]
+    page.submit(f"{place}/stop")
+    client = EmulatorClient(api.url)
+    job = client.ask("GET", f"v1/{client.parent}/pipelineJobs/{place.rpartition('/')[2]}")
+    given = job["runtimeConfig"]["parameterValues"]
+    assert (given["source"], given["model"], given["advanced"]) == ("sample:diabetes", "mlp-small", {"max_steps": 3.0})
+    assert "NVIDIA_L4" in json.dumps(job["pipelineSpec"])
+    assert "train-evaluate-upload" in place
+    again = re.findall(r'href="(/pipelines/project[^"]*)"', page.text(place))[0]
+    form = page.text(again.replace("&amp;", "&"))
+    assert re.search(r'name="p\.max_steps"[^>]*value="3"', form)
+    assert re.search(r'name="p\.source"[^>]*value="sample:diabetes"', form)
+    assert "cancelled" in ended(page, place)
 
 
 def test_schedules_are_paused_and_resumed(page: Page, api: Any) -> None:

@@ -76,6 +76,28 @@ def test_a_damaged_run_is_said_and_hides_no_other(tmp_path: Path) -> None:
     assert "Traceback" not in answer.text
 
 
+def test_what_a_run_has_lost_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    model = {"model_name": "digits", "version": 2, "aliases": ["champion"]}
+    record = made_run(tmp_path, "one", model=model, artifacts={"best_checkpoint": str(tmp_path / "gone")})
+    made_run(tmp_path, "two")
+    (record.directory / "report.html").unlink()
+    (record.directory / "logs" / "train-model.log").unlink()
+    page = Page(tmp_path)
+    text = page.text("/runs/local/one")
+    assert "its evaluation is not there any more" in text
+    assert "sample:digits" in text
+    assert "It may have been removed" in page.text("/runs/local/one/log?task=train-model", 404)
+    assert "It may have been removed" in page.text("/runs/local/one/page/report", 404)
+    assert "Two runs compared" in page.text("/compare?run=local/one&run=local/two")
+    model = tmp_path / "registry" / "digits" / "versions" / "1"
+    registered(tmp_path, "digits", 0.95)
+    (model / "evaluation.json").write_text("{")
+    assert "evaluation.json" in page.text("/models/local/digits")
+    (model / "version.json").write_text("{")
+    assert "Traceback" not in page.text("/models/local/digits", 422)
+    assert "digits" in page.text("/models")
+
+
 def test_a_run_that_has_changed_is_read_again(tmp_path: Path) -> None:
     record = made_run(tmp_path, "one", status="running", started=now())
     runs = LocalRuns(tmp_path / "runs")
@@ -124,6 +146,31 @@ def test_a_log_comes_as_it_is_written_in_whole_lines(tmp_path: Path) -> None:
     cut = page.get(path).json()
     assert cut["text"].startswith("… the first ")
     assert cut["whole"]
+
+
+def test_a_training_that_runs_says_how_far_it_is(tmp_path: Path) -> None:
+    record = made_run(tmp_path, "one", status="running", started=now())
+    record.steps[1].status = "running"
+    record.save()
+    text = Page(tmp_path).text("/runs/local/one/live")
+    assert "train-model: step 8" in text
+    assert "loss 0.2500" in text
+    assert 'data-going-on="yes"' in text
+    record.end("succeeded")
+    record.save()
+    assert "step 8" not in Page(tmp_path).text("/runs/local/one/live")
+
+
+def test_a_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    page = Page(tmp_path)
+    form = page.drop(FILE.encode()).headers["location"]
+    file = next((tmp_path / "runs" / ".console" / "pipelines").iterdir())
+    file.unlink()
+    file.symlink_to(file)
+    assert page.get("/pipelines").status_code == 500
+    assert "cannot be used" in page.text("/pipelines", 500)
+    assert page.get(form).status_code == 404
+    assert "value that it cannot have" in page.text("/runs?page=x", 422)
 
 
 def test_a_run_is_stopped_as_ctrl_c_does(tmp_path: Path) -> None:
@@ -290,7 +337,17 @@ def test_a_damaged_version_does_not_become_the_champion(tmp_path: Path) -> None:
 
 
 def test_the_command_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpu_pipelines.cli.main", "console", "--port", "0", "--no-open"]
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_pipelines.cli.main",
+        "console",
+        "--port",
+        "0",
+        "--no-open",
+        "--emulator",
+        "none",
+    ]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         address = re.findall(r"http://\S+", process.stdout.readline())[0]
