@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.cloud import resourcemanager_v3
+from google.protobuf.message import DecodeError
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.certificates import Certificates
@@ -17,6 +19,7 @@ from gpu_pipelines.emulator.transcoding import Method, parsed
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
+_NO_REQUEST = object()
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 #: google-cloud-aiplatform asks for it over gRPC, with the credentials that it has, even where all else goes over REST.
 _GET_PROJECT = Method(_PROJECTS, "GetProject", resourcemanager_v3.GetProjectRequest, ())
@@ -29,7 +32,7 @@ def start_grpc(api: VertexApi, certificates: Certificates) -> tuple[Any, int]:
     for method, handle in _methods(api):
         services.setdefault(method.service, {})[method.name] = grpc.unary_unary_rpc_method_handler(
             _behaviour(api, method, handle),
-            request_deserializer=method.request.deserialize,
+            request_deserializer=_reader(method),
             response_serializer=_serialized,
         )
     server.add_generic_rpc_handlers(
@@ -64,6 +67,8 @@ def _behaviour(api: VertexApi, method: Method, handle: Callable[[Any, str], Any]
         metadata = dict(context.invocation_metadata())
         if method != _GET_PROJECT and not str(metadata.get("authorization", "")).startswith("Bearer "):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "Request is missing required authentication credential.")
+        if request is _NO_REQUEST:
+            _abort(context, ApiError(400, f"The request is no {method.request.__name__}."))
         fault = api.fault(f"GRPC {method.name}")
         if fault and not fault.took_effect:
             _abort(context, ApiError(fault.status or 503, fault.message))
@@ -71,11 +76,25 @@ def _behaviour(api: VertexApi, method: Method, handle: Callable[[Any, str], Any]
             answer = handle(request, api.state.permissions.account_of(str(metadata.get("authorization", ""))))
         except ApiError as error:
             _abort(context, error)
+        except Exception as error:
+            traceback.print_exc()
+            _abort(context, ApiError(500, f"The emulator failed: {type(error).__name__}: {error}"))
         if fault:
             _abort(context, ApiError(fault.status or 503, fault.message))
         return answer
 
     return behave
+
+
+def _reader(method: Method) -> Callable[[bytes], Any]:
+    def read(content: bytes) -> Any:
+        """A request, or that it is none: what is raised here, gRPC would answer as an error of the server's."""
+        try:
+            return method.request.deserialize(content)
+        except DecodeError:
+            return _NO_REQUEST
+
+    return read
 
 
 def _abort(context: Any, error: ApiError) -> None:

@@ -56,13 +56,16 @@ class _Handler(ProxyHandler):
             self.send(error.code, error.body())
             return
         if self.api.storage.serves(request.path):
-            status, kind, content = self.api.storage.answer(self.command, self.path, dict(self.headers), content)
+            host = f"https://{self.headers.get('Host', '')}" if self.secure else self.api.url
+            stored = self.api.storage.answer(self.command, self.path, dict(self.headers), content, host)
+            status, kind, content, told = stored.status, stored.kind, stored.content, stored.headers
         else:
             status, kind, content = self._answer(request)
+            told = {}
         if fault:
             self._fail(fault)
         else:
-            self.send(status, content, kind)
+            self.send(status, content, kind, **told)
 
     do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _handle
 

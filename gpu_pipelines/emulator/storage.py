@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import dataclass, field
 from functools import partial
 from http.server import HTTPServer
 from pathlib import Path
@@ -18,9 +19,30 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.bucket_files import BucketFiles
 from gpu_pipelines.emulator.storage_preconditions import CheckingRouter
 
-_PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/")
+#: gsutil's uploads in pieces have a path of their own.
+_PIECES = "/resumable/upload/"
+_PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/", _PIECES)
+#: What an answer says beside its body: where an upload goes on, and how far it has come.
+_TOLD = ("Location", "Range", "Content-Range", "ETag", "X-Goog-Generation", "X-Goog-Hash")
 _UPLOADS = ("media", "multipart", "resumable")
 _SECONDS = 60
+
+
+@dataclass(frozen=True)
+class StorageAnswer:
+    """An answer of Cloud Storage.
+
+    Attributes:
+        status: of HTTP.
+        kind: content type.
+        content: the body.
+        headers: what else it says.
+    """
+
+    status: int
+    kind: str
+    content: bytes
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 class Storage:
@@ -58,8 +80,10 @@ class Storage:
         """Whether a path is one of Cloud Storage; the emulator does not know permissions."""
         return path.startswith(_PATHS) and not path.endswith("/iam/testPermissions")
 
-    def answer(self, verb: str, target: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes]:
-        """Status, content type and body of the emulator's answer."""
+    def answer(self, verb: str, target: str, headers: dict[str, str], content: bytes, host: str) -> StorageAnswer:
+        """The emulator's answer to a request that came to a host, such as https://storage.googleapis.com."""
+        if target.startswith(_PIECES):
+            target = target.removeprefix("/resumable")
         address = urlsplit(target)
         query = parse_qs(address.query)
         kinds, most = query.get("uploadType", [""]), query.get("maxResults", ["1"])[-1]
@@ -74,7 +98,7 @@ class Storage:
         except requests.ConnectionError:
             if why := self.files.refused():
                 refusal = ApiError(400, f"The emulator cannot write the object: {why}", "FAILED_PRECONDITION")
-                return refusal.code, "application/json", refusal.json()
+                return StorageAnswer(refusal.code, "application/json", refusal.json())
             # So it answers what it cannot parse, such as an upload of gcloud's.
             return _refusal(400, f"The emulator does not take {verb} {target}.")
         kind = found.headers.get("Content-Type", "application/json")
@@ -82,7 +106,10 @@ class Storage:
             return _refusal(400, f"The emulator does not take {verb} {target}.")
         if found.status_code >= 400 and not _is_error(found.content):
             return _refusal(found.status_code, f"{verb} {target}: {found.reason or 'refused'}.")
-        return found.status_code, kind, found.content
+        told = {name: value for name, value in found.headers.items() if name in _TOLD}
+        if "Location" in told:
+            told["Location"] = told["Location"].replace(self._address, host)
+        return StorageAnswer(found.status_code, kind, found.content, told)
 
     def add_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
         """Makes a bucket; the emulator itself takes no location with it."""
@@ -105,10 +132,10 @@ class Storage:
         self._thread.join()
 
 
-def _refusal(status: int, message: str) -> tuple[int, str, bytes]:
+def _refusal(status: int, message: str) -> StorageAnswer:
     reason = {404: "notFound", 409: "conflict", 412: "conditionNotMet"}.get(status, "invalid")
     error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global", "reason": reason}]}
-    return status, "application/json", json.dumps({"error": error}).encode()
+    return StorageAnswer(status, "application/json", json.dumps({"error": error}).encode())
 
 
 def _is_error(content: bytes) -> bool:

@@ -81,7 +81,7 @@ REASONS = {
     "pipeline_with_task_using_ignore_upstream_failure": "its authors let it fail; the task after it runs",
     "embedded_artifact": "calls what the version of KFP that it installs does not have",
     "ray_integration_compiled": "asks a cluster of Kubernetes for Ray",
-    "upload_download_compiled": "asks an object store that is not there",
+    "upload_download_compiled": "needs the credentials of an object store, MinIO",
     "xgboost_sample_pipeline": "installs packages for Python 3.7",
 }
 MEANT = "its authors let it fail"

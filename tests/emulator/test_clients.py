@@ -127,6 +127,23 @@ def test_what_terraforms_provider_reads_is_where_its_variables_say(
     assert refused.status_code == 400 or service == "STORAGE"
 
 
+def test_a_large_object_is_uploaded_in_pieces(vertex_emulator: VertexApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.cloud import storage
+
+    content = bytes(range(256)) * 4096
+    for place in (vertex_emulator.url, ""):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", place)
+        if not place:
+            # At Google's own address.
+            monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+        bucket = storage.Client(project="example-project").bucket("example-bucket")
+        blob = bucket.blob(f"large{len(place)}", chunk_size=256 * 1024)
+        with blob.open("wb", ignore_flush=True) as file:
+            file.write(content)
+        assert bucket.blob(blob.name).download_as_bytes(start=1000, end=1999) == content[1000:2000]
+        assert (vertex_emulator.folder / f"gcs/example-bucket/{blob.name}").read_bytes() == content
+
+
 @pytest.mark.slow
 def test_gcloud_finds_what_is_there_and_runs_a_job(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     from kfp.registry import RegistryClient

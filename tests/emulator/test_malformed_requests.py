@@ -129,6 +129,28 @@ def test_values_that_are_wrong_in_a_field_are_refused(emulator: VertexApi) -> No
             check_refused(emulator, sent)
 
 
+def test_bytes_that_are_no_request_are_refused_over_grpc(emulator: VertexApi) -> None:
+    import grpc
+
+    authority = grpc.ssl_channel_credentials(emulator.certificates.authority.read_bytes())
+    named = [("grpc.ssl_target_name_override", "us-central1-aiplatform.googleapis.com")]
+    methods = [method for method, _ in emulator.state.handlers.values()]
+
+    with grpc.secure_channel(f"127.0.0.1:{emulator.grpc_port}", authority, named) as channel:
+
+        @settings(max_examples=100, **_QUIET)
+        @given(st.sampled_from(methods), st.binary(max_size=60))
+        def send(method: Any, content: bytes) -> None:
+            before = known(emulator)
+            call = channel.unary_unary(f"/{method.service}/{method.name}")
+            with pytest.raises(grpc.RpcError) as caught:
+                call(content, metadata=[("authorization", "Bearer t")], timeout=20)
+            assert caught.value.code().name in ("INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED"), caught.value
+            assert known(emulator) == before
+
+        send()
+
+
 @pytest.mark.parametrize("kind", ODD)
 def test_odd_requests_are_refused(emulator: VertexApi, kind: str) -> None:
     for sent in ODD[kind]:

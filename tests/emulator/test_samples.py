@@ -124,10 +124,13 @@ def test_functions_of_kfp_say_what_their_authors_state(
 
 
 @pytest.mark.slow
-def test_a_step_of_kfp_downloads_with_gsutil(vertex_emulator: VertexApi) -> None:
+def test_steps_of_kfp_copy_with_gsutil(vertex_emulator: VertexApi) -> None:
     vertex_emulator.storage.put("some.txt", b"some text")
     succeeded(vertex_emulator, "sequential_v2", url="gs://example-bucket/some.txt")
     assert "some text" in said(vertex_emulator)
+    # Its pieces go up as they come from a pipe.
+    succeeded(vertex_emulator, "two_step_pipeline", text="Hello KFP!")
+    assert "Hello KFP!" in said(vertex_emulator)
 
 
 @pytest.mark.slow
