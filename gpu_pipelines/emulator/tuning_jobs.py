@@ -30,6 +30,7 @@ class TuningJobs(Resources):
         jobs: by name.
         start: is called with the name of a job that was created, to run it; does nothing unless trials are run.
         check: is called with project and region, and the `CustomJobSpec` of a trial; raises ApiError to refuse it.
+        check_study: is called with the study of a job; raises ApiError for one that cannot be run.
         stop: is called with the name of a job that is cancelled; says whether it was running.
     """
 
@@ -40,6 +41,7 @@ class TuningJobs(Resources):
         self.jobs = self.held
         self.start: Callable[[str], None] = lambda name: None
         self.stop: Callable[[str], bool] = lambda name: False
+        self.check_study: Callable[[Any], None] = lambda study: None
         self.check: Callable[[str, Any], None] = lambda parent, spec: None
         self._operations = operations
 
@@ -51,6 +53,7 @@ class TuningJobs(Resources):
         check_custom_job(trial, region_of(parent))
         self.check(parent, asked.trial_job_spec)
         _check_study(asked)
+        self.check_study(asked.study_spec)
         moment = now()
         job = api.HyperparameterTuningJob(asked, name=self._names.new(parent, self._kind))
         job.trials, job.state = [], STATES.JOB_STATE_PENDING
@@ -111,7 +114,7 @@ class TuningJobs(Resources):
 
 
 def _check_study(job: Any) -> None:
-    """Raises ApiError for a study that breaks a rule of the service, or that the emulator has no trials for."""
+    """Raises ApiError for a study that breaks a rule of the service."""
     study = job.study_spec
     if not (study.metrics and study.parameters):
         raise ApiError(400, "A study needs metrics and parameters.")
@@ -128,6 +131,10 @@ def _check_study(job: Any) -> None:
         for kind in ("categorical_value_spec", "discrete_value_spec"):
             if kind in parameter and not getattr(parameter, kind).values:
                 raise ApiError(400, f"The parameter {parameter.parameter_id} has no values.")
+
+
+def check_emulated(study: Any) -> None:
+    """Raises ApiError for a study that the emulator has no trials for."""
     if found := list(_not_emulated(study)):
         raise ApiError(501, f"The emulator does not run this study: {'; '.join(found)}.")
 

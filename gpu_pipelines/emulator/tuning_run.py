@@ -20,7 +20,7 @@ from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.custom_jobs import STATES, CustomJobs, now
-from gpu_pipelines.emulator.tuning_jobs import TuningJobs
+from gpu_pipelines.emulator.tuning_jobs import TuningJobs, check_emulated
 
 TRIAL_ID = "CLOUD_ML_TRIAL_ID"
 _METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
@@ -45,6 +45,7 @@ class Tuner:
 
     def run_jobs(self) -> None:
         """From now on, tuning jobs that are created are run, each in a thread."""
+        self._jobs.check_study = check_emulated
         self._jobs.start = lambda name: threading.Thread(target=self._run, args=(name,), daemon=True).start()
         self._jobs.stop = self._stop
 
