@@ -61,7 +61,7 @@ class LocalRuns:
             UserError: there is none, or it is damaged.
         """
         # The name comes from an address: it has to be that of a folder, and no way to another one.
-        if Path(run_id).name != run_id or not (self.folder / run_id / RUN).is_file():
+        if Path(run_id).name != run_id or run_id == ".." or not (self.folder / run_id / RUN).is_file():
             raise NotFoundError(f"There is no run {run_id[:80]!r} in {self.folder}.", "It may have been removed.")
         return RunRecord.load(self.folder / run_id)
 

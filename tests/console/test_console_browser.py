@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def chromium() -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=options)
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
         yield browser
         browser.close()
 
@@ -238,6 +239,7 @@ def test_without_scripts_the_pages_say_the_same(chromium: Any, address: str) -> 
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
+    page.wait_for_url("**/runs")
     page.goto(address.split("/?")[0] + "/runs/local/failed")
     assert "The gate could not be read." in page.locator("main").inner_text()
     page.goto(address.split("/?")[0] + "/pipelines")

@@ -121,6 +121,11 @@ def ended(page: Page, place: str) -> str:
     raise AssertionError(text)
 
 
+def parent_of(page: Page) -> str:
+    """Where the resources of the emulator are that a console shows."""
+    return page.console.link.require().parent
+
+
 def test_a_dropped_file_runs_on_the_emulator(page: Page) -> None:
     form = page.drop(FILE.encode()).headers["location"]
     assert re.search(r'value="emulator" checked', page.text(form))
@@ -138,6 +143,8 @@ def test_a_dropped_file_runs_on_the_emulator(page: Page) -> None:
     assert "2 × g2-standard-4 with l4:1" in whole
     assert f'href="{place}"' in page.text("/runs?place=emulator")
     assert f'href="{place}"' in page.text("/runs?status=failed&q=greeting")
+    listed = page.console.link.require().every(f"v1/{parent_of(page)}/pipelineJobs", "pipelineJobs", mask="name,state")
+    assert all(set(job) == {"name", "state"} for job in listed)
     assert "Cannot cancel" in page.submit(f"{place}/stop").text
     assert "Two runs compared" in page.text(
         f"/compare?run={place.removeprefix('/runs/')}&run={place.removeprefix('/runs/')}"

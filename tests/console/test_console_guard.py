@@ -116,6 +116,9 @@ def test_no_address_leads_out_of_the_folders(tmp_path: Path, page: Page, way: st
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "run.json").write_text("the secret")
     (tmp_path / "secret.yaml").write_text("the secret")
+    # A run that is no run of the folder.
+    outside = made_run(tmp_path, "two", parameters={"source": "the secret"}).directory
+    (outside / "run.json").rename(tmp_path / "run.json")
     for path in (
         f"/runs/local/{way}",
         f"/runs/local/one/page/{way}",
@@ -126,6 +129,7 @@ def test_no_address_leads_out_of_the_folders(tmp_path: Path, page: Page, way: st
         f"/pipelines/file:../../{way}",
         f"/pipelines/project:{way}",
         f"/compare?run=local/{way}&run=local/one",
+        f"/pipelines/project:train_evaluate_upload?like=local/{way}",
         f"/static/{way}",
     ):
         answer = page.get(path)
