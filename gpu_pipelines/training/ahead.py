@@ -1,10 +1,10 @@
-"""What a step needs is made while steps before it compute: on a thread, and for a GPU on a stream of its own."""
+"""What a step needs on a GPU is made while steps before it compute: on a thread, and on a stream of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -12,19 +12,23 @@ Made = TypeVar("Made")
 
 
 class Ahead:
-    """A thread that makes tensors of a device, one after another, in the order in which they were asked for.
+    """Makes tensors of a device, one after another, in the order in which they were asked for.
 
     Args:
-        device: of the training. For a GPU the thread's copies and computations have a stream of their own; from pinned
-            memory, as `on_device` takes it, they are done while the GPU computes a step.
+        device: of the training. For a GPU that is done by a thread, whose copies and computations have a stream of
+            their own; from pinned memory, as `on_device` takes it, they are done while the GPU computes a step. CPUs
+            that compute steps have nothing left for a thread: it would only interrupt them.
+        on_thread: whether there is one; left out, for a GPU.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+    def __init__(self, device: torch.device, on_thread: bool | None = None) -> None:
+        is_cuda = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if is_cuda else None
+        has_thread = is_cuda if on_thread is None else on_thread
+        self._thread: Executor = ThreadPoolExecutor(1, thread_name_prefix="batches") if has_thread else _AtOnce()
 
     def begin(self, make: Callable[[], Made]) -> Coming[Made]:
-        """Begins to make something, once what was begun before is made."""
+        """Begins to make something, once what was begun before is made; without a thread, it is made now."""
         return Coming(self._thread.submit(self._made, make))
 
     def _made(self, make: Callable[[], Made]) -> tuple[Made, torch.cuda.Event | None]:
@@ -34,7 +38,7 @@ class Ahead:
             return make(), self._stream.record_event()
 
     def close(self) -> None:
-        """Ends the thread once what it is making is made; what has not been begun is not made."""
+        """Ends a thread once what it is making is made; what has not been begun is not made."""
         self._thread.shutdown(cancel_futures=True)
 
 
@@ -57,3 +61,15 @@ class Coming(Generic[Made]):
         computing.wait_event(event)
         for tensor in tensors:
             tensor.record_stream(computing)  # its memory is not given to the next batch before this one was used
+
+
+class _AtOnce(Executor):
+    """Does what is submitted, before it returns."""
+
+    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments, **named))
+        except Exception as error:
+            future.set_exception(error)
+        return future

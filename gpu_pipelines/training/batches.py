@@ -110,13 +110,21 @@ class TrainingBatches:
     What is made ahead changes nothing but when it is made: a step's rows follow from its number.
 
     Args:
-        recipe: makes batches of rows, on a thread.
+        recipe: makes batches of rows; for a GPU on a thread.
         rows: the training split.
         settings: global batch size, micro-batch size, seed, order.
         device: where batches go.
+        on_thread: see `Ahead`.
     """
 
-    def __init__(self, recipe: Recipe, rows: Split, settings: TrainingSettings, device: torch.device) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        rows: Split,
+        settings: TrainingSettings,
+        device: torch.device,
+        on_thread: bool | None = None,
+    ) -> None:
         self._recipe, self._rows, self._device = recipe, rows, device
         rank, world = dist.get_rank(), dist.get_world_size()
         self._changes = RowChanges(settings, rank, world)
@@ -129,7 +137,7 @@ class TrainingBatches:
         self._global = settings.global_batch_size
         self._micro = settings.micro_batch_size or settings.global_batch_size // world
         self._counts = getattr(type(recipe), "loss_tokens", None) is not Recipe.loss_tokens
-        self._ahead = Ahead(device)
+        self._ahead = Ahead(device, on_thread)
         self._steps: dict[int, _Step] = {}
         self._seconds, self._told = 0.0, time.monotonic()
 

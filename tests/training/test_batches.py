@@ -60,9 +60,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Split:
     return Dataset(directory).split("train")
 
 
-def batches_of(rows: Split, recipe: Any = None, **settings: Any) -> TrainingBatches:
+def batches_of(rows: Split, recipe: Any = None, on_thread: bool | None = True, **settings: Any) -> TrainingBatches:
+    """Batches made on a thread, as for a GPU; `None` makes them as for the device, which is a CPU."""
     given = TrainingSettings(global_batch_size=BATCH, seed=3, **settings)
-    return TrainingBatches(recipe or Numbers(), rows, given, torch.device("cpu"))
+    return TrainingBatches(recipe or Numbers(), rows, given, torch.device("cpu"), on_thread)
 
 
 def numbers(batches: TrainingBatches, step: int) -> list[int]:
@@ -70,10 +71,13 @@ def numbers(batches: TrainingBatches, step: int) -> list[int]:
     return [number for batch, _ in pieces for number in batch["number"].tolist()]
 
 
+@pytest.mark.parametrize("on_thread", [True, None])
 @pytest.mark.parametrize("counts", [False, True])
-def test_a_step_has_the_rows_of_the_order_whatever_step_was_read_before(rows: Split, counts: bool) -> None:
+def test_a_step_has_the_rows_of_the_order_whatever_step_was_read_before(
+    rows: Split, counts: bool, on_thread: bool | None
+) -> None:
     order = SampleOrder(ROWS, BATCH, seed=3)
-    batches = batches_of(rows, Numbers(counts))
+    batches = batches_of(rows, Numbers(counts), on_thread)
     assert numbers(batches, 0) == order.rows_of_step(0).tolist(), "which the training measures"
     batches.begin(17, 100)
     # It continues where its checkpoint was; what was made ready for a step that does not come is of no effect.
@@ -109,9 +113,19 @@ def _settled(recipe: Numbers) -> int:
     return count
 
 
-def test_an_error_while_a_step_is_made_ready_ends_the_training(rows: Split) -> None:
+def test_on_a_cpu_they_are_made_by_who_computes(rows: Split) -> None:
     recipe = Numbers()
-    batches = batches_of(rows, recipe)
+    batches = batches_of(rows, recipe, on_thread=None)
+    batches.begin(0, 9)
+    batches.of_step(0)
+    assert recipe.threads == [threading.current_thread().name] * 3
+    batches.close()
+
+
+@pytest.mark.parametrize("on_thread", [True, None])
+def test_an_error_while_a_step_is_made_ready_ends_the_training(rows: Split, on_thread: bool | None) -> None:
+    recipe = Numbers()
+    batches = batches_of(rows, recipe, on_thread)
     batches.begin(0, 9)
     batches.of_step(0)
     _settled(recipe)
