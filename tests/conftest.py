@@ -196,19 +196,38 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos_dataset(tmp_path_factory.mktemp("photos"))
 
 
+class SmallDatasets(dict[str, Path]):
+    """Datasets of images, of text (`lm`) and of labelled texts, prepared when they are asked for.
+
+    Args:
+        folder: gets them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, name: str) -> Path:
+        from trainings import photos_dataset
+
+        from gpu_pipelines.data.prepare import prepare_data
+        from gpu_pipelines.data.settings import PrepareSettings
+
+        place = self._folder / name
+        if name == "images":
+            self[name] = photos_dataset(place, 32)
+            return self[name]
+        source, task = {"lm": ("documentation", "causal_lm"), "texts": ("docstrings", "text_classification")}[name]
+        settings = PrepareSettings(source=f"sample:{source}", task=task, sequence_length=32, vocabulary_size=600)
+        prepare_data(settings, place)
+        self[name] = place
+        return place
+
+
 @pytest.fixture(scope="session")
-def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Datasets of images, of text and of labelled texts, which the tests of trainings share: nothing writes to them."""
-    from trainings import photos_dataset
-
-    from gpu_pipelines.data.prepare import prepare_data
-    from gpu_pipelines.data.settings import PrepareSettings
-
-    folder = tmp_path_factory.mktemp("datasets")
-    texts = {"sequence_length": 32, "vocabulary_size": 600}
-    prepare_data(PrepareSettings(source="sample:documentation", task="causal_lm", **texts), folder / "lm")
-    prepare_data(PrepareSettings(source="sample:docstrings", task="text_classification", **texts), folder / "texts")
-    return {"images": photos_dataset(folder / "images", 32), "lm": folder / "lm", "texts": folder / "texts"}
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> SmallDatasets:
+    """Datasets that the tests of trainings share: nothing writes to them."""
+    return SmallDatasets(tmp_path_factory.mktemp("datasets"))
 
 
 @pytest.fixture(scope="session")

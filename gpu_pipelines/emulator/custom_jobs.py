@@ -116,15 +116,17 @@ class CustomJobs(Resources):
             code: google.rpc.Code of that.
         """
         job, moment = self.one(name), now()
+        wanted = STATES[state] if isinstance(state, str) else state
         with self._changed:
-            job.state = STATES[state] if isinstance(state, str) else state
             job.update_time = moment
-            if job.state == STATES.JOB_STATE_RUNNING and "start_time" not in job:
+            if wanted == STATES.JOB_STATE_RUNNING and "start_time" not in job:
                 job.start_time = moment
-            if job.state in ENDED:
+            if wanted in ENDED:
                 job.end_time = moment
             if error:
                 job.error = {"code": code, "message": error}
+            # Last: whoever sees that a job has ended finds when and why.
+            job.state = wanted
             self._changed.notify_all()
             self.keep(job)
 

@@ -191,14 +191,14 @@ class PipelineJobs(Resources):
         """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED."""
         job = self.one(name)
         with self._lock:
-            # Whoever sees that a job has ended finds what it has made.
+            # Whoever sees that a job has ended finds what it has made, and what it has failed with.
             self._metadata.end(job, state)
-            job.state = STATES[f"PIPELINE_STATE_{state}"]
             job.end_time = job.update_time = now()
-            if job.job_detail.task_details:
-                job.job_detail.task_details[0].state = TASK_STATES[state]
             if error:
                 job.error = {"code": 9, "message": error}
+            if job.job_detail.task_details:
+                job.job_detail.task_details[0].state = TASK_STATES[state]
+            job.state = STATES[f"PIPELINE_STATE_{state}"]
             self.keep(job)
 
     def end_of_before(self) -> None:

@@ -63,6 +63,7 @@ def command_lines() -> list[str]:
     return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
 
 
+@pytest.mark.slow
 def test_two_machines_work_together_on_documented_ports_and_leave_nothing(machines: Machines) -> None:
     head, member = (machines.start(rank, nodes=2, seconds=1) for rank in (0, 1))
     member.await_line("node 1 (10.77.0.2) has joined the cluster of node 0 (10.77.0.1)")

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import requests
 import yaml
 from kfp import compiler, dsl
@@ -55,6 +56,7 @@ print(json.dumps(json.loads(frame.to_json(orient="records"))))
 """
 
 
+@pytest.mark.slow
 def test_experiments_of_the_sdk_and_runs_of_pipelines_are_found_again(vertex_emulator, tmp_path: Path) -> None:
     compiler.Compiler().compile(measured, str(tmp_path / "measured.yaml"))
     environment = {**os.environ, **vertex_emulator.environment()}

@@ -44,15 +44,27 @@ def bucket() -> Iterator[str]:
         yield uri
 
 
+class Trained(dict[str, Path]):
+    """What trainings on two nodes that were not interrupted leave, by how the model was placed; trained when asked for.
+
+    Args:
+        dataset: what they are trained on.
+        folder: gets them.
+    """
+
+    def __init__(self, dataset: Path, folder: Path) -> None:
+        super().__init__()
+        self._dataset, self._folder = dataset, folder
+
+    def __missing__(self, parallelism: str) -> Path:
+        self[parallelism] = self._folder / parallelism
+        train_in_blocks(TWO_BY_TWO, replace(SETTINGS, parallelism=parallelism), self._dataset, str(self[parallelism]))
+        return self[parallelism]
+
+
 @pytest.fixture(scope="module")
-def trained(numbers: Path, bucket: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What trainings on two nodes that were not interrupted leave, by how the model was placed."""
-    directories = {}
-    for parallelism in ("ddp", "hsdp", "fsdp"):
-        directories[parallelism] = tmp_path_factory.mktemp(parallelism)
-        settings = replace(SETTINGS, parallelism=parallelism)
-        train_in_blocks(TWO_BY_TWO, settings, numbers, str(directories[parallelism]))
-    return directories
+def trained(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(numbers, tmp_path_factory.mktemp("trained"))
 
 
 def upload_cut_off(directory: Path, uri: str) -> RemoteFolder:
@@ -88,7 +100,7 @@ def bytes_of(checkpoint: Path) -> int:
 @pytest.mark.slow_but_for("fsdp")
 @pytest.mark.parametrize("parallelism", ["ddp", "hsdp", "fsdp"])
 def test_all_nodes_together_read_a_checkpoint_once(
-    trained: dict[str, Path], numbers: Path, bucket: str, tmp_path: Path, parallelism: str
+    trained: Trained, numbers: Path, bucket: str, tmp_path: Path, parallelism: str
 ) -> None:
     uri = f"{bucket}/once-{parallelism}"
     upload_cut_off(trained[parallelism], uri)
@@ -107,9 +119,7 @@ def digest_of_last(uri: str, scratch: Path) -> str:
 
 
 @pytest.mark.slow
-def test_another_number_of_processes_reads_ranges_of_the_files(
-    trained: dict[str, Path], numbers: Path, bucket: str
-) -> None:
+def test_another_number_of_processes_reads_ranges_of_the_files(trained: Trained, numbers: Path, bucket: str) -> None:
     uri = f"{bucket}/ranges"
     upload_cut_off(trained["fsdp"], uri)
     with counted_storage() as read:
@@ -129,7 +139,7 @@ def test_another_number_of_processes_reads_ranges_of_the_files(
     ids=["weight", "moment", "header"],
 )
 def test_one_bit_that_one_process_alone_reads_makes_all_pass_over_the_checkpoint(
-    trained: dict[str, Path], numbers: Path, bucket: str, tmp_path: Path, file: str, place: int
+    trained: Trained, numbers: Path, bucket: str, tmp_path: Path, file: str, place: int
 ) -> None:
     uri = f"{bucket}/bit-{file}-{place}"
     folder = upload(trained["fsdp"], uri)
@@ -142,7 +152,7 @@ def test_one_bit_that_one_process_alone_reads_makes_all_pass_over_the_checkpoint
 
 @pytest.mark.slow
 def test_a_file_that_is_gone_makes_all_pass_over_the_checkpoint(
-    trained: dict[str, Path], numbers: Path, tmp_path: Path
+    trained: Trained, numbers: Path, tmp_path: Path
 ) -> None:
     directory = tmp_path / "run"
     shutil.copytree(trained["fsdp"], directory)
@@ -154,7 +164,7 @@ def test_a_file_that_is_gone_makes_all_pass_over_the_checkpoint(
 
 @pytest.mark.slow
 def test_a_checkpoint_without_hashes_of_blocks_is_read_and_verified_whole(
-    trained: dict[str, Path], numbers: Path, bucket: str, tmp_path: Path
+    trained: Trained, numbers: Path, bucket: str, tmp_path: Path
 ) -> None:
     uri = f"{bucket}/older"
     folder = upload(trained["fsdp"], uri)
@@ -192,7 +202,7 @@ def test_the_blocks_that_hold_bytes(start: int, end: int, numbers: list[int]) ->
     assert all(blocks.span(n)[0] < end and start < blocks.span(n)[1] for n in numbers)
 
 
-def test_a_marker_whose_blocks_do_not_fit_its_file_is_damaged(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_a_marker_whose_blocks_do_not_fit_its_file_is_damaged(trained: Trained, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     shutil.copytree(trained["fsdp"], directory)
     place = directory / LAST / "checkpoint.json"

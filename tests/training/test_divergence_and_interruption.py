@@ -201,6 +201,7 @@ def test_which_upload_is_given_up() -> None:
     assert is_given_up(left=float("inf"), again=0, time_left=25), "nothing is known of the rate"
 
 
+@pytest.mark.slow
 def test_memory_that_is_not_enough_is_said_with_what_to_do(photos: Path, recipes: Path, tmp_path: Path) -> None:
     recipe = write_recipe(recipes, "Hungry", "loss + (torch.empty(1 << 50).sum() if self.calls > 4 else 0)")
     ended = run_training(replace(SETTINGS, recipe=recipe), photos, str(tmp_path / "run"))

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import SmallDatasets
 from started_training import tensors, weights_digest
 from trainings import entries, numbers_dataset, train_on
 
@@ -37,7 +38,7 @@ AVERAGE = {"ema_decay": 0.9}
     ],
 )
 def test_an_architecture_continues_to_the_bit(
-    datasets: dict[str, Path],
+    datasets: SmallDatasets,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     model: str,
@@ -85,7 +86,7 @@ def test_three_processes_that_hold_the_whole_model_continue_to_the_bit(
 
 
 @pytest.mark.slow
-def test_adapters_alone_are_saved_and_other_base_weights_are_noticed(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_adapters_alone_are_saved_and_other_base_weights_are_noticed(datasets: SmallDatasets, tmp_path: Path) -> None:
     settings = TrainingSettings(
         model="llama-micro", max_steps=2, checkpoint_every_steps=2, global_batch_size=12, lora_rank=4
     )

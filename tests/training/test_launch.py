@@ -181,7 +181,8 @@ def test_a_cut_network_ends_both_nodes(network: Network) -> None:
         assert f"error: node {other} ({ADDRESSES[other]}) has not been heard of for" in node.output
 
 
-@pytest.mark.parametrize("told", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [0, 1])
 def test_a_node_that_is_told_to_stop_ends_both_as_interrupted(network: Network, told: int) -> None:
     nodes = start(network, 10_000)
     started(nodes)

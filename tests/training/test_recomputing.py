@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import SmallDatasets
 from started_training import weights_digest
 from torch.utils.checkpoint import CheckpointPolicy
 from trainings import train_here
@@ -27,7 +28,7 @@ SELECTIVE: dict[str, Any] = {"activation_checkpointing": True, "recompute": "sel
     ("model", "data"), [("vit-micro", "images"), ("bert-micro", "texts"), ("gpt2-micro", "lm"), ("mixtral-micro", "lm")]
 )
 def test_weights_are_the_same_to_the_bit_whatever_is_recomputed(
-    datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, data: str
+    datasets: SmallDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, data: str
 ) -> None:
     passes: list[int] = []
     monkeypatch.setattr(recomputing, "_keeping", lambda keeping=recomputing._keeping: passes.append(1) or keeping())
@@ -42,7 +43,7 @@ def test_weights_are_the_same_to_the_bit_whatever_is_recomputed(
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_with_another_way_to_the_same_bits(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_a_training_goes_on_with_another_way_to_the_same_bits(datasets: SmallDatasets, tmp_path: Path) -> None:
     settings = replace(SETTINGS, model="llama-micro")
     plain, changed = tmp_path / "plain", tmp_path / "changed"
     train_here(settings, datasets["lm"], str(plain))

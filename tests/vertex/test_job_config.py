@@ -50,6 +50,18 @@ def refusal(*arguments: str) -> str:
     return done.err
 
 
+def make_persistent_resource(vertex_api: VertexApi, key: str) -> None:
+    """Makes one with a machine for the job."""
+    from google.cloud import aiplatform_v1 as api
+
+    parent = "projects/example-project/locations/us-central1"
+    machines = {"resource_pools": [{"machine_spec": api.MachineSpec.from_json(json.dumps(L4)), "replica_count": 1}]}
+    request = api.CreatePersistentResourceRequest(
+        parent=parent, persistent_resource=machines, persistent_resource_id=key
+    )
+    vertex_api.state.persistent_resources.create(request)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -69,6 +81,8 @@ def test_gcloud_takes_the_file_and_sends_what_the_plan_says(
         *("--label", "team=a", "--env", "A=1", "-o", str(file), "--", "--epochs", "3"),
     )
     assert done.status == 0, done.err
+    if "--persistent-resource" in options:
+        make_persistent_resource(vertex_api, "pool-1")
     # The command is run as it was printed.
     vertex_api.answer_to(shlex.split(done.out.splitlines()[-1]))
     from google.cloud.aiplatform_v1.types import CustomJobSpec
