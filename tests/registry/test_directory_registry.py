@@ -134,7 +134,9 @@ def _add_and_die(root: Path, model: Path, calls: int) -> None:
 
 
 def test_a_writer_killed_at_any_stage_leaves_whole_versions_only(tmp_path: Path, model: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    # Forked by a process that has no threads: the workers of pytest have some.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gpu_pipelines.registry.directory"])
     for calls in range(1, 20):
         root = tmp_path / f"registry-{calls}"
         registry = DirectoryRegistry(root)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -80,11 +83,23 @@ def _in_group(
     dist.destroy_process_group()
 
 
+def fork(job: str) -> None:
+    """Forks the processes of `on_processes`, and waits for them."""
+    arguments = pickle.loads(Path(job).read_bytes())
+    mp.start_processes(_in_group, arguments, nprocs=arguments[1], start_method="fork")
+
+
 def on_processes(program: Callable[..., Any], *more: Any, processes: int = PROCESSES, meet: bool = True) -> list[Any]:
-    """What a program gives on each process."""
+    """What a program gives on each process.
+
+    They are forked by a process that does nothing else: forked by this one, they would wait for threads that it has.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        arguments = (program, processes, f"{scratch}/store", scratch, more, meet)
-        mp.start_processes(_in_group, arguments, nprocs=processes, start_method="fork")
+        job = Path(scratch) / "job"
+        job.write_bytes(pickle.dumps((program, processes, f"{scratch}/store", scratch, more, meet)))
+        code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import fork; fork(sys.argv[1])"
+        done = subprocess.run([sys.executable, "-c", code, job], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
         return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=True) for rank in range(processes)]
 
 
@@ -144,55 +159,61 @@ def test_gradients_are_accumulated_in_shards(ways: Any) -> None:
         assert int(held["ddp 1 True"]["kept"]) == whole
 
 
-def test_the_weights_do_not_depend_on_the_number_of_processes() -> None:
-    def bits() -> dict[str, torch.Tensor]:
-        torch.manual_seed(3)
-        model = built_once(Blocks)
-        place(model, list(model.blocks), mesh_of("fsdp", "cpu", 1, dist.get_world_size()), "fp32", torch.device("cpu"))
-        return {name: value.full_tensor() for name, value in model.state_dict().items() if isinstance(value, DTensor)}
+def whole_weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(3)
+    model = built_once(Blocks)
+    place(model, list(model.blocks), mesh_of("fsdp", "cpu", 1, dist.get_world_size()), "fp32", torch.device("cpu"))
+    return {name: value.full_tensor() for name, value in model.state_dict().items() if isinstance(value, DTensor)}
 
+
+def test_the_weights_do_not_depend_on_the_number_of_processes() -> None:
     torch.manual_seed(3)
     alone = Blocks().state_dict()
     for processes in (1, 3):
-        for held in on_processes(bits, processes=processes):
+        for held in on_processes(whole_weights, processes=processes):
             assert all(torch.equal(alone[name], value) for name, value in held.items())
 
 
+class Looking(nn.Linear):
+    """A layer that looks at its weights while it is built."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.largest = self.weight.max().item()
+
+
+def weight_that_was_looked_at() -> dict[str, torch.Tensor]:
+    torch.manual_seed(3)
+    model = built_once(lambda: nn.Sequential(Looking()))
+    place(model, [], mesh_of("fsdp", "cpu", 1, 2), "fp32", torch.device("cpu"))
+    return {"weight": model[0].weight.full_tensor()}
+
+
 def test_a_model_that_cannot_be_built_without_weights_is_built_with_them() -> None:
-    class Looking(nn.Linear):
-        def __init__(self) -> None:
-            super().__init__(4, 4)
-            self.largest = self.weight.max().item()
-
-    def held() -> dict[str, torch.Tensor]:
-        torch.manual_seed(3)
-        model = built_once(lambda: nn.Sequential(Looking()))
-        place(model, [], mesh_of("fsdp", "cpu", 1, 2), "fp32", torch.device("cpu"))
-        return {"weight": model[0].weight.full_tensor()}
-
-    first, second = on_processes(held, processes=2)
+    first, second = on_processes(weight_that_was_looked_at, processes=2)
     assert torch.equal(first["weight"], second["weight"])
 
 
-def test_fewer_experts_than_shards_are_cut_in_themselves(tmp_path: Path) -> None:
-    def saved_and_read() -> dict[str, torch.Tensor]:
-        mesh = mesh_of("fsdp", "cpu", 1, PROCESSES)
-        models = []
-        for seed in (3, 4):
-            torch.manual_seed(seed)
-            models.append(built_once(lambda: Blocks(tied=False)))
-            place(models[-1], list(models[-1].blocks), mesh, "fp32", torch.device("cpu"))
-        weights, others = (trained_weights(model) for model in models)
-        save_state({WEIGHTS: weights}, tmp_path, dist.group.WORLD)
-        load_state({WEIGHTS: others}, tmp_path)
-        experts = {f"experts {number}": others[f"blocks.{number}.1.weight"] for number in range(3)}
-        return {name: value.to_local() for name, value in experts.items()} | {
-            "table": others["table.weight"].full_tensor()
-        }
+def saved_and_read(folder: Path) -> dict[str, torch.Tensor]:
+    mesh = mesh_of("fsdp", "cpu", 1, PROCESSES)
+    models = []
+    for seed in (3, 4):
+        torch.manual_seed(seed)
+        models.append(built_once(lambda: Blocks(tied=False)))
+        place(models[-1], list(models[-1].blocks), mesh, "fp32", torch.device("cpu"))
+    weights, others = (trained_weights(model) for model in models)
+    save_state({WEIGHTS: weights}, folder, dist.group.WORLD)
+    load_state({WEIGHTS: others}, folder)
+    experts = {f"experts {number}": others[f"blocks.{number}.1.weight"] for number in range(3)}
+    return {name: value.to_local() for name, value in experts.items()} | {
+        "table": others["table.weight"].full_tensor()
+    }
 
+
+def test_fewer_experts_than_shards_are_cut_in_themselves(tmp_path: Path) -> None:
     torch.manual_seed(3)
     alone = Blocks(tied=False).state_dict()
-    for rank, held in enumerate(on_processes(saved_and_read)):
+    for rank, held in enumerate(on_processes(saved_and_read, tmp_path)):
         assert torch.equal(held.pop("table"), alone["table.weight"])
         for name, part in held.items():
             assert torch.equal(part, alone[f"blocks.{name[-1]}.1.weight"].chunk(PROCESSES, dim=1)[rank])
