@@ -45,8 +45,8 @@ class RayCluster:
         self.nodes: list[Started] = []
         self._cpus = cpus
         self.head = self._started(self._begin_head)
-        line = next(line for line in self.head.output.splitlines() if "--address='" in line)
-        self.address = line.split("--address='")[1].split("'")[0]
+        self.head.await_line("block forever")  # after the address
+        self.address = self.head.output.split("--address='")[1].split("'")[0]
 
     def _begin_head(self) -> Started:
         return self._start(
