@@ -192,6 +192,37 @@ def test_texts_and_images_are_learned_from_and_exported_models_predict_the_same(
         recipe.build_model("linear")
 
 
+@pytest.mark.parametrize("model", ["linear", "mlp-small"])
+def test_a_model_of_numbers_goes_on_with_other_rows_and_with_no_other_columns(tmp_path: Path, model: str) -> None:
+    generator = np.random.default_rng(2)
+    sets = []
+    for number, (names, shift) in enumerate((("a,b", 0), ("a,b", 4), ("a,c", 0))):
+        lines = [f"{names},label,weight"]
+        for x, y in generator.normal(shift, 3 + shift, (60, 2)):
+            lines.append(f"{x},{y},{x - 2 * y},{shift - x}")
+        (tmp_path / f"{number}.csv").write_text("\n".join(lines))
+        sets.append(prepared(tmp_path / str(number), tmp_path / f"{number}.csv", label_column="label, weight"))
+    first, second, other = (Regression.for_dataset(dataset) for dataset in sets)
+    torch.manual_seed(0)
+    built = first.build_model(model).eval()
+    directory = tmp_path / "model"
+    directory.mkdir()
+    first.export(built, directory)
+    continued = second.build_model(str(directory)).eval()
+    rows = sets[1].split("train").take(np.arange(8))
+    with torch.no_grad():
+        before, after = first.predict(built, first.batch(rows, CPU)), second.predict(continued, second.batch(rows, CPU))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3)
+    with pytest.raises(
+        UserError, match="cannot go on with this dataset: it is a, b → label, weight, and the data is a, c"
+    ):
+        other.build_model(str(directory))
+    with torch.device("meta"):
+        assert [p.shape for p in second.build_model(str(directory)).parameters()] == [
+            p.shape for p in built.parameters()
+        ]
+
+
 def test_rows_without_a_number_are_rejected_with_the_reason_and_wrong_requests_refused(tmp_path: Path) -> None:
     rows = ["a,b,label", *(f"{n},{n * n % 17},{n / 2}" for n in range(60)), "1,,2", "1,2,inf", "1,2,much"]
     (tmp_path / "rows.csv").write_text("\n".join(rows))

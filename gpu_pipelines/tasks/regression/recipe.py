@@ -108,7 +108,8 @@ class Regression(Recipe):
         """Builds the model to train.
 
         Args:
-            name: of numbers `linear` or `mlp-small`; of images and texts one of the architectures of the task, a
+            name: of numbers `linear`, `mlp-small` or the directory of an exported model of the same numbers, which then
+                gives for each row what it gave before; of images and texts one of the architectures of the task, a
                 directory with a config.json alone, a local directory in Hugging Face layout, or a hub id; from the
                 latter two come the weights as well, but for the head.
 
@@ -119,6 +120,8 @@ class Regression(Recipe):
             return self.inner.build_model(name)
         if self.inner is None and name in _OF_NUMBERS:
             return _OF_NUMBERS[name](len(self.form.inputs), len(self.form.outputs))
+        if self.inner is None and (Path(name).expanduser() / "config.json").is_file():
+            return self._continued(Path(name).expanduser())
         task: Any = ImageClassificationTask if self.form.kind == "image" else TextClassificationTask
         raise UserError(
             f"The model {name!r} does not learn from what this dataset has ({self.form.kind}).",
@@ -132,6 +135,23 @@ class Regression(Recipe):
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         model = self.build_model(config["architecture"])
         load_model(model, directory / "model.safetensors")
+        return model
+
+    def _continued(self, directory: Path) -> nn.Module:
+        """A model of numbers that was exported, for the means and deviations of this data."""
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        theirs = Form(**config["regression"]) if "regression" in config else None
+        if theirs is None or (theirs.inputs, theirs.targets) != (self.form.inputs, self.form.targets):
+            found = f"{', '.join(theirs.inputs)} → {', '.join(theirs.targets)}" if theirs else "not of regression"
+            raise UserError(
+                f"The model in {directory} cannot go on with this dataset: it is {found}, and the data is "
+                f"{', '.join(self.form.inputs)} → {', '.join(self.form.targets)}.",
+                "Begin with linear or mlp-small.",
+            )
+        if torch.get_default_device().type == "meta":  # another process has the weights
+            return self.build_model(config["architecture"])
+        model = self.load_exported(directory)
+        _restate(model, theirs, self.form)
         return model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
@@ -196,6 +216,25 @@ _OF_NUMBERS = {"linear": _linear, "mlp-small": _perceptron}
 
 def _name_of(model: Any) -> str:
     return "linear" if len(model) == 1 else "mlp-small"
+
+
+@torch.no_grad()
+def _restate(model: Any, before: Form, now: Form) -> None:
+    """Lets a model that was trained with other means and deviations give the same numbers with these."""
+    mean, deviation, mean_now, deviation_now = (
+        torch.tensor(values, dtype=torch.float64)
+        for values in (before.inputs_mean, before.inputs_deviation, now.inputs_mean, now.inputs_deviation)
+    )
+    first, last = model[0], model[-1]
+    first.bias += (first.weight.double() @ ((mean_now - mean) / deviation)).float()
+    first.weight *= (deviation_now / deviation).float()
+    mean, deviation, mean_now, deviation_now = (
+        torch.tensor(values, dtype=torch.float64) for values in (before.mean, before.deviation, now.mean, now.deviation)
+    )
+    scale, targets = deviation / deviation_now, len(mean)
+    last.weight[:targets] *= scale.float()[:, None]
+    last.bias[:targets] = (last.bias[:targets] * scale + (mean - mean_now) / deviation_now).float()
+    last.bias[targets:] += 2 * scale.log().float()
 
 
 def _inner_for(dataset: Dataset, form: Form) -> Any:
