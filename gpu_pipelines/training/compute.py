@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.device_names import catalog_names
 from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.training.activations import activation_bytes
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class ModelCost:
         trained_parameters: parameters that the optimizer changes.
         frozen_parameters: the others.
         forward_flops_per_row: floating-point operations of a forward pass over one row.
-        activation_bytes_per_row: what the forward pass keeps of one row for the backward pass; None where the model is
-            sharded.
+        activation_bytes_per_row: what the forward pass keeps of one row for the backward pass, with the largest layer
+            that is recomputed there; None where the model is sharded.
     """
 
     trained_parameters: int
@@ -65,7 +66,7 @@ def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, s
         recipe.loss(model, batch)
     if sharded:
         _gather_no_more(model)
-    activations = None if sharded else _activation_bytes(recipe, model, batch) / rows
+    activations = None if sharded else activation_bytes(recipe, model, batch) / rows
     model.train(was_training)
     return ModelCost(*count_parameters(model), counter.get_total_flops() / rows, activations)
 
@@ -79,22 +80,6 @@ def _gather_no_more(model: nn.Module) -> None:
         if isinstance(module, FSDPModule):
             module.unshard()
             module.reshard()
-
-
-def _activation_bytes(recipe: Recipe, model: nn.Module, batch: Batch) -> int:
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loss = recipe.loss(model, batch)
-    del loss
-    return sum(kept.values())
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:

@@ -99,6 +99,19 @@ def test_activations_are_what_the_backward_pass_needs() -> None:
     assert cost.activation_bytes_per_row == 4 * (32 + 64)
 
 
+@pytest.mark.parametrize(
+    ("selective", "kept"), [(False, 0), (True, 64)], ids=["all is recomputed", "every second product is kept"]
+)
+def test_activations_of_recomputed_layers_are_what_is_kept_and_one_layer(selective: bool, kept: int) -> None:
+    layers = [nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32)) for _ in range(5)]
+    model = nn.Sequential(*layers)
+    recompute_activations(model, layers, selective=selective)
+    cost = measure_cost(_Squares(), model, {"x": torch.ones(8, 32)}, 8, sharded=False)
+    # Of each layer its input and what is kept, and the last output for its square; of the one that is recomputed its
+    # input again, tanh's output and its own.
+    assert cost.activation_bytes_per_row == 4 * (5 * (32 + kept) + 32 + 32 + 64 + 32)
+
+
 def test_measuring_leaves_the_model_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(32, 4), nn.BatchNorm1d(4)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
