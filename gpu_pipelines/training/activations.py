@@ -44,7 +44,7 @@ def activation_bytes(recipe: Recipe, model: nn.Module, batch: Batch) -> int:
 def _noting(layers: list[int], model: nn.Module) -> Any:
     """A hook that notes what a layer holds while it is recomputed."""
 
-    def note(module: nn.Module, values: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    def note(module: Any, values: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         with _held(model) as held:
             outputs = module._checkpoint_wrapped_module(*values, **named)
             layers.append(held.bytes)
