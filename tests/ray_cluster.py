@@ -44,8 +44,12 @@ class RayCluster:
         self._environment = os.environ if environment is None else environment
         self.nodes: list[Started] = []
         self._cpus = cpus
-        self.head = self._started(self._begin_head)
-        self.head.await_line("block forever")  # after the address
+        try:
+            self.head = self._started(self._begin_head)
+            self.head.await_line("block forever")  # after the address
+        except BaseException:
+            self.close()
+            raise
         self.address = self.head.output.split("--address='")[1].split("'")[0]
 
     def _begin_head(self) -> Started:
