@@ -38,7 +38,7 @@ from gpu_pipelines.emulator.pipeline_run import (
 from gpu_pipelines.emulator.pipeline_support import check_supported
 from gpu_pipelines.emulator.preemption import stockout
 from gpu_pipelines.emulator.replicas import container_variables
-from gpu_pipelines.emulator.step_environments import make_environment
+from gpu_pipelines.emulator.step_environments import StepEnvironments
 from gpu_pipelines.emulator.transcoding import as_json
 from gpu_pipelines.emulator.vertex_api import VertexApi
 
@@ -75,7 +75,8 @@ class PipelineBackend:
         self._processes: dict[str, list[subprocess.Popen[str]]] = {}
         self._places = threading.Semaphore(AT_A_TIME)
         self._stopped: set[str] = set()
-        self._python_lock, self._processes_lock = threading.Lock(), threading.Lock()
+        self._pythons = StepEnvironments(api.folder / "environments")
+        self._processes_lock = threading.Lock()
         variables = {**api.proxy_environment(), **api.gcloud_of_steps(), "STORAGE_EMULATOR_HOST": api.url}
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
@@ -265,10 +266,15 @@ class PipelineBackend:
         command = resolved([*container.get("command", []), *container.get("args", [])])
         own = {each["name"]: resolved([each.get("value", "")])[0] for each in container.get("env", [])}
         environment = {**self._environment(name, run), **own}
-        if any("pip install" in part for part in command):
-            changeable = self._python_that_may_change(command)
-            environment["PATH"] = f"{changeable / 'bin'}:{environment['PATH']}"
-            environment.setdefault("PYTHONPATH", str(changeable / "for-inner"))
+        if not any("pip install" in part for part in command):
+            return self._ended(name, task, command, environment)
+        with self._pythons.lent(command) as python:
+            environment["PATH"] = f"{python / 'bin'}:{environment['PATH']}"
+            environment.setdefault("PYTHONPATH", str(python / "for-inner"))
+            return self._ended(name, task, command, environment)
+
+    def _ended(self, name: str, task: Task, command: list[str], environment: dict[str, str]) -> int:
+        """The exit status of a process, whose lines go to the log."""
         process = subprocess.Popen(
             [*command_with_bucket(self._bucket), *command],
             env=environment,
@@ -286,14 +292,6 @@ class PipelineBackend:
         for line in process.stdout or ():
             self._jobs.say(name, task.name, [line.rstrip("\n")])
         return process.wait()
-
-    def _python_that_may_change(self, command: list[str]) -> Path:
-        """An environment that has all that this one has, and into which a step may install."""
-        folder = self._api.folder / "environments" / hashlib.sha256(json.dumps(command[:4]).encode()).hexdigest()[:16]
-        with self._python_lock:
-            if not folder.exists():
-                make_environment(folder)
-        return folder
 
     def _outputs(self, component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> Values:
         """Artifacts and parameters of a task that succeeded."""

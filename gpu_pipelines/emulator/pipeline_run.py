@@ -104,10 +104,11 @@ class JobRun:
         tasks = dag["tasks"]
         # All have their names before one begins, so that these are the same each time.
         left = {name: self._own_name(name, turn, part) for name in _in_order(tasks)}
+        before = {name: tasks_before(tasks[name]) & set(tasks) for name in tasks}
         running: dict[Future[Ended], str] = {}
         with ThreadPoolExecutor(len(tasks), thread_name_prefix="task") as pool:
             while left or running:
-                for name in [each for each in left if ended.keys() >= set(tasks[each].get("dependentTasks", []))]:
+                for name in [each for each in left if ended.keys() >= before[each]]:
                     asked = (name, left.pop(name), tasks[name], given, ended, turn)
                     running[pool.submit(self._task, *asked)] = name
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

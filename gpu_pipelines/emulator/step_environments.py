@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import sysconfig
+import threading
 import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 #: KFP's `use_venv` makes an environment in the step's own, which is to see what the step has installed before. In a
@@ -15,6 +21,41 @@ if sys.prefix != {folder!r} and _settings.exists():
     if "include-system-site-packages = true" in _settings.read_text():
         site.addsitedir({packages!r})
 """
+
+_LAST = Path("for-inner", "sitecustomize.py")
+
+
+class StepEnvironments:
+    """Environments that are kept for steps of the same packages. One step at a time has one: two would install at once.
+
+    Args:
+        folder: where they are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._taken: set[Path] = set()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lent(self, command: Sequence[str]) -> Iterator[Path]:
+        """An environment for a step, which may install into it, for as long as it runs.
+
+        Args:
+            command: the step's; what it installs is in its first words.
+        """
+        key = hashlib.sha256(json.dumps(command[:4]).encode()).hexdigest()[:16]
+        with self._lock:
+            places = (self._folder / f"{key}-{number}" for number in count())
+            place = next(each for each in places if each not in self._taken)
+            self._taken.add(place)
+        try:
+            if not (place / _LAST).exists():
+                make_environment(place)
+            yield place
+        finally:
+            with self._lock:
+                self._taken.discard(place)
 
 
 def make_environment(folder: Path) -> None:
@@ -27,6 +68,5 @@ def make_environment(folder: Path) -> None:
     packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     added = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
     (packages / "of-the-emulator.pth").write_text(added)
-    inner = folder / "for-inner"
-    inner.mkdir()
-    (inner / "sitecustomize.py").write_text(_FOR_INNER.format(folder=str(folder), packages=str(packages)))
+    (folder / _LAST).parent.mkdir(exist_ok=True)
+    (folder / _LAST).write_text(_FOR_INNER.format(folder=str(folder), packages=str(packages)))

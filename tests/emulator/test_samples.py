@@ -25,9 +25,11 @@ def succeeded(emulator: VertexApi, name: str, **parameters: Any) -> Any:
 
 
 def put_shakespeare(emulator: VertexApi) -> None:
-    """A public object that several of them read, in an emulator's own bucket of that name."""
+    """Public objects that several of them read, in an emulator's own bucket of that name."""
     emulator.storage.add_bucket("ml-pipeline-playground")
-    (emulator.folder / "gcs/ml-pipeline-playground/shakespeare1.txt").write_text("To be, or not to be")
+    for number in (1, 2):
+        place = emulator.folder / f"gcs/ml-pipeline-playground/shakespeare{number}.txt"
+        place.write_text("To be, or not to be")
 
 
 @pytest.mark.parametrize(
