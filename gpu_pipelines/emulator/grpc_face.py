@@ -50,10 +50,12 @@ def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any, str], Any]]]:
         told = api.state.project.told(request.name.removeprefix("projects/"), "v3")
         return parsed(resourcemanager_v3.Project, told)
 
+    holding = {"GetCustomJob": api.state.custom_jobs, "GetBatchPredictionJob": api.state.batch_prediction_jobs}
+
     def calling(method: Method) -> Callable[[Any, str], Any]:
         def call(request: Any, account: str) -> Any:
-            if method.name == "GetCustomJob":
-                api.state.custom_jobs.hold(request)
+            if held := holding.get(method.name):
+                held.hold(request)
             return api.state.call(method, request, account)
 
         return call

@@ -174,7 +174,8 @@ def _resource_of(request: Any) -> str:
 
 def _acted_for(request: Any) -> str:
     """The service account that a request is to let a job run as."""
-    for name in ("custom_job.job_spec", "hyperparameter_tuning_job.trial_job_spec", "pipeline_job", "deployed_model"):
+    places = ("custom_job.job_spec", "hyperparameter_tuning_job.trial_job_spec", "batch_prediction_job")
+    for name in (*places, "pipeline_job", "deployed_model"):
         found = request
         for part in name.split("."):
             found = getattr(found, part, None)

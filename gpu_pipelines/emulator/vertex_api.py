@@ -96,7 +96,7 @@ class VertexApi:
         self.faults.add(Fault(pattern, status, times, text, took_effect, seconds))
 
     def wait(self, name: str, seconds: float = 600.0) -> Any:
-        """Waits for the end of a pipeline job or a custom job.
+        """Waits for the end of a pipeline job, a custom job or a batch prediction job.
 
         Args:
             name: its resource name.
@@ -110,6 +110,8 @@ class VertexApi:
         """
         if "/customJobs/" in name:
             return self.state.custom_jobs.wait(name, seconds)
+        if "/batchPredictionJobs/" in name:
+            return self.state.batch_prediction_jobs.wait(name, seconds)
         until = time.monotonic() + seconds
         while (job := self.state.pipeline_jobs.one(name)).state not in ENDED:
             if time.monotonic() > until:

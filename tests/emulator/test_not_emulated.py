@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         ("POST", f"v1/{PARENT}/endpoints/1:explain", 501, "PredictionService.Explain"),
         ("POST", f"v1/{PARENT}/publishers/google/models/gemini:generateContent", 501, "GenerateContent"),
         ("GET", f"v1beta1/{PARENT}/customJobs", 501, "v1 of Vertex AI alone"),
-        ("POST", f"v1/{PARENT}/batchPredictionJobs", 501, "JobService.CreateBatchPredictionJob"),
+        ("POST", f"v1/{PARENT}/dataLabelingJobs", 501, "JobService.CreateDataLabelingJob"),
         ("POST", "bigquery/v2/projects/example-project/jobs", 501, "BigQuery"),
         ("POST", f"v1/{PARENT}/nothing", 404, "There is no POST"),
     ],

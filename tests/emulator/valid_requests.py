@@ -48,6 +48,17 @@ TUNING = {
     },
     "trialJobSpec": CUSTOM["jobSpec"],
 }
+BATCH = {
+    "displayName": "b",
+    "labels": {"a": "b"},
+    "model": f"{PARENT}/models/digits".removeprefix("/v1/"),
+    "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://example-bucket/none*"]}},
+    "instanceConfig": {"instanceType": "object", "keyField": "id", "includedFields": ["x"]},
+    "modelParameters": {"top": 2},
+    "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": "gs://example-bucket/o"}},
+    "dedicatedResources": {"machineSpec": {"machineType": "n1-standard-2"}, "maxReplicaCount": 2},
+    "manualBatchTuningParameters": {"batchSize": 4},
+}
 SCHEDULE = {
     "displayName": "nightly",
     "cron": "TZ=Europe/Paris 0 3 * * *",
@@ -59,7 +70,7 @@ MODEL = {
     "model": {
         "displayName": "digits",
         "artifactUri": "gs://example-bucket/m",
-        "containerSpec": {"imageUri": "i", "ports": [{"containerPort": 80}]},
+        "containerSpec": {"imageUri": "i", "command": ["true"], "ports": [{"containerPort": 80}]},
         "versionAliases": ["champion"],
     },
     "modelId": "digits",
@@ -105,6 +116,10 @@ VERTEX: dict[str, list[Sent]] = {
         Sent("POST", f"{PARENT}/models/digits/evaluations:import", EVALUATION,
              message=api.ImportModelEvaluationRequest),
         Sent("GET", f"{PARENT}/models/digits:listVersions?pageSize=2"),
+    ],
+    "batch prediction jobs": [
+        Sent("POST", f"{PARENT}/batchPredictionJobs", BATCH, message=api.BatchPredictionJob),
+        Sent("GET", f"{PARENT}/batchPredictionJobs?filter=displayName%3Db&pageSize=1"),
     ],
     "endpoints": [
         Sent("POST", f"{PARENT}/endpoints?endpointId=e1", {"displayName": "e"}, message=api.Endpoint),
@@ -166,6 +181,14 @@ WRONG: dict[str, dict[str, Any]] = {
         "createPipelineJobRequest.parent": "projects/other/locations/us-central1",
         "createPipelineJobRequest.pipelineJobId": "x", "createPipelineJobRequest.pipelineJob.pipelineSpec": {},
     },
+    f"{PARENT}/batchPredictionJobs": {
+        "displayName": "", "model": "none", "inputConfig": {}, "inputConfig.instancesFormat": "parquet",
+        "inputConfig.gcsSource.uris": [], "inputConfig.gcsSource.uris.0": "/tmp", "outputConfig": {},
+        "outputConfig.predictionsFormat": "csv", "outputConfig.gcsDestination.outputUriPrefix": "/tmp",
+        "instanceConfig.instanceType": "table", "instanceConfig.excludedFields": ["y"], "dedicatedResources": {},
+        "dedicatedResources.machineSpec.machineType": "none", "dedicatedResources.startingReplicaCount": 3,
+        "manualBatchTuningParameters.batchSize": -1, "unmanagedContainerModel": {"artifactUri": "gs://a/b"},
+    },
     f"{PARENT}/models:upload": {
         "modelId": "A B", "parentModel": "projects/example-project/locations/us-central1/models/none",
         "model.artifactUri": "/tmp", "model.containerSpec.imageUri": "", "model.displayName": "",
@@ -192,7 +215,7 @@ WRONG: dict[str, dict[str, Any]] = {
 ODD: dict[str, list[Sent]] = {
     "lists": [
         *(Sent("GET", f"{PARENT}/{kind}?{query}")
-          for kind in ("customJobs", "pipelineJobs", "schedules", "models", "endpoints")
+          for kind in ("customJobs", "pipelineJobs", "batchPredictionJobs", "schedules", "models", "endpoints")
           for query in ("pageToken=x", "pageToken=-1", "pageSize=-1", "pageSize=ten", "pageSize=99999999999",
                         "filter=%28", "filter=a", "filter=a%3D~%22%5B%22", "filter=" + "NOT%20" * 2000)
           ),
