@@ -20,12 +20,11 @@ from gpu_pipelines.emulator.batch_instances import Instance, instances_of, rows_
 from gpu_pipelines.emulator.batch_outputs import FileOutput, Output
 from gpu_pipelines.emulator.batch_prediction_jobs import BatchPredictionJobs
 from gpu_pipelines.emulator.batch_prediction_rules import accelerators_of_batch
-from gpu_pipelines.emulator.bucket_places import BucketPlaces
 from gpu_pipelines.emulator.job_states import STATES
 from gpu_pipelines.emulator.model_servers import ModelServers
 from gpu_pipelines.emulator.names import region_of
 from gpu_pipelines.emulator.preemption import stockout
-from gpu_pipelines.emulator.services import State
+from gpu_pipelines.emulator.vertex_api import VertexApi
 
 #: Reference of `ManualBatchTuningParameters`.
 _BATCH_SIZE = 64
@@ -39,13 +38,13 @@ class BatchPredictor:
     """Runs batch prediction jobs.
 
     Args:
-        state: has the jobs and the models, and the machines that there are.
-        places: the buckets.
+        api: has the jobs and the models, the machines that there are, the buckets and BigQuery.
         work: a folder for what is not finished.
     """
 
-    def __init__(self, state: State, places: BucketPlaces, work: Path) -> None:
-        self._state, self._places, self._work = state, places, work
+    def __init__(self, api: VertexApi, work: Path) -> None:
+        self._api, self._state, self._places, self._work = api, api.state, api.places, work
+        state = api.state
         self._jobs: BatchPredictionJobs = state.batch_prediction_jobs
         self._servers: ModelServers = state.model_servers
         self._stopped: set[str] = set()

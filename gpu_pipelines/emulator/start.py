@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_pipelines.emulator.batch_prediction_run import BatchPredictor
-from gpu_pipelines.emulator.bucket_places import BucketPlaces
 from gpu_pipelines.emulator.capacity import Capacity, limits_of, places_of
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.clock import Clock
@@ -89,8 +88,7 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
         tuner = Tuner(api.state.tuning_jobs, api.state.custom_jobs, api.folder / "work/trials", settings.seed)
         tuner.run_jobs()
         stack.callback(tuner.close)
-        places = BucketPlaces(api.folder / "gcs", api.storage.files.buckets)
-        predictor = BatchPredictor(api.state, places, api.folder / "work/predictions")
+        predictor = BatchPredictor(api, api.folder / "work/predictions")
         predictor.run_jobs()
         stack.callback(predictor.close)
         clock = Clock(api.state.schedules, api.state.pipeline_jobs, settings.speed)
