@@ -56,18 +56,20 @@ def rows_of_csv(files: Iterable[Path]) -> Iterator[Any]:
                     yield ValueError(f"The row {values} has {len(values)} values, and the header {len(names)}.")
 
 
-def instances_of(rows: Iterable[Any], config: Any, is_table: bool) -> Iterator[Instance]:
+def instances_of(rows: Iterable[Any], config: Any, is_table: bool, is_told_whole: bool = True) -> Iterator[Instance]:
     """Rows as instances.
 
     Args:
         rows: values of JSON; an exception stands for a row that cannot be read.
         config: `InstanceConfig` of the job.
         is_table: whether rows are of a table or of CSV, and so arrays where the job says nothing.
+        is_told_whole: whether the output has the fields of an instance by their names; otherwise one that is an array
+            is told as one.
     """
     kind = config.instance_type or ("array" if is_table else "")
     for row in rows:
         told: dict[str, Any] = {"instance": None if isinstance(row, ValueError) else row}
-        if is_table and kind == "array" and isinstance(row, dict):
+        if kind == "array" and not is_told_whole and isinstance(row, dict):
             told = {"instance": list(row.values())}
         try:
             if isinstance(row, ValueError):

@@ -5,6 +5,7 @@ Rules say what the reference of the field says: https://cloud.google.com/vertex-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpu_pipelines.emulator.rules import Found, check_machine, check_name_and_la
 INPUT_FORMATS = ("jsonl", "bigquery", "csv", "tf-record", "tf-record-gzip", "file-list")
 OUTPUT_FORMATS = ("jsonl", "bigquery")
 _READ_HERE = ("jsonl", "csv", "bigquery")
+_DATASET, _TABLE = re.compile(r"bq://[^.]+(\.[^.]+)?"), re.compile(r"bq://[^.]+\.[^.]+\.[^.]+")
 _INSTANCE_TYPES = ("", "object", "array")
 
 
@@ -52,7 +54,7 @@ def _check_input(job: Any) -> Found:
         formats = ", ".join(INPUT_FORMATS)
         yield f"{name}.instances_format", f"{kind!r} is not one of the formats of the model: {formats}."
     elif kind == "bigquery":
-        if not source.bigquery_source.input_uri.startswith("bq://"):
+        if not _TABLE.fullmatch(source.bigquery_source.input_uri):
             yield f"{name}.bigquery_source.input_uri", "A table of the form bq://project.dataset.table is required."
     elif not source.gcs_source.uris:
         yield f"{name}.gcs_source.uris", f"Files are required of the format {kind}."
@@ -80,8 +82,9 @@ def _check_output(job: Any) -> Found:
         formats = ", ".join(OUTPUT_FORMATS)
         yield f"{name}.predictions_format", f"{kind!r} is not one of the formats of the model: {formats}."
     elif kind == "bigquery":
-        if not target.bigquery_destination.output_uri.startswith("bq://"):
-            yield f"{name}.bigquery_destination.output_uri", "A place of the form bq://project.dataset is required."
+        if not _DATASET.fullmatch(target.bigquery_destination.output_uri):
+            text = "A place of the form bq://project or bq://project.dataset is required."
+            yield f"{name}.bigquery_destination.output_uri", text
     elif not target.gcs_destination.output_uri_prefix.startswith("gs://"):
         yield f"{name}.gcs_destination.output_uri_prefix", "A Google Cloud Storage URI is required."
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
 from google.protobuf import json_format
@@ -20,11 +20,15 @@ from gpu_pipelines.emulator.batch_instances import Instance, instances_of, rows_
 from gpu_pipelines.emulator.batch_outputs import FileOutput, Output
 from gpu_pipelines.emulator.batch_prediction_jobs import BatchPredictionJobs
 from gpu_pipelines.emulator.batch_prediction_rules import accelerators_of_batch
+from gpu_pipelines.emulator.batch_tables import TableOutput, rows_of_table
 from gpu_pipelines.emulator.job_states import STATES
 from gpu_pipelines.emulator.model_servers import ModelServers
 from gpu_pipelines.emulator.names import region_of
 from gpu_pipelines.emulator.preemption import stockout
 from gpu_pipelines.emulator.vertex_api import VertexApi
+
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.bigquery_tables import Tables
 
 #: Reference of `ManualBatchTuningParameters`.
 _BATCH_SIZE = 64
@@ -154,19 +158,31 @@ class _Run:
         """The instances.
 
         Raises:
-            ApiError: there are no such files.
+            ApiError: there are no such files, or no such table.
         """
-        source = self._job.input_config
-        places = self._settings._places
+        source, places, config = self._job.input_config, self._settings._places, self._job.instance_config
+        if source.instances_format == "bigquery":
+            rows: Iterable[Any] = rows_of_table(self._tables(), source.bigquery_source.input_uri)
+            return instances_of(rows, config, is_table=True)
         files = [file for uri in source.gcs_source.uris for file in places.matching(uri)]
-        is_table = source.instances_format == "csv"
-        rows = rows_of_csv(files) if is_table else rows_of_json_lines(files)
-        return instances_of(rows, self._job.instance_config, is_table)
+        if source.instances_format == "jsonl":
+            return instances_of(rows_of_json_lines(files), config, is_table=False)
+        return instances_of(rows_of_csv(files), config, is_table=True, is_told_whole=self._is_to_a_table)
+
+    @property
+    def _is_to_a_table(self) -> bool:
+        return bool(self._job.output_config.predictions_format == "bigquery")
+
+    def _tables(self) -> Tables:
+        return self._settings._api.bigquery().tables
 
     def _output(self) -> Output:
-        prefix = self._job.output_config.gcs_destination.output_uri_prefix
+        target, created = self._job.output_config, self._job.create_time
         name = getattr(self._model, "display_name", "") or self._job.display_name
-        return FileOutput(self._settings._places, prefix, name, self._job.create_time, self._settings._work)
+        if self._is_to_a_table:
+            return TableOutput(self._tables(), target.bigquery_destination.output_uri, name, created)
+        prefix = target.gcs_destination.output_uri_prefix
+        return FileOutput(self._settings._places, prefix, name, created, self._settings._work)
 
     def _url(self) -> str:
         """Where the model predicts; its server is started again if it has ended."""

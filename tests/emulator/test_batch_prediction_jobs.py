@@ -199,6 +199,45 @@ def test_an_endpoint_predicts_with_the_same_server(vertex_emulator: VertexApi) -
     assert server.process.poll() is not None
 
 
+def test_a_table_is_predicted_to_a_table(vertex_emulator: VertexApi) -> None:
+    from google.cloud import aiplatform, bigquery
+
+    aiplatform.init(project="example-project", location="us-central1")
+    client = bigquery.Client(project="example-project")
+    client.create_dataset("shop")
+    rows = [{"id": 1, "text": "a", "score": 0.5}, {"id": 2, "text": "bad", "score": 1.5}]
+    configuration = bigquery.LoadJobConfig(autodetect=True)
+    client.load_table_from_json(rows, "shop.reviews", job_config=configuration).result()
+    body = wanted(
+        upload(vertex_emulator),
+        inputConfig={
+            "instancesFormat": "bigquery",
+            "bigquerySource": {"inputUri": "bq://example-project.shop.reviews"},
+        },
+        outputConfig={
+            "predictionsFormat": "bigquery",
+            "bigqueryDestination": {"outputUri": "bq://example-project.shop"},
+        },
+    )
+    job = finished(vertex_emulator, {**body, "instanceConfig": {"instanceType": "object", "excludedFields": ["id"]}})
+    assert job.output_info.bigquery_output_dataset == "bq://example-project.shop"
+    (row,) = aiplatform.BatchPredictionJob(job.name).iter_outputs()
+    assert {**dict(row), "prediction": json.loads(row["prediction"])[0]} == {
+        **rows[0],
+        "prediction": {"text": "a", "score": 0.5},
+    }
+    errors = job.output_info.bigquery_output_table.replace("predictions", "errors")
+    (refused,) = client.list_rows(f"shop.{errors}")
+    assert (refused["id"], refused["errors"]["code"]) == (2, 3)
+    body["outputConfig"]["bigqueryDestination"]["outputUri"] = "bq://example-project"
+    job = finished(vertex_emulator, {**body, "instanceConfig": {"keyField": "id"}})
+    assert job.output_info.bigquery_output_dataset.startswith("bq://example-project.prediction_theirs_20")
+    (row,) = aiplatform.BatchPredictionJob(job.name).iter_outputs()
+    assert (row["key"], json.loads(row["prediction"])[0]) == (1, ["a", 0.5])
+    body["inputConfig"]["bigquerySource"]["inputUri"] = "bq://example-project.shop.none"
+    assert "Not found: Table" in finished(vertex_emulator, body).error.message
+
+
 def test_the_component_of_gcpc_predicts_in_a_pipeline(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     vertex_emulator.storage.put("in/a.txt", b'{"x": 1}\n')
     compiler.Compiler().compile(scores, str(tmp_path / "scores.yaml"))
