@@ -88,6 +88,13 @@ DEPLOYED = {
     },
     "trafficSplit": {"0": 100},
 }
+#: Paths of BigQuery.
+SHOP = "/bigquery/v2/projects/example-project"
+TABLE = {
+    "tableReference": {"projectId": "example-project", "datasetId": "shop", "tableId": "rows"},
+    "schema": {"fields": [{"name": "a", "type": "INTEGER"}, {"name": "b", "type": "STRING", "mode": "REPEATED"}]},
+}
+_QUERY = {"query": "SELECT a FROM `shop.rows`", "useLegacySql": False}
 _FORM = f'--b\r\nContent-Disposition: form-data; name="content"\r\n\r\n{json.dumps(SPEC)}\r\n--b--\r\n'.encode()
 #: The digest of the version takes its place.
 _VERSION = "packages/echoes/versions/sha256:0"
@@ -147,6 +154,19 @@ OTHERS: dict[str, list[Sent]] = {
         Sent("GET", "/v3/projects/example-project"),
         Sent("POST", "/v1/projects/example-project:testIamPermissions", {"permissions": ["a.b.c"]}),
     ],
+    "bigquery": [
+        Sent("POST", f"{SHOP}/datasets", {"datasetReference": {"datasetId": "shop"}}),
+        Sent("GET", f"{SHOP}/datasets/shop"),
+        Sent("PATCH", f"{SHOP}/datasets/shop", {"labels": {"a": "b"}}),
+        Sent("POST", f"{SHOP}/datasets/shop/tables", TABLE),
+        Sent("GET", f"{SHOP}/datasets/shop/tables?maxResults=5"),
+        Sent("PATCH", f"{SHOP}/datasets/shop/tables/rows", {"labels": {"a": "b"}}),
+        Sent("POST", f"{SHOP}/datasets/shop/tables/rows/insertAll", {"rows": [{"json": {"a": 1, "b": ["x"]}}]}),
+        Sent("GET", f"{SHOP}/datasets/shop/tables/rows/data?maxResults=1&selectedFields=a"),
+        Sent("POST", f"{SHOP}/queries", _QUERY),
+        Sent("POST", f"{SHOP}/jobs", {"configuration": {"query": _QUERY}, "jobReference": {"jobId": "once"}}),
+        Sent("GET", f"{SHOP}/queries/once?maxResults=1&location=US"),
+    ],
     "storage": [
         Sent("POST", "/upload/storage/v1/b/example-bucket/o?uploadType=media&name=a.txt", b"kept", "text/plain"),
         Sent("GET", "/storage/v1/b/example-bucket/o/a.txt"),
@@ -203,6 +223,21 @@ WRONG: dict[str, dict[str, Any]] = {
         "trafficSplit": {"0": 99}, "trafficSplit.9": 0, "deployedModel.model": "none",
         "deployedModel.dedicatedResources": {},
     },
+    f"{SHOP}/datasets": {
+        "datasetReference": {}, "datasetReference.datasetId": "a b",
+    },
+    f"{SHOP}/datasets/shop": {"labels": ["a"]},
+    f"{SHOP}/datasets/shop/tables": {
+        "tableReference": {}, "tableReference.tableId": "a.b", "schema": {"fields": [{"name": "a"}]},
+        "schema.fields.0.type": "NUMBERS", "schema.fields.0.name": "", "schema.fields": "a", "view": {"query": "x"},
+    },
+    f"{SHOP}/datasets/shop/tables/rows": {"labels": ["a"]},
+    f"{SHOP}/datasets/shop/tables/rows/insertAll": {"rows": "a", "rows.0": 1},
+    f"{SHOP}/queries": {"query": "", "query.a": 1, "useLegacySql": True},
+    f"{SHOP}/jobs": {
+        "configuration": {}, "configuration.query": "a", "configuration.query.query": "DROP TABLE x",
+        "configuration.load": "a", "jobReference": [], "jobReference.jobId": "a b",
+    },
     "/v2/entries:list": {
         "resourceNames": [], "resourceNames.0": 1, "filter": "((((", "orderBy": "no", "pageSize": "ten",
         "pageToken": "x", "pageToken ": "x",
@@ -245,6 +280,27 @@ ODD: dict[str, list[Sent]] = {
         Sent("PATCH", f"{REPOSITORY}/packages/echoes/versions/x", {}),
         Sent("DELETE", f"{REPOSITORY}/packages/echoes/versions/none"), Sent("GET", f"{REPOSITORY}/packages?pageSize=x"),
         Sent("GET", f"{REPOSITORY}/packages/%00/versions"), Sent("GET", f"{REPOSITORY}/packages?pageToken=x"),
+    ],
+    "bigquery": [
+        *(Sent("GET", f"{SHOP}/datasets/shop/tables/rows/data?{query}")
+          for query in ("maxResults=x", "pageToken=x", "startIndex=-1", "selectedFields=none", "no=1")),
+        Sent("GET", f"{SHOP}/datasets/none"), Sent("GET", f"{SHOP}/datasets/shop/tables/none"),
+        Sent("GET", f"{SHOP}/datasets/none/tables"), Sent("GET", f"{SHOP}/jobs/none"),
+        Sent("GET", f"{SHOP}/queries/none"),
+        Sent("DELETE", f"{SHOP}/datasets/shop"), Sent("DELETE", f"{SHOP}/datasets/shop/tables/none"),
+        Sent("POST", f"{SHOP}/datasets", {"datasetReference": {"datasetId": "shop"}}),
+        Sent("POST", f"{SHOP}/datasets/shop/tables", TABLE),
+        Sent("POST", f"{SHOP}/jobs", {"configuration": {"query": _QUERY}, "jobReference": {"jobId": "once"}}),
+        Sent("POST", f"{SHOP}/queries", {**_QUERY, "query": "SELECT FROM FROM"}),
+        Sent("POST", f"{SHOP}/queries", {**_QUERY, "query": "SELECT 1; SELECT 2"}),
+        Sent("POST", f"{SHOP}/queries", {**_QUERY, "query": "SELECT a FROM `shop.none`"}),
+        Sent("POST", f"{SHOP}/queries", {**_QUERY, "query": "SELECT " + "(" * 2000}),
+        Sent("POST", f"/upload{SHOP}/jobs?uploadType=none", b"x"), Sent("PUT", f"/upload{SHOP}/none", b"x"),
+        Sent("POST", f"/upload{SHOP}/jobs?uploadType=resumable", b"x"),
+        Sent("POST", f"/upload{SHOP}/jobs?uploadType=multipart", b"x", "multipart/related"),
+        Sent("POST", f"/upload{SHOP}/jobs?uploadType=multipart", b"--b\r\n\r\n{}\r\n--b--",
+             "multipart/related; boundary=b"),
+        Sent("PUT", f"/upload{SHOP}/jobs?uploadType=resumable&upload_id=none", b"x"),
     ],
     "storage": [
         Sent("GET", "/storage/v1/b/none/o"), Sent("GET", "/storage/v1/b/example-bucket/o/none"),
