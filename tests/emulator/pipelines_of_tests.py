@@ -4,6 +4,8 @@ from google_cloud_pipeline_components.types.artifact_types import VertexModel
 from google_cloud_pipeline_components.v1.batch_predict_job import ModelBatchPredictOp
 from kfp import dsl
 
+from gpu_pipelines.components import prepare_data
+
 
 @dsl.container_component
 def shell(text: str, made: dsl.OutputPath(str)):
@@ -88,3 +90,8 @@ def scores(resource_name: str) -> dsl.Artifact:
         machine_type="n1-standard-2",
     )
     return done.outputs["gcs_output_directory"]
+
+
+@dsl.pipeline(name="prepared")
+def prepared(source: str):
+    prepare_data(source=source, task="text_classification", sequence_length=32, vocabulary_size=300)

@@ -14,9 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import requests
+import yaml
+from conftest import gpu_pipelines
 from google.api_core import exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery import LoadJobConfig, SchemaField
+from kfp import compiler
+from pipelines_of_tests import prepared
+from sample_runs import run_spec
 
 from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
 from gpu_pipelines.errors import UserError
@@ -246,3 +251,43 @@ def test_a_file_comes_in_pieces_and_a_piece_again(vertex_emulator: VertexApi, cl
         answer = requests.put(place, data=content[begin:end], headers=told, timeout=60)
         assert answer.status_code == status, answer.text
     assert [row["a"] for row in client.list_rows("shop.pieces")] == [1, 2]
+
+
+REVIEWS = [{"id": n, "text": f"{('bad awful', 'good fine')[n % 2]} {n}", "label": "bg"[n % 2]} for n in range(100)]
+
+
+def test_a_step_prepares_a_table(vertex_emulator: VertexApi, client: bigquery.Client, tmp_path: Path) -> None:
+    loaded(client, REVIEWS)
+    compiler.Compiler().compile(prepared, str(tmp_path / "prepared.yaml"))
+    spec = yaml.safe_load((tmp_path / "prepared.yaml").read_text())
+    job = run_spec(vertex_emulator, spec, source="bq://example-project.shop.reviews")
+    heard = vertex_emulator.state.logs.messages()
+    assert job.state.name == "PIPELINE_STATE_SUCCEEDED", "\n".join(heard)
+    assert "reading bq://example-project.shop.reviews" in heard
+    assert any("kept 100 of 100 rows" in line for line in heard)
+
+
+SETTINGS = "pipeline_root: gs://example-bucket/runs\nimage: us-docker.pkg.dev/example-project/images/steps:0.1.0\n"
+TRAINED = (
+    *("-p", "task=text_classification", "-p", "sequence_length=32", "-p", "vocabulary_size=300"),
+    *("-p", "global_batch_size=16", "-p", "max_steps=6", "-p", "checkpoint_every_steps=3"),
+    *("-p", 'gates=["accuracy>=0"]'),
+)
+
+
+@pytest.mark.slow
+def test_pipelines_read_a_table_and_write_one(
+    vertex_emulator: VertexApi, client: bigquery.Client, tmp_path: Path
+) -> None:
+    loaded(client, REVIEWS)
+    (tmp_path / "gpu-pipelines.yaml").write_text(SETTINGS)
+    given = ("-p", "source=bq://example-project.shop.reviews", "-p", "model_name=reviews", "-p", "registry=vertex://")
+    written = ("-p", "output=bq://example-project.shop.scores", "-p", "key_column=id")
+    for words in (("train_evaluate_upload", *TRAINED), ("batch_prediction", *written)):
+        run = ("run", *words, *given, "--target", "vertex", "--accelerator", "l4:1", "--follow")
+        done = gpu_pipelines(*run, cwd=tmp_path)
+        assert done.status == 0, done.out + done.err
+    rows = {row["key"]: row["prediction"] for row in client.list_rows("shop.scores")}
+    assert set(rows) == {str(row["id"]) for row in REVIEWS}
+    assert {each["name"] for each in rows["7"]["scores"]} == {"b", "g"}
+    assert client.get_table("shop.scores").labels["name"] == "reviews"
