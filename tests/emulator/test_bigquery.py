@@ -253,6 +253,20 @@ def test_a_file_comes_in_pieces_and_a_piece_again(vertex_emulator: VertexApi, cl
     assert [row["a"] for row in client.list_rows("shop.pieces")] == [1, 2]
 
 
+def test_what_fails_for_a_moment_is_asked_for_again(vertex_emulator: VertexApi, client: bigquery.Client) -> None:
+    from gpu_pipelines.emulator.faults import Rate
+
+    loaded(client)
+    for call in ("GET .*/reviews$", "GRPC ReadRows"):
+        vertex_emulator.fail_next(call)
+    table = client.get_table("shop.reviews")
+    assert client.list_rows(table).to_arrow(create_bqstorage_client=True).num_rows == 25
+    vertex_emulator.faults.by_chance([Rate.of("bigquery:403:1")], 0)
+    with pytest.raises(exceptions.Forbidden):
+        client.get_table("shop.reviews")
+    assert requests.get(f"{vertex_emulator.url}/storage/v1/b/example-bucket/o", timeout=60).ok
+
+
 REVIEWS = [{"id": n, "text": f"{('bad awful', 'good fine')[n % 2]} {n}", "label": "bg"[n % 2]} for n in range(100)]
 
 

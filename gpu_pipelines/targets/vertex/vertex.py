@@ -85,8 +85,8 @@ class Vertex(VertexTarget, CloudTarget):
         source = str(arguments.get("source", ""))
         if self.options.emulate and source.startswith("bq://"):
             return [
-                f"{source} is in BigQuery, which is empty on the emulator that --emulate starts. Load the table into one "
-                "that runs (gpu-pipelines emulator start), and run there without --emulate; see docs/emulator.md."
+                f"{source} is in BigQuery, which is empty on the emulator that --emulate starts. Load the table into "
+                "one that runs (gpu-pipelines emulator start), and run there; see docs/emulator.md."
             ]
         return not_evaluated(compiled.spec, arguments)
 
