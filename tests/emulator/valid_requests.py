@@ -54,7 +54,6 @@ BATCH = {
     "model": f"{PARENT}/models/digits".removeprefix("/v1/"),
     "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://example-bucket/none*"]}},
     "instanceConfig": {"instanceType": "object", "keyField": "id", "includedFields": ["x"]},
-    "modelParameters": {"top": 2},
     "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": "gs://example-bucket/o"}},
     "dedicatedResources": {"machineSpec": {"machineType": "n1-standard-2"}, "maxReplicaCount": 2},
     "manualBatchTuningParameters": {"batchSize": 4},
