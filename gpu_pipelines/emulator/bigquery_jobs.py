@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ class Jobs:
 
     def __init__(self, tables: Tables, places: BucketPlaces | None = None) -> None:
         self._tables, self._places = tables, places
+        # Of two requests with one id, the second has to find the first.
+        self._lock = threading.RLock()
         self.queries: dict[str, QueryJob] = {}
         self.loads: dict[str, LoadJob] = {}
 
@@ -72,6 +75,10 @@ class Jobs:
         Raises:
             ApiError: it is none, or one that the emulator does not run.
         """
+        with self._lock:
+            return self._insert(project, body, content)
+
+    def _insert(self, project: str, body: Mapping[str, Any], content: bytes | None) -> dict[str, Any]:
         configuration = _object(body, "configuration")
         name = _object(body, "jobReference").get("jobId") or f"job_{uuid.uuid4().hex}"
         if not isinstance(name, str) or not _ID.fullmatch(name):
@@ -195,11 +202,11 @@ class Jobs:
 
     def _write(self, destination: str, rows: pa.Table, asked: Mapping[str, Any], default: str) -> None:
         """Writes rows into a table as the dispositions of a job say."""
-        held: StoredTable | None = self._tables.tables.get(destination)
-        if held is None and asked.get("createDisposition") == "CREATE_NEVER":
-            self._tables.get(destination)
         disposition = asked.get("writeDisposition") or default
         with self._tables.lock:
+            held: StoredTable | None = self._tables.tables.get(destination)
+            if held is None and asked.get("createDisposition") == "CREATE_NEVER":
+                self._tables.get(destination)
             if disposition == "WRITE_EMPTY" and held and held.rows.num_rows:
                 raise ApiError(409, f"Already Exists: Table {destination}")
             if disposition == "WRITE_APPEND" and held and len(held.rows.schema):

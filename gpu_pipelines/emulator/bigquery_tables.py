@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,10 @@ _DATASET, _TABLE = re.compile(r"\w{1,1024}", re.ASCII), re.compile(r"[\w -]{1,10
 _MOST_RESULTS = 100
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass
 class StoredTable:
     """A table.
@@ -33,6 +38,7 @@ class StoredTable:
         kind: TABLE or VIEW.
         streaming: rows that are still in the buffer of streamed rows; those are not counted in `numRows`.
         labels: of the table.
+        created, changed: when it was made, and its rows written, milliseconds since 1970.
     """
 
     rows: pa.Table
@@ -40,6 +46,8 @@ class StoredTable:
     kind: str = "TABLE"
     streaming: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+    created: int = field(default_factory=_now_ms)
+    changed: int = field(default_factory=_now_ms)
 
 
 class Tables:
@@ -93,6 +101,8 @@ class Tables:
             held = self.tables.get(name)
             made = StoredTable(rows, held.version + 1 if held else 1, labels=dict(held.labels if held else {}))
             made.labels.update(labels or {})
+            if held:
+                made.created = held.created
             self._keep(name, made, held)
             self.tables[name] = made
         return made
@@ -171,11 +181,11 @@ class Tables:
         told: dict[str, Any] = {
             "kind": "bigquery#table",
             "id": f"{project}:{dataset}.{table}",
-            "etag": f"etag-{stored.version}",
+            "etag": f"etag-{stored.changed}-{stored.version}",
             "tableReference": reference_of(name),
             "schema": {"fields": [field_of(column) for column in stored.rows.schema]},
-            "creationTime": "1700000000000",
-            "lastModifiedTime": str(1_700_000_000_000 + stored.version),
+            "creationTime": str(stored.created),
+            "lastModifiedTime": str(stored.changed),
             "numRows": str(stored.rows.num_rows - stored.streaming),
             "numBytes": str(stored.rows.nbytes),
             "location": "US",
@@ -209,6 +219,7 @@ class Tables:
             try:
                 name, version = document["name"], int(document["version"])
                 made = StoredTable(pa.table({}), version, labels=dict(document["labels"]))
+                made.created, made.changed = int(document["created"]), int(document["changed"])
                 file = self._file(name, made)
                 with pa.memory_map(str(file)) as source:
                     made.rows = pa.ipc.open_file(source).read_all()
@@ -244,8 +255,8 @@ class Tables:
 
     def _record(self, name: str, stored: StoredTable) -> None:
         if self._state:
-            document = {"name": name, "version": stored.version, "labels": stored.labels}
-            self._state.write(_TABLES, name, document)
+            told = {"version": stored.version, "created": stored.created, "changed": stored.changed}
+            self._state.write(_TABLES, name, {"name": name, "labels": stored.labels, **told})
 
 
 def reference_of(name: str) -> dict[str, str]:

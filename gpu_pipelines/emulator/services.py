@@ -99,7 +99,8 @@ class State:
 
     @page_size.setter
     def page_size(self, size: int) -> None:
-        for held in (self.custom_jobs, self.pipeline_jobs, self.schedules, self.models, self.endpoints):
+        jobs = (self.custom_jobs, self.batch_prediction_jobs, self.pipeline_jobs)
+        for held in (*jobs, self.schedules, self.models, self.endpoints):
             held.page_size = size
 
     def requests_of(self, name: str) -> list[Any]:

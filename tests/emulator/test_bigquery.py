@@ -202,7 +202,11 @@ def test_tables_are_there_after_a_restart_and_damage_is_told(
         client.delete_table("shop.gone")
 
     with_client(begin)
+    before = with_client(lambda client: client.get_table("shop.reviews"))
     assert with_client(lambda client: [dict(row) for row in client.list_rows("shop.reviews")]) == ROWS * 2
+    after = with_client(lambda client: client.get_table("shop.reviews"))
+    assert (after.etag, after.modified, after.created) == (before.etag, before.modified, before.created)
+    assert after.modified > after.created
     assert with_client(lambda client: client.get_table("shop.reviews").labels) == {"of": "tests"}
     (file,) = (tmp_path / "bigquery").iterdir()
     file.write_bytes(b"nothing")
@@ -289,6 +293,26 @@ TRAINED = (
 )
 
 
+def predicted_by_the_service(emulator: VertexApi) -> Any:
+    """Has a batch prediction job predict the table, with the model of the registry and its own server."""
+    from google.cloud import aiplatform_v1 as api
+
+    (versions,) = emulator.state.models.versions.values()
+    body = {
+        "displayName": "scores",
+        "model": versions[0].name,
+        "inputConfig": {"instancesFormat": "bigquery", "bigquerySource": {"inputUri": f"bq://{PROJECT}.shop.reviews"}},
+        "instanceConfig": {"instanceType": "object", "keyField": "id", "excludedFields": ["label"]},
+        "outputConfig": {"predictionsFormat": "bigquery", "bigqueryDestination": {"outputUri": f"bq://{PROJECT}.shop"}},
+        "dedicatedResources": {"machineSpec": {"machineType": "n1-standard-2"}},
+    }
+    request = api.CreateBatchPredictionJobRequest(
+        parent=f"projects/{PROJECT}/locations/us-central1",
+        batch_prediction_job=api.BatchPredictionJob.from_json(json.dumps(body)),
+    )
+    return emulator.wait(emulator.state.batch_prediction_jobs.create(request).name, 120)
+
+
 @pytest.mark.slow
 def test_pipelines_read_a_table_and_write_one(
     vertex_emulator: VertexApi, client: bigquery.Client, tmp_path: Path
@@ -305,3 +329,9 @@ def test_pipelines_read_a_table_and_write_one(
     assert set(rows) == {str(row["id"]) for row in REVIEWS}
     assert {each["name"] for each in rows["7"]["scores"]} == {"b", "g"}
     assert client.get_table("shop.scores").labels["name"] == "reviews"
+    job = predicted_by_the_service(vertex_emulator)
+    assert job.completion_stats.successful_count == 100, job.error.message
+    table = f"{job.output_info.bigquery_output_dataset}.{job.output_info.bigquery_output_table}"
+    for row in client.list_rows(table.removeprefix("bq://")):
+        label = json.loads(row["prediction"])["label"]
+        assert label == rows[str(row["key"])]["label"], "the server and the step predict alike"
