@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -248,7 +249,8 @@ class Tables:
             self._record(name, made)
         except OSError as error:
             file.unlink(missing_ok=True)
-            text = f"The emulator cannot write the table {name}: {error.strerror or error}. Free space there."
+            why = os.strerror(error.errno) if error.errno else error
+            text = f"The emulator cannot write the table {name}: {why}. Free space there."
             raise ApiError(400, text, "FAILED_PRECONDITION") from error
         if before:
             self._file(name, before).unlink(missing_ok=True)
