@@ -145,6 +145,7 @@ def vertex_api(tmp_path_factory: pytest.TempPathFactory, vertex_certificates: Ce
     from gpu_pipelines.emulator.server import serving
 
     with serving(tmp_path_factory.mktemp("vertex"), vertex_certificates) as api:
+        api.state.keeps_requests = True
         yield api
 
 

@@ -173,11 +173,12 @@ def metric_of(accelerator: str, job: Any) -> str:
 
 
 def limits_of(quota: Mapping[Place, int]) -> dict[str, dict[str, int]]:
-    """Quotas by metric and region; Spot and Flex-start have one of their own, of the same size."""
+    """Quotas by metric and region; Spot with Flex-start, and predictions, have one of their own, of the same size."""
     gpus = {gpu.enum: gpu for gpu in load_catalog().gpus.values()}
     found: dict[str, dict[str, int]] = {}
     for (region, accelerator), number in quota.items():
-        for metric in (gpus[accelerator].training_metric, gpus[accelerator].spot_metric):
+        gpu = gpus[accelerator]
+        for metric in (gpu.training_metric, gpu.spot_metric, gpu.serving_metric):
             found.setdefault(metric, {})[region] = number
     return found
 
@@ -194,9 +195,40 @@ def check_quota(job: Any, region: str, others: Iterable[Any], limits: Mapping[st
     Raises:
         ApiError: it needs more than is left.
     """
-    wanted, used = _metrics(job), Counter[str]()
+    _require(_metrics(job), (_metrics(other) for other in others), region, limits)
+
+
+def check_serving_quota(
+    wanted: Mapping[str, int],
+    region: str,
+    others: Iterable[Mapping[str, int]],
+    limits: Mapping[str, Mapping[str, int]],
+) -> None:
+    """Holds accelerators of a batch prediction to the quotas of the project; as `check_quota`.
+
+    Args:
+        wanted: how many of which type.
+        region: where.
+        others: those of the jobs that have not ended in that region.
+        limits: accelerators by metric and region.
+
+    Raises:
+        ApiError: it needs more than is left.
+    """
+    metrics = {gpu.enum: gpu.serving_metric for gpu in load_catalog().gpus.values()}
+
+    def counted(accelerators: Mapping[str, int]) -> Counter[str]:
+        return Counter({metrics.get(accelerator, ""): number for accelerator, number in accelerators.items()})
+
+    _require(counted(wanted), map(counted, others), region, limits)
+
+
+def _require(
+    wanted: Counter[str], others: Iterable[Counter[str]], region: str, limits: Mapping[str, Mapping[str, int]]
+) -> None:
+    used = Counter[str]()
     for other in others:
-        used.update(_metrics(other))
+        used.update(other)
     exceeded = [
         metric
         for metric, number in wanted.items()

@@ -13,7 +13,7 @@ from croniter import croniter
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.job_states import now
 from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
 from gpu_pipelines.emulator.schedules import STATES, Schedules
 

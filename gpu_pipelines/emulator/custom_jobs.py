@@ -2,55 +2,37 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
-from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.capacity import check_quota
-from gpu_pipelines.emulator.names import Names, Resources, region_of
+from gpu_pipelines.emulator.job_states import EMULATOR_ENDED, ENDED, STATES, WaitedJobs, now, require_running
+from gpu_pipelines.emulator.names import Names, region_of
 from gpu_pipelines.emulator.rules import check_custom_job
 from gpu_pipelines.emulator.state_folder import StateFolder
 
-STATES: Any = api.JobState
-#: Why a job failed that was interrupted with the emulator.
-EMULATOR_ENDED = "The emulator ended while this was running; its processes ended with it."
-ENDED = (STATES.JOB_STATE_SUCCEEDED, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_CANCELLED)
 
-
-def now() -> datetime:
-    """The time, as the API's messages have it."""
-    return datetime.now(timezone.utc)
-
-
-class CustomJobs(Resources):
+class CustomJobs(WaitedJobs):
     """The custom jobs of all projects.
 
     Attributes:
-        jobs: by name.
+        jobs, hold_s: as of `WaitedJobs`.
         start: is called with a job that was created, to run it; does nothing unless replicas are run.
         stop: is called with the name of a job that is cancelled; says whether it was running.
         limits: GPUs by quota metric and region.
         check: is called with project and region, and the `CustomJobSpec` of a job; raises ApiError to refuse it.
-        hold_s: for how many seconds a look over gRPC at a job that runs is held back, until it has ended. Clients that
-            look every few seconds, as GCPC's launcher does, are answered at once when there is news.
     """
 
     def __init__(self, names: Names, page_size: int, state: StateFolder) -> None:
-        self._changed = threading.Condition()
         answer = api.ListCustomJobsResponse
-        super().__init__(names, answer, "custom_jobs", page_size, self._changed, state, "customJobs", api.CustomJob)
-        self.jobs = self.held
+        super().__init__(names, answer, "custom_jobs", page_size, state, "customJobs", api.CustomJob)
         self.start: Callable[[Any], None] = lambda job: None
         self.stop: Callable[[str], bool] = lambda name: False
         self.check: Callable[[str, Any], None] = lambda parent, spec: None
         self.limits: Mapping[str, Mapping[str, int]] = {}
-        self.hold_s = 0.0
 
     def create(self, request: Any) -> Any:
         """CreateCustomJob."""
@@ -89,18 +71,10 @@ class CustomJobs(Resources):
         """GetCustomJob."""
         return self._copy(self.one(request.name))
 
-    def hold(self, request: Any) -> None:
-        """Waits until a job has ended, for `hold_s` at most."""
-        job, until = self.one(request.name), time.monotonic() + self.hold_s
-        with self._changed:
-            while job.state not in ENDED and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
-
     def cancel(self, request: Any) -> Any:
         """CancelCustomJob."""
         job = self.one(request.name)
-        if job.state in ENDED:
-            raise ApiError(400, f"Cannot cancel a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        require_running(job)
         self.set_state(job.name, STATES.JOB_STATE_CANCELLING)
         if not self.stop(job.name):
             self.set_state(job.name, STATES.JOB_STATE_CANCELLED)
@@ -139,14 +113,3 @@ class CustomJobs(Resources):
     def state(self, name: str) -> str:
         """Name of a job's state."""
         return str(STATES(self.one(name).state).name)
-
-    def wait(self, name: str, seconds: float) -> Any:
-        """Waits for the end of a job, and returns it; raises TimeoutError after so many seconds."""
-        job, until = self.one(name), time.monotonic() + seconds
-        with self._changed:
-            while job.state not in ENDED:
-                left = until - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"{name} is {STATES(job.state).name} after {seconds} s")
-                self._changed.wait(left)
-        return job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections import deque
 from typing import Any
 
 import requests
@@ -12,7 +13,9 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import json_format
 
 from gpu_pipelines.emulator.api_error import ApiError, not_found
-from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.job_states import now
+from gpu_pipelines.emulator.logs import Logs
+from gpu_pipelines.emulator.model_servers import ModelServers
 from gpu_pipelines.emulator.models import Models
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
@@ -26,6 +29,8 @@ _ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 #: https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements: 1.5 MB, either way.
 _MOST_BYTES = 1_572_864
+#: How many predictions are remembered.
+_LAST = 1000
 
 
 class Endpoints(Resources):
@@ -33,21 +38,26 @@ class Endpoints(Resources):
 
     Attributes:
         endpoints: by name.
-        server: address of a prediction server that stands for the containers of all deployed models; its route for
-            predictions is `/predict`.
-        servers: addresses of others, by the image that they stand for.
-        asked: the deployed model of each prediction.
+        servers: answer for the deployed models.
+        asked: the deployed model of each of the last predictions.
     """
 
     def __init__(
-        self, names: Names, operations: Operations, models: Models, page_size: int, state: StateFolder
+        self,
+        names: Names,
+        operations: Operations,
+        models: Models,
+        servers: ModelServers,
+        logs: Logs,
+        page_size: int,
+        state: StateFolder,
     ) -> None:
         answer, lock = api.ListEndpointsResponse, threading.RLock()
         super().__init__(names, answer, "endpoints", page_size, lock, state, "endpoints", api.Endpoint)
         self.endpoints = self.held
-        self.server = ""
-        self.servers: dict[str, str] = {}
-        self.asked: list[str] = []
+        self.servers, self._logs = servers, logs
+        self.asked: deque[str] = deque(maxlen=_LAST)
+        self._predictions = 0
         self._operations, self._models = operations, models
         numbers = [int(deployed.id) for each in self.held.values() for deployed in each.deployed_models]
         self._last = max(numbers, default=0)
@@ -122,12 +132,13 @@ class Endpoints(Resources):
         endpoint.deployed_models = left
         endpoint.traffic_split = split if left else {}
         self.keep(endpoint)
+        self.servers.stop(_key(endpoint, number))
         return self._operations.done(endpoint.name, api.UndeployModelResponse())
 
     def predict(self, request: Any) -> Any:
         """Predict: each deployed model gets its share of every hundred requests, in turns."""
         endpoint = self.one(request.endpoint)
-        turn, number = len(self.asked) * 37 % 100, ""
+        turn, number = self._predictions * 37 % 100, ""
         for held, share in endpoint.traffic_split.items():
             if 0 <= turn < share:
                 number = held
@@ -138,13 +149,10 @@ class Endpoints(Resources):
         body = {name: content[name] for name in ("instances", "parameters") if name in content}
         _check_size("Request", json.dumps(body).encode())
         deployed = next(each for each in endpoint.deployed_models if each.id == number)
-        container = self._models.get(api.GetModelRequest(name=f"{deployed.model}@{deployed.model_version_id}"))
-        server = self.servers.get(container.container_spec.image_uri, self.server)
-        if not server:
-            text = f"Endpoint {endpoint.name}: the emulator runs no containers of deployed models."
-            raise ApiError(400, text, "FAILED_PRECONDITION")
+        url = self._url_of(endpoint, deployed)
         self.asked.append(number)
-        answer = requests.post(f"{server}/predict", json=body, timeout=60)
+        self._predictions += 1
+        answer = requests.post(url, json=body, timeout=60)
         if answer.status_code != 200:
             raise ApiError(400, answer.text)
         _check_size("Response", answer.content)
@@ -154,12 +162,27 @@ class Endpoints(Resources):
         json_format.ParseDict({"predictions": answer.json()["predictions"]}, api.PredictResponse.pb(response))
         return response
 
+    def _url_of(self, endpoint: Any, deployed: Any) -> str:
+        """Where the server of a deployed model predicts; the first request to it waits until it has started."""
+        model = self._models.get(api.GetModelRequest(name=f"{deployed.model}@{deployed.model_version_id}"))
+        labels = {"endpoint_id": endpoint.name.rpartition("/")[2], "task_name": "prediction_container"}
+
+        def say(line: str, severity: str) -> None:
+            project = self._names.project(endpoint.name)
+            self._logs.write(project, "aiplatform.googleapis.com/Endpoint", labels, line, severity)
+
+        return self.servers.predict_url(_key(endpoint, deployed.id), model, deployed.service_account, say)
+
     def _check_split(self, endpoint: Any, split: dict[str, int], new: str = "") -> None:
         there = {deployed.id for deployed in endpoint.deployed_models} | {new}
         if unknown := set(split) - there:
             raise ApiError(400, f"The traffic split names {', '.join(sorted(unknown))}, which is not deployed.")
         if sum(split.values()) != 100:
             raise ApiError(400, f"The traffic split must add up to 100: {as_json(endpoint).get('trafficSplit')}.")
+
+
+def _key(endpoint: Any, number: str) -> str:
+    return f"{endpoint.name}/deployedModels/{number}"
 
 
 def _check_size(what: str, content: bytes) -> None:

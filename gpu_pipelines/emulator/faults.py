@@ -48,10 +48,11 @@ class Fault:
 
 #: What the requests of a service look like, in the words of `Fault.pattern`.
 SERVICES = {
-    "aiplatform": r"^GRPC |/v1/projects/[^/]+/locations/[^/]+/(?!repositories/)",
+    "aiplatform": r"^GRPC (?!CreateReadSession$|ReadRows$)|/v1/projects/[^/]+/locations/[^/]+/(?!repositories/)",
     "artifactregistry": r"/repositories/",
+    "bigquery": r"^GRPC (CreateReadSession|ReadRows)$| (/upload)?/bigquery/",
     "logging": r"/v2/entries",
-    "storage": r" /(storage|upload|download|batch)/",
+    "storage": r" /(storage|upload(?!/bigquery)|download|batch)/",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from google.cloud import resourcemanager_v3
 from google.protobuf.message import DecodeError
 
 from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.bigquery_calls import BigQueryCalls
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.not_emulated import RefusedByName
 from gpu_pipelines.emulator.transcoding import Method, parsed
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 _NO_REQUEST = object()
+#: What reading from BigQuery takes.
+_PERMISSIONS = {"CreateReadSession": ("readsessions.create", "tables.getData"), "ReadRows": ("readsessions.getData",)}
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 #: google-cloud-aiplatform asks for it over gRPC, with the credentials that it has, even where all else goes over REST.
 _GET_PROJECT = Method(_PROJECTS, "GetProject", resourcemanager_v3.GetProjectRequest, ())
@@ -27,7 +30,8 @@ _GET_PROJECT = Method(_PROJECTS, "GetProject", resourcemanager_v3.GetProjectRequ
 
 def start_grpc(api: VertexApi, certificates: Certificates) -> tuple[Any, int]:
     """Starts a gRPC server with TLS; gives it and its port."""
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
+    # Each stream of BigQuery that is read, and each job that is waited for, has one of them.
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=40))
     services: dict[str, dict[str, Any]] = {}
     for method, handle in _methods(api):
         services.setdefault(method.service, {})[method.name] = grpc.unary_unary_rpc_method_handler(
@@ -38,11 +42,23 @@ def start_grpc(api: VertexApi, certificates: Certificates) -> tuple[Any, int]:
     server.add_generic_rpc_handlers(
         tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items())
     )
-    server.add_generic_rpc_handlers((RefusedByName(),))
+    server.add_generic_rpc_handlers((_bigquery_calls(api), RefusedByName()))
     credentials = grpc.ssl_server_credentials([(certificates.key.read_bytes(), certificates.chain.read_bytes())])
     port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
     return server, port
+
+
+def _bigquery_calls(api: VertexApi) -> BigQueryCalls:
+    def check(method: str, metadata: Mapping[str, str]) -> None:
+        if fault := api.fault(f"GRPC {method}"):
+            raise ApiError(fault.status or 503, fault.message)
+        permissions = api.state.permissions
+        account = permissions.account_of(metadata.get("authorization", ""))
+        for needed in _PERMISSIONS[method]:
+            permissions.require(account, f"bigquery.{needed}")
+
+    return BigQueryCalls(lambda: api.bigquery().reads, check)
 
 
 def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any, str], Any]]]:
@@ -50,10 +66,12 @@ def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any, str], Any]]]:
         told = api.state.project.told(request.name.removeprefix("projects/"), "v3")
         return parsed(resourcemanager_v3.Project, told)
 
+    holding = {"GetCustomJob": api.state.custom_jobs, "GetBatchPredictionJob": api.state.batch_prediction_jobs}
+
     def calling(method: Method) -> Callable[[Any, str], Any]:
         def call(request: Any, account: str) -> Any:
-            if method.name == "GetCustomJob":
-                api.state.custom_jobs.hold(request)
+            if held := holding.get(method.name):
+                held.hold(request)
             return api.state.call(method, request, account)
 
         return call

@@ -14,8 +14,8 @@ from typing import Any
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError, not_found
-from gpu_pipelines.emulator.custom_jobs import now
 from gpu_pipelines.emulator.filters import predicate
+from gpu_pipelines.emulator.job_states import now
 from gpu_pipelines.emulator.names import Names, Resources, page
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found

@@ -10,7 +10,8 @@ from typing import Any
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError, not_found
-from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.batch_prediction_rules import INPUT_FORMATS, OUTPUT_FORMATS
+from gpu_pipelines.emulator.job_states import now
 from gpu_pipelines.emulator.names import Names, page, restored, restored_from
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
@@ -168,6 +169,7 @@ class Models:
         model.version_id = str(len(versions) + 1)
         # The SDK deploys a model on machines of its own only where the service says that it may.
         model.supported_deployment_resources_types = [api.Model.DeploymentResourcesType.DEDICATED_RESOURCES]
+        model.supported_input_storage_formats, model.supported_output_storage_formats = INPUT_FORMATS, OUTPUT_FORMATS
         model.create_time = model.update_time = model.version_create_time = model.version_update_time = now()
         asked = list(model.version_aliases)
         for other in versions:

@@ -17,8 +17,8 @@ from gpu_pipelines.emulator.transcoding import Binding, bindings_of
 _SERVICES = "google.cloud.aiplatform_v1.services"
 _OTHER_VERSION = re.compile(r"/(v1beta1|ui)/(projects/.*|publishers/.*)")
 #: Services of Google Cloud that steps use, by how their paths begin.
-_OTHER_SERVICES = {"/bigquery/": "BigQuery", "/compute/": "Compute Engine"}
-_CALL = re.compile(r"/google\.cloud\.aiplatform\.(v\w+)\.(\w+)/(\w+)")
+_OTHER_SERVICES = {"/compute/": "Compute Engine"}
+_CALL = re.compile(r"/google\.cloud\.(?:aiplatform|bigquery\.storage)\.(v\w+)\.(\w+)/(\w+)")
 
 
 def refusal(verb: str, path: str) -> ApiError | None:
@@ -58,7 +58,7 @@ class RefusedByName(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore
     """Answers calls over gRPC of methods that no other handler has."""
 
     def service(self, handler_call_details: Any) -> Any:
-        """What answers a call; None where it is none of Vertex AI."""
+        """What answers a call; None where it is none of Vertex AI or BigQuery."""
         match = _CALL.fullmatch(handler_call_details.method)
         if match is None:
             return None

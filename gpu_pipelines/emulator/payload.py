@@ -218,7 +218,9 @@ def _resolved(
             return _json(all_of_it if name in lists else all_of_it[0])
         held = all_of_it[0]
         if what == "metadata":
-            return _json(held["metadata"] if key is None else held["metadata"].get(key))
+            value = held["metadata"] if key is None else held["metadata"].get(key)
+            # A text is put where it is as it stands: GCPC's components have the quotes around it.
+            return value if isinstance(value, str) else _json(value)
         uri = str(held["uri"])
         return uri.replace("gs://", "/gcs/", 1) if what == "path" else uri
 

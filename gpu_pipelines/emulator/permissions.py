@@ -49,6 +49,21 @@ _REGISTRY = [
     ("DELETE", r".*/tags/.*", "tags.delete"),
     ("DELETE", r".*/(packages|versions)/.*", "repositories.deleteArtifacts"),
 ]
+_BIGQUERY = [
+    ("GET", r".*/datasets", "bigquery.datasets.get"),
+    ("POST", r".*/datasets", "bigquery.datasets.create"),
+    ("GET", r".*/datasets/[^/]+", "bigquery.datasets.get"),
+    ("PATCH", r".*/datasets/[^/]+", "bigquery.datasets.update"),
+    ("DELETE", r".*/datasets/[^/]+", "bigquery.datasets.delete"),
+    ("GET", r".*/tables", "bigquery.tables.list"),
+    ("POST", r".*/tables", "bigquery.tables.create"),
+    ("GET", r".*/tables/[^/]+", "bigquery.tables.get"),
+    ("PATCH", r".*/tables/[^/]+", "bigquery.tables.update"),
+    ("DELETE", r".*/tables/[^/]+", "bigquery.tables.delete"),
+    ("GET", r".*/tables/[^/]+/data", "bigquery.tables.getData"),
+    ("POST", r".*/tables/[^/]+/insertAll", "bigquery.tables.updateData"),
+    ("POST", r".*/(jobs|queries)", "bigquery.jobs.create"),
+]
 
 
 class Permissions:
@@ -110,8 +125,13 @@ class Permissions:
                 403, f"Permission 'iam.serviceAccounts.actAs' denied on service account {acted} (or it may not exist)."
             )
 
+    def require(self, account: str, permission: str) -> None:
+        """Raises ApiError for an account that lacks a permission in the project."""
+        if not self.has(account, permission):
+            raise ApiError(403, f"Permission '{permission}' denied on resource (or it may not exist).")
+
     def check_path(self, account: str, verb: str, target: str, content: bytes) -> None:
-        """Checks a request to Cloud Storage, Artifact Registry or Cloud Logging.
+        """Checks a request to Cloud Storage, Artifact Registry, Cloud Logging or BigQuery.
 
         Raises:
             ApiError: the account lacks a permission.
@@ -127,8 +147,8 @@ class Permissions:
                     f"Permission '{permission}' denied on resource (or it may not exist).",
                 )
         permission = _permission_of_path(verb, unquote(urlsplit(target).path))
-        if permission and not self.has(account, permission):
-            raise ApiError(403, f"Permission '{permission}' denied on resource (or it may not exist).")
+        if permission:
+            self.require(account, permission)
 
 
 def token_of(assertion: str) -> str:
@@ -174,7 +194,8 @@ def _resource_of(request: Any) -> str:
 
 def _acted_for(request: Any) -> str:
     """The service account that a request is to let a job run as."""
-    for name in ("custom_job.job_spec", "hyperparameter_tuning_job.trial_job_spec", "pipeline_job", "deployed_model"):
+    places = ("custom_job.job_spec", "hyperparameter_tuning_job.trial_job_spec", "batch_prediction_job")
+    for name in (*places, "pipeline_job", "deployed_model"):
         found = request
         for part in name.split("."):
             found = getattr(found, part, None)
@@ -208,6 +229,8 @@ def _permission_of_path(verb: str, path: str) -> str:
     """The permission that a request to another service needs; empty for none."""
     if path == "/v2/entries:list":
         return "logging.logEntries.list"
+    if path.startswith(("/bigquery/v2/projects/", "/upload/bigquery/v2/projects/")):
+        return next((each for wanted, pattern, each in _BIGQUERY if verb == wanted and re.fullmatch(pattern, path)), "")
     if "/repositories/" in path:
         for wanted, pattern, permission in _REGISTRY:
             if verb == wanted and re.fullmatch(pattern, path):

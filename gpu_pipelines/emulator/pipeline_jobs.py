@@ -13,7 +13,7 @@ from google.protobuf import empty_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.custom_jobs import EMULATOR_ENDED, now
+from gpu_pipelines.emulator.job_states import EMULATOR_ENDED, now
 from gpu_pipelines.emulator.logs import Logs
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations

@@ -47,6 +47,19 @@ ROLES: dict[str, tuple[str, ...]] = {
         "bigquery.tables.list",
         "bigquery.tables.getData",
     ),
+    "roles/bigquery.dataEditor": (
+        "bigquery.datasets.create",
+        "bigquery.datasets.get",
+        "bigquery.tables.*",
+    ),
+    "roles/bigquery.readSessionUser": ("bigquery.readsessions.*",),
+    "roles/bigquery.user": (
+        "bigquery.datasets.create",
+        "bigquery.datasets.get",
+        "bigquery.jobs.create",
+        "bigquery.readsessions.*",
+        "bigquery.tables.list",
+    ),
     "roles/bigquery.jobUser": ("bigquery.jobs.create",),
     "roles/iam.serviceAccountUser": (
         "iam.serviceAccounts.actAs",

@@ -7,7 +7,7 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
@@ -168,15 +168,22 @@ def _check_variables(where: str, variables: Any) -> Found:
             yield f"{where}[{number}].value", "Value is required."
 
 
-def check_machine(where: str, spec: Any, region: str) -> Found:
-    """What is wrong with a `MachineSpec` of training, in a region; `where` is its field."""
+def check_machine(where: str, spec: Any, region: str, too_small: Iterable[str] = _TOO_SMALL) -> Found:
+    """What is wrong with a `MachineSpec`.
+
+    Args:
+        where: its field.
+        spec: the machine.
+        region: where it is to be.
+        too_small: machine types that are not taken for it, which without these are those of training.
+    """
     catalog = load_catalog()
     name, accelerator = spec.machine_type, api.AcceleratorType(spec.accelerator_type).name
     if not name:
         yield f"{where}.machine_type", "Machine type is required."
         return
     machine = catalog.machine_types.get(name)
-    if (machine is None and not _CPU_MACHINES.fullmatch(name)) or name in _TOO_SMALL:
+    if (machine is None and not _CPU_MACHINES.fullmatch(name)) or name in too_small:
         yield f"{where}.machine_type", f'Machine type "{name}" is not supported.'
         return
     if bool(spec.accelerator_type) != bool(spec.accelerator_count):

@@ -11,7 +11,7 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.job_states import now
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.pipeline_jobs import check_pipeline_job

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.bigquery_face import error_of, respond
+from gpu_pipelines.emulator.bigquery_face import serves as serves_bigquery
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.faults import Fault
 from gpu_pipelines.emulator.grpc_face import start_grpc
@@ -53,10 +55,12 @@ class _Handler(ProxyHandler):
         try:
             permissions.check_path(account, self.command, self.path, content)
         except ApiError as error:
-            self.send(error.code, error.body())
+            self.send(error.code, error_of(error) if serves_bigquery(request.path) else error.body())
             return
-        if self.api.storage.serves(request.path):
-            host = f"https://{self.headers.get('Host', '')}" if self.secure else self.api.url
+        host = f"https://{self.headers.get('Host', '')}" if self.secure else self.api.url
+        if serves_bigquery(request.path):
+            status, kind, content, told = self._bigquery(request, content, host)
+        elif self.api.storage.serves(request.path):
             stored = self.api.storage.answer(self.command, self.path, dict(self.headers), content, host)
             status, kind, content, told = stored.status, stored.kind, stored.content, stored.headers
         else:
@@ -83,6 +87,14 @@ class _Handler(ProxyHandler):
         if isinstance(found, bytes):
             return 200, "text/plain", found
         return 200, "application/json", json.dumps(found).encode()
+
+    def _bigquery(self, request: HttpRequest, content: bytes, host: str) -> tuple[int, str, bytes, dict[str, str]]:
+        try:
+            self._check_credentials(request)
+            status, document, told = respond(self.api, self.command, self.path, dict(self.headers), content, host)
+        except ApiError as error:
+            status, document, told = error.code, error_of(error), {}
+        return status, "application/json", json.dumps(document).encode(), told
 
     def _check_credentials(self, request: HttpRequest) -> None:
         token = self.headers.get("Authorization", "")

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from gpu_pipelines.emulator.batch_prediction_jobs import BatchPredictionJobs
 from gpu_pipelines.emulator.custom_jobs import CustomJobs
 from gpu_pipelines.emulator.endpoints import Endpoints
 from gpu_pipelines.emulator.logs import Logs
 from gpu_pipelines.emulator.metadata import Metadata
+from gpu_pipelines.emulator.model_servers import ModelServers
 from gpu_pipelines.emulator.models import Models
 from gpu_pipelines.emulator.names import Names
 from gpu_pipelines.emulator.operations import Operations
@@ -46,14 +48,17 @@ class State:
         UserError: the folder is damaged.
 
     Attributes:
-        custom_jobs, tuning_jobs, pipeline_jobs, schedules, models, endpoints, metadata, tensorboards,
-            persistent_resources: the resources of Vertex AI.
+        custom_jobs, tuning_jobs, batch_prediction_jobs, pipeline_jobs, schedules, models, endpoints, metadata,
+            tensorboards, persistent_resources: the resources of Vertex AI.
         replicas: runs custom jobs as processes, once `run_jobs` is called.
+        model_servers: what answers predictions.
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
         project: APIs, permissions and service accounts.
         permissions: what accounts may do.
-        requests: the requests that were understood, as pairs of the method's name and its protobuf request.
+        keeps_requests: whether requests are kept, for a test to look at; an emulator that runs for days would be full
+            of them.
+        requests: those that were understood, as pairs of the method's name and its protobuf request.
     """
 
     def __init__(self, folder: StateFolder) -> None:
@@ -71,16 +76,20 @@ class State:
         self.pipeline_jobs = PipelineJobs(names, operations, self.logs, PAGE_SIZE, folder, written)
         self.schedules = Schedules(names, operations, PAGE_SIZE, folder)
         self.models = Models(names, operations, PAGE_SIZE, folder)
-        self.endpoints = Endpoints(names, operations, self.models, PAGE_SIZE, folder)
         self.replicas = Replicas(self.custom_jobs, self.logs, names)
+        self.model_servers = ModelServers(self.replicas)
+        self.endpoints = Endpoints(names, operations, self.models, self.model_servers, self.logs, PAGE_SIZE, folder)
+        self.batch_prediction_jobs = BatchPredictionJobs(names, operations, self.models, PAGE_SIZE, folder)
         self.repositories = PipelineRepositories(folder)
         self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
         self.project = Project(names)
         self.permissions = Permissions(f"tester@{PROJECT}.iam.gserviceaccount.com")
-        self.custom_jobs.limits = self.project.limits
+        self.custom_jobs.limits = self.batch_prediction_jobs.limits = self.project.limits
+        self.keeps_requests = False
         self.requests: list[tuple[str, Any]] = []
         self.custom_jobs.end_of_before()
         self.tuning_jobs.end_of_before()
+        self.batch_prediction_jobs.end_of_before()
         self.pipeline_jobs.end_of_before()
 
     @property
@@ -90,11 +99,14 @@ class State:
 
     @page_size.setter
     def page_size(self, size: int) -> None:
-        for held in (self.custom_jobs, self.pipeline_jobs, self.schedules, self.models, self.endpoints):
+        jobs = (self.custom_jobs, self.batch_prediction_jobs, self.pipeline_jobs)
+        for held in (*jobs, self.schedules, self.models, self.endpoints):
             held.page_size = size
 
     def requests_of(self, name: str) -> list[Any]:
-        """The requests of a method, such as CreateCustomJob."""
+        """The requests of a method, such as CreateCustomJob; raises RuntimeError where none are kept."""
+        if not self.keeps_requests:
+            raise RuntimeError("Set keeps_requests before they are sent.")
         return [request for called, request in self.requests if called == name]
 
     def call(self, called: Method, request: Any, account: str = "") -> Any:
@@ -104,7 +116,8 @@ class State:
             ApiError: the answer is an error.
         """
         self.permissions.check_method(account or self.permissions.caller, called.name, request, PROJECT)
-        self.requests.append((called.name, request))
+        if self.keeps_requests:
+            self.requests.append((called.name, request))
         return self.handlers[called.name][1](request)
 
     @cached_property
@@ -121,6 +134,11 @@ class State:
                 "ListHyperparameterTuningJobs": self.tuning_jobs.list,
                 "CancelHyperparameterTuningJob": self.tuning_jobs.cancel,
                 "DeleteHyperparameterTuningJob": self.tuning_jobs.delete,
+                "CreateBatchPredictionJob": self.batch_prediction_jobs.create,
+                "GetBatchPredictionJob": self.batch_prediction_jobs.get,
+                "ListBatchPredictionJobs": self.batch_prediction_jobs.list,
+                "CancelBatchPredictionJob": self.batch_prediction_jobs.cancel,
+                "DeleteBatchPredictionJob": self.batch_prediction_jobs.delete,
             },
             "PipelineService": {
                 "CreatePipelineJob": self.pipeline_jobs.create,

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_pipelines.emulator.batch_prediction_run import BatchPredictor
 from gpu_pipelines.emulator.capacity import Capacity, limits_of, places_of
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.clock import Clock
@@ -87,6 +88,9 @@ def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[Verte
         tuner = Tuner(api.state.tuning_jobs, api.state.custom_jobs, api.folder / "work/trials", settings.seed)
         tuner.run_jobs()
         stack.callback(tuner.close)
+        predictor = BatchPredictor(api, api.folder / "work/predictions")
+        predictor.run_jobs()
+        stack.callback(predictor.close)
         clock = Clock(api.state.schedules, api.state.pipeline_jobs, settings.speed)
         clock.start()
         stack.callback(clock.close)

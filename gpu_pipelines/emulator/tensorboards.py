@@ -8,7 +8,7 @@ from typing import Any
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.custom_jobs import now
+from gpu_pipelines.emulator.job_states import now
 from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found

@@ -10,7 +10,7 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.custom_jobs import EMULATOR_ENDED, ENDED, STATES, now
+from gpu_pipelines.emulator.job_states import EMULATOR_ENDED, ENDED, STATES, now, require_ended, require_running
 from gpu_pipelines.emulator.names import Names, Resources, region_of
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_custom_job, check_name_and_labels, raise_found
@@ -65,8 +65,7 @@ class TuningJobs(Resources):
     def cancel(self, request: Any) -> Any:
         """CancelHyperparameterTuningJob."""
         job = self.one(request.name)
-        if job.state in ENDED:
-            raise ApiError(400, f"Cannot cancel a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        require_running(job)
         self.set_state(job.name, STATES.JOB_STATE_CANCELLING)
         if not self.stop(job.name):
             self.set_state(job.name, STATES.JOB_STATE_CANCELLED)
@@ -75,8 +74,7 @@ class TuningJobs(Resources):
     def delete(self, request: Any) -> Any:
         """DeleteHyperparameterTuningJob: one that has ended."""
         job = self.one(request.name)
-        if job.state not in ENDED:
-            raise ApiError(400, f"Cannot delete a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
+        require_ended(job)
         self.forget(job.name)
         return self._operations.done(job.name)
 

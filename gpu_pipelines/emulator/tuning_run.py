@@ -19,7 +19,8 @@ from typing import Any
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.custom_jobs import STATES, CustomJobs, now
+from gpu_pipelines.emulator.custom_jobs import CustomJobs
+from gpu_pipelines.emulator.job_states import STATES, now
 from gpu_pipelines.emulator.tuning_jobs import TuningJobs, check_emulated
 
 TRIAL_ID = "CLOUD_ML_TRIAL_ID"

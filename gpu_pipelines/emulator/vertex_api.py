@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines import __version__
+from gpu_pipelines.emulator.bucket_places import BucketPlaces
 from gpu_pipelines.emulator.certificates import Certificates, certificates_in
 from gpu_pipelines.emulator.faults import MESSAGES, Fault, Faults
 from gpu_pipelines.emulator.permissions import write_key
@@ -17,6 +19,9 @@ from gpu_pipelines.emulator.pipeline_jobs import ENDED
 from gpu_pipelines.emulator.services import BUCKET, NUMBER, PROJECT, REGION, REPOSITORY, State
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.storage import Storage
+
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.bigquery_service import BigQuery
 
 _LOOK_S = 0.05
 #: The token that Terraform's provider is given.
@@ -48,6 +53,7 @@ class VertexApi:
         state: what it knows.
         folder: a folder of its own, with all that it knows; gcloud's configuration is looked for there.
         storage: Cloud Storage; there is a bucket `example-bucket`.
+        places: the buckets as folders.
         certificates: for Google's host names, from a throwaway authority.
         faults: what fails next, and by chance.
         grpc_port, tls_port: where the proxy finds gRPC and REST with TLS.
@@ -60,6 +66,12 @@ class VertexApi:
         try:
             self.state = State(self.kept)
             self.storage = Storage(folder / "gcs", folder / "storage", BUCKET, NUMBER)
+            self.places = BucketPlaces(folder / "gcs", self.storage.files.buckets)
+            self._bigquery: BigQuery | None = None
+            self._bigquery_lock = threading.Lock()
+            if any(self.kept.documents("bigqueryTables")):
+                # What is damaged there is told at the start.
+                self.bigquery()
         except BaseException:
             self.kept.close()
             raise
@@ -70,6 +82,20 @@ class VertexApi:
         work.mkdir(exist_ok=True)
         self.state.replicas.folder = work
         self.state.replicas.identity = self.identity
+
+    def bigquery(self) -> BigQuery:
+        """BigQuery; its types are imported with the first request, which takes a second.
+
+        Raises:
+            UserError: what the state has of it is damaged.
+        """
+        from gpu_pipelines.emulator.bigquery_service import BigQuery
+        from gpu_pipelines.emulator.bigquery_tables import Tables
+
+        with self._bigquery_lock:
+            if self._bigquery is None:
+                self._bigquery = BigQuery(Tables(state=self.kept), self.places)
+            return self._bigquery
 
     def fail_next(
         self,
@@ -96,7 +122,7 @@ class VertexApi:
         self.faults.add(Fault(pattern, status, times, text, took_effect, seconds))
 
     def wait(self, name: str, seconds: float = 600.0) -> Any:
-        """Waits for the end of a pipeline job or a custom job.
+        """Waits for the end of a pipeline job, a custom job or a batch prediction job.
 
         Args:
             name: its resource name.
@@ -110,6 +136,8 @@ class VertexApi:
         """
         if "/customJobs/" in name:
             return self.state.custom_jobs.wait(name, seconds)
+        if "/batchPredictionJobs/" in name:
+            return self.state.batch_prediction_jobs.wait(name, seconds)
         until = time.monotonic() + seconds
         while (job := self.state.pipeline_jobs.one(name)).state not in ENDED:
             if time.monotonic() > until:
@@ -142,6 +170,7 @@ class VertexApi:
         overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{self.url}/" for name in _OVERRIDDEN}
         return {
             **overrides,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_BIGQUERY": f"{self.url}/bigquery/v2/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/v1/",
             "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
             "CLOUDSDK_CONFIG": str(self.folder / "gcloud"),
@@ -198,6 +227,7 @@ def terraform_variables(url: str) -> dict[str, str]:
     """Variables with which Terraform's google provider speaks to an address; there is one for each service."""
     endpoints = {
         "ARTIFACT_REGISTRY": "v1",
+        "BIGQUERY": "bigquery/v2",
         "CLOUD_RESOURCE_MANAGER": "v1",
         "IAM": "v1",
         "RESOURCE_MANAGER": "v1",

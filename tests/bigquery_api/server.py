@@ -1,58 +1,77 @@
-"""The server: REST and gRPC with TLS behind a proxy, at Google's own addresses, as Google's clients reach BigQuery.
+"""BigQuery of the emulator, alone, at Google's own addresses, as Google's clients reach it.
 
-It can be told to fail: a request, a page of a stream, or the connection while a page is on its way. Files are loaded
-from resumable uploads; a load job runs when its upload ends.
+It can be told to fail: a request, a page of a stream, or the connection while a page is on its way.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import parse_qsl
 
 import grpc
-from google.cloud.bigquery_storage_v1 import types
 
-from bigquery_api.tables import Tables
 from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.bigquery_calls import BigQueryCalls
+from gpu_pipelines.emulator.bigquery_face import answered, error_of
+from gpu_pipelines.emulator.bigquery_jobs import Jobs
+from gpu_pipelines.emulator.bigquery_reads import ReadSessions
+from gpu_pipelines.emulator.bigquery_service import BigQuery
+from gpu_pipelines.emulator.bigquery_tables import Tables
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.faults import MESSAGES, Fault, Faults
 from gpu_pipelines.emulator.json_server import answering, server_of
 from gpu_pipelines.emulator.tunnel import ProxyHandler
-
-_SERVICE = "google.cloud.bigquery.storage.v1.BigQueryRead"
 
 
 class BigQueryApi:
     """A server that runs.
 
     Attributes:
-        tables: what it holds.
         pages: (stream, offset) of every page that was sent, or begun to be.
-        rows_in_page: rows of a page of a stream.
         gate: pages after the first of a stream wait for it.
         cut_after: bytes to clients after which all connections are cut, in the middle of whatever is sent; once.
     """
 
     def __init__(self, certificates: Certificates) -> None:
-        self.tables = Tables()
         self.pages: list[tuple[str, int]] = []
-        self.rows_in_page = 100
         self.gate = threading.Event()
         self.gate.set()
         self.cut_after: int | None = None
         self.url = ""
         self.grpc_port = self.tls_port = 0
         self.connections: list[socket.socket] = []
-        self.uploads: dict[str, tuple[dict[str, Any], bytearray]] = {}
         self._certificates = certificates
         self._faults = Faults()
+        self.hold(Tables())
+
+    @property
+    def tables(self) -> Tables:
+        """What it holds."""
+        return self.bigquery.tables
+
+    @property
+    def jobs(self) -> Jobs:
+        """The jobs that it was sent."""
+        return self.bigquery.jobs
+
+    @property
+    def reads(self) -> ReadSessions:
+        """The read sessions."""
+        return self.bigquery.reads
+
+    def hold(self, tables: Tables, rows_in_page: int = 100) -> None:
+        """Holds these tables, and knows nothing of before.
+
+        Args:
+            tables: the tables.
+            rows_in_page: rows of a page of a stream.
+        """
+        self.bigquery, self.pages = BigQuery(tables), []
+        self.reads.rows_in_page, self.reads.before_page = rows_in_page, self._before_page
 
     def fail_next(self, pattern: str, status: int = 503, times: int = 1, message: str = "") -> None:
         """Lets the next requests fail.
@@ -90,96 +109,15 @@ class BigQueryApi:
                 connection.shutdown(socket.SHUT_RDWR)
         self.connections.clear()
 
-    def answer(self, verb: str, path: str, body: Any) -> dict[str, Any]:
-        """The answer of REST."""
-        if path == "/token":
-            return {"access_token": "token-of-a-test", "expires_in": 3600, "token_type": "Bearer"}
-        self.require_no_fault(f"{verb} {path}")
-        path = path.removeprefix("/bigquery/v2/projects/")
-        if match := re.fullmatch(r"([^/]+)/datasets/([^/]+)/tables/([^/]+)", path):
-            name = ".".join(match.groups())
-            if verb == "PATCH":
-                self.tables.get(name).labels = dict(body["labels"])
-            return self.tables.described(name)
-        if match := re.fullmatch(r"([^/]+)/datasets/([^/]+)", path):
-            return self.tables.described_dataset(*match.groups())
-        if verb == "POST" and re.fullmatch(r"[^/]+/jobs", path):
-            return self.tables.insert_job(body)
-        if match := re.fullmatch(r"[^/]+/jobs/([^/]+)", path):
-            return self.tables.told_job(match[1])
-        if match := re.fullmatch(r"[^/]+/queries/([^/]+)", path):
-            rows = self.tables.get(self.tables.jobs[match[1]].destination).rows.num_rows
-            reference = self.tables.told_job(match[1])["jobReference"]
-            return {"jobComplete": True, "jobReference": reference, "totalRows": str(rows), "schema": {"fields": []}}
-        raise ApiError(404, f"There is no {verb} {path}.")
+    def check_call(self, method: str, metadata: Mapping[str, str]) -> None:
+        """Fails as was ordered."""
+        self.require_no_fault(f"GRPC {method}")
 
-    def upload(self, verb: str, query: dict[str, str], content: bytes) -> tuple[dict[str, Any], dict[str, str]]:
-        """A resumable upload of a file that is loaded: it is begun with the job, and carried out in pieces.
-
-        Returns:
-            The answer, and its headers; of a piece that is not the last, none of the first.
-        """
-        if query.get("uploadType") != "resumable":
-            raise ApiError(400, f"There are no uploads of the type {query.get('uploadType')}.")
-        if verb == "POST":
-            self.require_no_fault("POST /upload")
-            number = str(len(self.uploads))
-            self.uploads[number] = (json.loads(content), bytearray())
-            place = f"https://bigquery.googleapis.com/upload/bigquery/v2/projects/p/jobs?uploadType=resumable&upload_id={number}"
-            return {}, {"Location": place}
-        self.require_no_fault("PUT /upload")
-        job, held = self.uploads[query["upload_id"]]
-        held.extend(content)
-        return self.tables.load(job, bytes(held)), {}
-
-    def create_session(self, request: Any, context: Any) -> Any:
-        """CreateReadSession."""
-        with _as_status(context):
-            _require_credentials(context)
-            self.require_no_fault("GRPC CreateReadSession")
-            return self.tables.create_session(request)
-
-    def read_rows(self, request: Any, context: Any) -> Iterator[Any]:
-        """ReadRows: pages from an offset on; the first has the schema."""
-        with _as_status(context):
-            _require_credentials(context)
-            self.require_no_fault("GRPC ReadRows")
-            rows = self.tables.streams[request.read_stream]
-            offset = int(request.offset)
-            first = True
-            while offset < rows.num_rows or first:
-                self.pages.append((request.read_stream, offset))
-                self.require_no_fault(f"PAGE {offset}")
-                if offset:
-                    self.gate.wait(20)
-                page = rows.slice(offset, self.rows_in_page)
-                offset += page.num_rows
-                yield _page(page, offset / max(1, rows.num_rows), first)
-                first = False
-
-
-def _page(rows: Any, share: float, first: bool) -> Any:
-    response = types.ReadRowsResponse(row_count=rows.num_rows)
-    if first:
-        response.arrow_schema.serialized_schema = rows.schema.serialize().to_pybytes()
-    if rows.num_rows:
-        batch = rows.combine_chunks().to_batches()[0]
-        response.arrow_record_batch.serialized_record_batch = batch.serialize().to_pybytes()
-    response.stats.progress.at_response_end = share
-    return response
-
-
-@contextmanager
-def _as_status(context: Any) -> Iterator[None]:
-    try:
-        yield
-    except ApiError as error:
-        context.abort(grpc.StatusCode[error.status], error.message)
-
-
-def _require_credentials(context: Any) -> None:
-    if not str(dict(context.invocation_metadata()).get("authorization", "")).startswith("Bearer "):
-        raise ApiError(401, "Request is missing required authentication credential.")
+    def _before_page(self, stream: str, offset: int) -> None:
+        self.pages.append((stream, offset))
+        self.require_no_fault(f"PAGE {offset}")
+        if offset:
+            self.gate.wait(20)
 
 
 class _Wire:
@@ -210,38 +148,33 @@ class _Handler(ProxyHandler):
 
     def _handle(self) -> None:
         content = self.body()
-        path, _, query = self.path.partition("?")
-        headers: dict[str, str] = {}
-        is_json = self.headers.get("Content-Type", "").startswith("application/json")
-        status = 200
+        path = self.path.partition("?")[0]
+        told: Any = {"access_token": "token-of-a-test", "expires_in": 3600, "token_type": "Bearer"}
+        status, headers = 200, {}
         try:
-            if path != "/token" and not self.headers.get("Authorization", "").startswith("Bearer "):
-                raise ApiError(401, "Request is missing required authentication credential.")
-            if path.startswith("/upload/"):
-                told, headers = self.api.upload(self.command, dict(parse_qsl(query)), content)
-            else:
-                told = self.api.answer(self.command, path, json.loads(content) if content and is_json else None)
+            if path != "/token":
+                self._require_credentials()
+                place = "/upload" if path.startswith("/upload/") else path
+                self.api.require_no_fault(f"{self.command} {place}")
+                given = (self.command, self.path, dict(self.headers), content, "https://bigquery.googleapis.com")
+                status, told, headers = answered(self.api.bigquery, *given)
         except ApiError as error:
-            status, told = error.code, error.body()
+            status, told = error.code, error_of(error)
         except ConnectionError:
             self.close_connection = True
             return
         self.send(status, told, **headers)
+
+    def _require_credentials(self) -> None:
+        if not self.headers.get("Authorization", "").startswith("Bearer "):
+            raise ApiError(401, "Request is missing required authentication credential.")
 
     do_GET = do_POST = do_PUT = do_PATCH = _handle
 
 
 def _start_grpc(api: BigQueryApi, certificates: Certificates) -> Any:
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
-    methods = {
-        "CreateReadSession": grpc.unary_unary_rpc_method_handler(
-            api.create_session, types.CreateReadSessionRequest.deserialize, types.ReadSession.serialize
-        ),
-        "ReadRows": grpc.unary_stream_rpc_method_handler(
-            api.read_rows, types.ReadRowsRequest.deserialize, types.ReadRowsResponse.serialize
-        ),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
+    server.add_generic_rpc_handlers((BigQueryCalls(lambda: api.reads, api.check_call),))
     credentials = grpc.ssl_server_credentials([(certificates.key.read_bytes(), certificates.chain.read_bytes())])
     api.grpc_port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()

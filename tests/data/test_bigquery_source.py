@@ -45,11 +45,10 @@ ROWS = [
 @pytest.fixture
 def bigquery(bigquery_server: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> BigQueryApi:
     """The server with one table and nothing that failed before; small turns, so that streams take several."""
-    from bigquery_api.tables import StoredTable, Tables
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables
 
     monkeypatch.setattr(read_session, "_ROWS_IN_TURN", 70)
-    bigquery_server.tables = Tables({NAME: StoredTable(pa.Table.from_pylist(ROWS))})
-    bigquery_server.pages, bigquery_server.rows_in_page = [], 100
+    bigquery_server.hold(Tables({NAME: StoredTable(pa.Table.from_pylist(ROWS))}))
     return bigquery_server
 
 
@@ -83,7 +82,7 @@ ALL = sorted((row["text"], row["label"]) for row in ROWS)
 def test_every_row_is_read_once_from_several_streams_and_only_the_columns_of_the_task(bigquery: BigQueryApi) -> None:
     records = read()
     assert texts_of(records) == ALL
-    (session,) = bigquery.tables.sessions
+    (session,) = bigquery.reads.sessions
     assert session.parent == "projects/example-project"
     assert list(session.read_session.read_options.selected_fields) == ["text", "label"]
     places = [where for where, _ in records]
@@ -91,7 +90,7 @@ def test_every_row_is_read_once_from_several_streams_and_only_the_columns_of_the
     assert {place.partition(":")[0] for place in places} == {f"{NAME}/stream-{number}" for number in range(4)}
     # By turns, and the same turns whatever pages the rows came in.
     assert places[69:71] == [f"{NAME}/stream-0:69", f"{NAME}/stream-1:0"]
-    bigquery.rows_in_page = 33
+    bigquery.reads.rows_in_page = 33
     assert [row for _, row in read()] == [row for _, row in records]
 
 
@@ -123,11 +122,11 @@ def test_a_stream_that_breaks_off_goes_on_where_it_was(fault: tuple[int, str], b
 
 
 def test_no_row_is_lost_where_the_connection_is_cut_in_the_middle_of_a_page(bigquery: BigQueryApi) -> None:
-    from bigquery_api.tables import StoredTable
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable
 
     rows = [{"text": f"{number} " + "x" * 20_000, "label": "a"} for number in range(400)]
     bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(rows))
-    bigquery.rows_in_page = 30
+    bigquery.reads.rows_in_page = 30
     found = open_source(settings_of(), Path("unused"))
     for cut_after in (700_001, 2_000_001, 5_000_001):
         bigquery.cut_after, bigquery.pages = cut_after, []
@@ -147,7 +146,7 @@ def test_requests_that_fail_are_made_again(bigquery: BigQueryApi, tmp_path: Path
 
 
 def test_a_dataset_from_a_table_is_that_of_the_same_rows_in_a_file(bigquery: BigQueryApi, tmp_path: Path) -> None:
-    from bigquery_api.tables import StoredTable
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable
 
     bad = [{"text": "", "label": "a"}, {"text": "same", "label": "b"}, {"text": "same", "label": "b"}]
     rows = [{"text": row["text"], "label": row["label"]} for row in ROWS[:600]] + bad
@@ -161,7 +160,7 @@ def test_a_dataset_from_a_table_is_that_of_the_same_rows_in_a_file(bigquery: Big
     assert {split: there.rows(split) for split in SPLITS} == {split: here.rows(split) for split in SPLITS}
     assert there.source == SOURCE
     # Both passes read the same session: what is added meanwhile belongs to the next preparation.
-    assert len(bigquery.tables.sessions) == 1
+    assert len(bigquery.reads.sessions) == 1
     rejected = json.loads((tmp_path / "there/rejected.jsonl").read_text())
     # The 600 rows before it are in four streams of at most 151 rows.
     assert rejected["source"] == f"{NAME}/stream-3:147"
@@ -192,13 +191,13 @@ def test_a_query_is_checked_first_run_then_and_its_result_read(bigquery: BigQuer
     records = read(str(path), billing_project="payer-project")
     assert texts_of(records) == sorted((f"{row['text']}!", row["lang"]) for row in ROWS[:50])
     assert records[0][0].startswith("short.sql/stream-0:")
-    assert bigquery.tables.sessions[0].parent == "projects/payer-project"
-    assert [job.dry_run for job in bigquery.tables.jobs.values()] == [True, True, False]
+    assert bigquery.reads.sessions[0].parent == "projects/payer-project"
+    assert [job.dry_run for job in bigquery.jobs.queries.values()] == [True, True, False]
     path.write_text("DELETE FROM `example-project.texts.labelled` WHERE TRUE")
     assert "is a DELETE, not a SELECT" in problems_here(settings_of(str(path)))[0]
     with pytest.raises(UserError, match="is a DELETE, not a SELECT"):
         open_source(settings_of(str(path)), Path("unused"))
-    assert all(job.dry_run for job in bigquery.tables.jobs.values() if "DELETE" in job.query)
+    assert all(job.dry_run for job in bigquery.jobs.queries.values() if "DELETE" in job.query)
     path.write_text(f"SELECT absent FROM `{NAME}`")
     assert "Syntax error: no such column: absent" in problems_here(settings_of(str(path)))[0]
     path.write_text(" \n")
@@ -207,7 +206,8 @@ def test_a_query_is_checked_first_run_then_and_its_result_read(bigquery: BigQuer
 
 
 def test_prompts_chats_and_json_are_read_as_from_files(bigquery: BigQueryApi) -> None:
-    from bigquery_api.tables import JSON, StoredTable
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable
+    from gpu_pipelines.emulator.bigquery_types import JSON
 
     chat = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
     for rows in ([{"messages": chat}], [{"prompt": "1 + 1?", "completion": "2"}]):
@@ -221,7 +221,7 @@ def test_prompts_chats_and_json_are_read_as_from_files(bigquery: BigQueryApi) ->
 
 
 def test_a_table_with_images_or_their_addresses(bigquery: BigQueryApi, tmp_path: Path) -> None:
-    from bigquery_api.tables import StoredTable
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable
 
     photos = sorted(write_photos(tmp_path / "photos", per_class=20).rglob("*.png"))
     rows = [{"image": path.read_bytes(), "label": path.parent.name} for path in photos]
@@ -293,7 +293,7 @@ def test_a_stream_that_stays_away_is_given_up(bigquery: BigQueryApi, monkeypatch
 
 
 def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bigquery_api.tables import StoredTable
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable
 
     assert "bq://PROJECT.DATASET.TABLE" in settings_of("bq://texts.labelled").problems()[0]
     assert "bq://PROJECT.DATASET.TABLE" in settings_of(f"{SOURCE}$20261121").problems()[0]

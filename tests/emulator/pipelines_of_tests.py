@@ -1,6 +1,10 @@
 """Pipelines of components that need no image; KFP reads annotations, so that they are none of texts."""
 
+from google_cloud_pipeline_components.types.artifact_types import VertexModel
+from google_cloud_pipeline_components.v1.batch_predict_job import ModelBatchPredictOp
 from kfp import dsl
+
+from gpu_pipelines.components import prepare_data
 
 
 @dsl.container_component
@@ -73,3 +77,21 @@ def inner(text: str) -> str:
 @dsl.pipeline(name="twice")
 def twice():
     both(first=inner(text="a").output, second=inner(text="b").output)
+
+
+@dsl.pipeline(name="scores")
+def scores(resource_name: str) -> dsl.Artifact:
+    held = dsl.importer(artifact_uri="", artifact_class=VertexModel, metadata={"resourceName": resource_name})
+    done = ModelBatchPredictOp(
+        job_display_name="scores",
+        model=held.output,
+        gcs_source_uris=["gs://example-bucket/in/*.txt"],
+        gcs_destination_output_uri_prefix="gs://example-bucket/out",
+        machine_type="n1-standard-2",
+    )
+    return done.outputs["gcs_output_directory"]
+
+
+@dsl.pipeline(name="prepared")
+def prepared(source: str):
+    prepare_data(source=source, task="text_classification", sequence_length=32, vocabulary_size=300)

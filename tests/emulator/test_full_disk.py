@@ -56,3 +56,24 @@ def test_it_is_told_until_there_is_room_again(address: str) -> None:
     kept.append(requests.post(endpoints, json={"displayName": "e"}, timeout=60).json()["response"]["name"])
     assert all(requests.get(f"{address}/v1/{name}", timeout=60).ok for name in kept)
     assert requests.get(f"{address}/download/{OBJECTS}/filling-1?alt=media", timeout=60).content == b"x" * 200_000
+
+
+def test_a_table_that_has_no_room_stays_as_it_was(address: str) -> None:
+    shop = f"{address}/bigquery/v2/projects/example-project/datasets"
+    reference = {"datasetReference": {"datasetId": "shop"}}
+    assert requests.post(shop, json=reference, timeout=60).ok
+    schema = {"fields": [{"name": "a", "type": "STRING"}]}
+    table = {"tableReference": {"tableId": "rows"}, "schema": schema}
+    assert requests.post(f"{shop}/shop/tables", json=table, timeout=60).ok
+
+    def insert(size: int) -> requests.Response:
+        rows = {"rows": [{"json": {"a": "x" * size}}]}
+        return requests.post(f"{shop}/shop/tables/rows/insertAll", json=rows, timeout=60)
+
+    assert insert(10).ok
+    refused = insert(3_000_000)
+    assert refused.status_code == 400
+    assert "cannot write the table example-project.shop.rows: No space left" in refused.json()["error"]["message"]
+    assert requests.get(f"{shop}/shop/tables/rows", timeout=60).json()["numRows"] == "1"
+    assert insert(20).ok
+    assert requests.get(f"{shop}/shop/tables/rows", timeout=60).json()["numRows"] == "2"

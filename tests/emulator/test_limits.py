@@ -94,6 +94,14 @@ def test_machines_of_steps(vertex_api: VertexApi, resources: dict[str, Any], mes
     assert message in answer.json().get("error", {}).get("message", "")
 
 
+def test_an_emulator_keeps_no_requests_unless_a_test_asks_for_them(vertex_emulator: VertexApi) -> None:
+    state = vertex_emulator.state
+    for keeps, number in ((False, 0), (True, 1)):
+        state.keeps_requests = keeps
+        assert requests.get(f"{vertex_emulator.url}/v1/{PARENT}/models", timeout=60).ok
+        assert len(state.requests) == number
+
+
 class Predictor(JsonHandler):
     def do_POST(self) -> None:
         (wanted,) = json.loads(self.body())["instances"]
@@ -106,7 +114,7 @@ def test_payloads_of_predictions(vertex_api: VertexApi) -> None:
     resources = {"machineSpec": {"machineType": "n1-standard-4"}, "minReplicaCount": 1}
     deployed = {"deployedModel": {"model": uploaded, "dedicatedResources": resources}, "trafficSplit": {"0": 100}}
     assert post(vertex_api, f"{endpoint}:deployModel", deployed).ok
-    with answering(server_of(Predictor)) as vertex_api.state.endpoints.server:
+    with answering(server_of(Predictor)) as vertex_api.state.model_servers.stand_in:
         for filler, wanted, what in ((10, 10, ""), (1_600_000, 1, "Request"), (1, 1_600_000, "Response")):
             instance = {"filler": "x" * filler, "answer": wanted}
             answer = post(vertex_api, f"{endpoint}:predict", {"instances": [instance]})

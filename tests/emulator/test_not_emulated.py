@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         ("POST", f"v1/{PARENT}/endpoints/1:explain", 501, "PredictionService.Explain"),
         ("POST", f"v1/{PARENT}/publishers/google/models/gemini:generateContent", 501, "GenerateContent"),
         ("GET", f"v1beta1/{PARENT}/customJobs", 501, "v1 of Vertex AI alone"),
-        ("POST", f"v1/{PARENT}/batchPredictionJobs", 501, "JobService.CreateBatchPredictionJob"),
-        ("POST", "bigquery/v2/projects/example-project/jobs", 501, "BigQuery"),
+        ("POST", f"v1/{PARENT}/dataLabelingJobs", 501, "JobService.CreateDataLabelingJob"),
+        ("GET", "bigquery/v2/projects/example-project/datasets/d/routines", 501, "of BigQuery"),
+        ("GET", "compute/v1/projects/example-project/zones", 501, "Compute Engine"),
         ("POST", f"v1/{PARENT}/nothing", 404, "There is no POST"),
     ],
 )
@@ -36,6 +37,7 @@ def test_over_rest(vertex_api: VertexApi, verb: str, path: str, code: int, named
     ("method", "told"),
     [
         ("/google.cloud.aiplatform.v1.IndexService/CreateIndex", "does not have IndexService.CreateIndex"),
+        ("/google.cloud.bigquery.storage.v1.BigQueryWrite/AppendRows", "does not have BigQueryWrite.AppendRows"),
         ("/google.cloud.aiplatform.v1beta1.JobService/CreateCustomJob", "JobService.CreateCustomJob of v1beta1"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from command_line import command
 from conftest import gpu_pipelines
 from kfp import compiler
 from pipelines_of_tests import everything, no, one, twice
@@ -55,6 +56,15 @@ def test_a_file_is_rehearsed_and_leaves_its_report(tmp_path: Path) -> None:
     wrong = gpu_pipelines("run", "small.py", "--target", "kubeflow", "--emulate", cwd=tmp_path)
     assert wrong.status == 2
     assert "The target kubeflow has no --emulate" in wrong.err
+
+
+def test_a_table_is_refused_where_the_emulator_has_none(tmp_path: Path) -> None:
+    given = ("-p", "source=bq://example-project.shop.reviews", "-p", "model_name=reviews")
+    machine = ("--accelerator", "l4:1", "--image", "us-docker.pkg.dev/example-project/images/steps:0.1.0")
+    done = command("run", "batch_prediction", "--target", "vertex", "--emulate", *machine, *given, cwd=tmp_path)
+    assert done.status == 2
+    assert "is in BigQuery, which is empty on the emulator that --emulate starts" in done.err
+    assert not (tmp_path / "runs").exists()
 
 
 OF_USER = """

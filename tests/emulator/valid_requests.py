@@ -48,6 +48,16 @@ TUNING = {
     },
     "trialJobSpec": CUSTOM["jobSpec"],
 }
+BATCH = {
+    "displayName": "b",
+    "labels": {"a": "b"},
+    "model": f"{PARENT}/models/digits".removeprefix("/v1/"),
+    "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": ["gs://example-bucket/none*"]}},
+    "instanceConfig": {"instanceType": "object", "keyField": "id", "includedFields": ["x"]},
+    "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": "gs://example-bucket/o"}},
+    "dedicatedResources": {"machineSpec": {"machineType": "n1-standard-2"}, "maxReplicaCount": 2},
+    "manualBatchTuningParameters": {"batchSize": 4},
+}
 SCHEDULE = {
     "displayName": "nightly",
     "cron": "TZ=Europe/Paris 0 3 * * *",
@@ -59,7 +69,7 @@ MODEL = {
     "model": {
         "displayName": "digits",
         "artifactUri": "gs://example-bucket/m",
-        "containerSpec": {"imageUri": "i", "ports": [{"containerPort": 80}]},
+        "containerSpec": {"imageUri": "i", "command": ["true"], "ports": [{"containerPort": 80}]},
         "versionAliases": ["champion"],
     },
     "modelId": "digits",
@@ -77,6 +87,13 @@ DEPLOYED = {
     },
     "trafficSplit": {"0": 100},
 }
+#: Paths of BigQuery.
+SHOP = "/bigquery/v2/projects/example-project"
+TABLE = {
+    "tableReference": {"projectId": "example-project", "datasetId": "shop", "tableId": "rows"},
+    "schema": {"fields": [{"name": "a", "type": "INTEGER"}, {"name": "b", "type": "STRING", "mode": "REPEATED"}]},
+}
+_QUERY = {"query": "SELECT a FROM `shop.rows`", "useLegacySql": False}
 _FORM = f'--b\r\nContent-Disposition: form-data; name="content"\r\n\r\n{json.dumps(SPEC)}\r\n--b--\r\n'.encode()
 #: The digest of the version takes its place.
 _VERSION = "packages/echoes/versions/sha256:0"
@@ -106,6 +123,10 @@ VERTEX: dict[str, list[Sent]] = {
              message=api.ImportModelEvaluationRequest),
         Sent("GET", f"{PARENT}/models/digits:listVersions?pageSize=2"),
     ],
+    "batch prediction jobs": [
+        Sent("POST", f"{PARENT}/batchPredictionJobs", BATCH, message=api.BatchPredictionJob),
+        Sent("GET", f"{PARENT}/batchPredictionJobs?filter=displayName%3Db&pageSize=1"),
+    ],
     "endpoints": [
         Sent("POST", f"{PARENT}/endpoints?endpointId=e1", {"displayName": "e"}, message=api.Endpoint),
         Sent("GET", f"{PARENT}/endpoints/e1"),
@@ -131,6 +152,19 @@ OTHERS: dict[str, list[Sent]] = {
         Sent("GET", "/v1/projects/example-project/services?filter=state:ENABLED"),
         Sent("GET", "/v3/projects/example-project"),
         Sent("POST", "/v1/projects/example-project:testIamPermissions", {"permissions": ["a.b.c"]}),
+    ],
+    "bigquery": [
+        Sent("POST", f"{SHOP}/datasets", {"datasetReference": {"datasetId": "shop"}}),
+        Sent("GET", f"{SHOP}/datasets/shop"),
+        Sent("PATCH", f"{SHOP}/datasets/shop", {"labels": {"a": "b"}}),
+        Sent("POST", f"{SHOP}/datasets/shop/tables", TABLE),
+        Sent("GET", f"{SHOP}/datasets/shop/tables?maxResults=5"),
+        Sent("PATCH", f"{SHOP}/datasets/shop/tables/rows", {"labels": {"a": "b"}}),
+        Sent("POST", f"{SHOP}/datasets/shop/tables/rows/insertAll", {"rows": [{"json": {"a": 1, "b": ["x"]}}]}),
+        Sent("GET", f"{SHOP}/datasets/shop/tables/rows/data?maxResults=1&selectedFields=a"),
+        Sent("POST", f"{SHOP}/queries", _QUERY),
+        Sent("POST", f"{SHOP}/jobs", {"configuration": {"query": _QUERY}, "jobReference": {"jobId": "once"}}),
+        Sent("GET", f"{SHOP}/queries/once?maxResults=1&location=US"),
     ],
     "storage": [
         Sent("POST", "/upload/storage/v1/b/example-bucket/o?uploadType=media&name=a.txt", b"kept", "text/plain"),
@@ -166,6 +200,14 @@ WRONG: dict[str, dict[str, Any]] = {
         "createPipelineJobRequest.parent": "projects/other/locations/us-central1",
         "createPipelineJobRequest.pipelineJobId": "x", "createPipelineJobRequest.pipelineJob.pipelineSpec": {},
     },
+    f"{PARENT}/batchPredictionJobs": {
+        "displayName": "", "model": "none", "inputConfig": {}, "inputConfig.instancesFormat": "parquet",
+        "inputConfig.gcsSource.uris": [], "inputConfig.gcsSource.uris.0": "/tmp", "outputConfig": {},
+        "outputConfig.predictionsFormat": "csv", "outputConfig.gcsDestination.outputUriPrefix": "/tmp",
+        "instanceConfig.instanceType": "table", "instanceConfig.excludedFields": ["y"], "dedicatedResources": {},
+        "dedicatedResources.machineSpec.machineType": "none", "dedicatedResources.startingReplicaCount": 3,
+        "manualBatchTuningParameters.batchSize": -1, "unmanagedContainerModel": {"artifactUri": "gs://a/b"},
+    },
     f"{PARENT}/models:upload": {
         "modelId": "A B", "parentModel": "projects/example-project/locations/us-central1/models/none",
         "model.artifactUri": "/tmp", "model.containerSpec.imageUri": "", "model.displayName": "",
@@ -180,6 +222,21 @@ WRONG: dict[str, dict[str, Any]] = {
         "trafficSplit": {"0": 99}, "trafficSplit.9": 0, "deployedModel.model": "none",
         "deployedModel.dedicatedResources": {},
     },
+    f"{SHOP}/datasets": {
+        "datasetReference": {}, "datasetReference.datasetId": "a b",
+    },
+    f"{SHOP}/datasets/shop": {"labels": ["a"]},
+    f"{SHOP}/datasets/shop/tables": {
+        "tableReference": {}, "tableReference.tableId": "a.b", "schema": {"fields": [{"name": "a"}]},
+        "schema.fields.0.type": "NUMBERS", "schema.fields.0.name": "", "schema.fields": "a", "view": {"query": "x"},
+    },
+    f"{SHOP}/datasets/shop/tables/rows": {"labels": ["a"]},
+    f"{SHOP}/datasets/shop/tables/rows/insertAll": {"rows": "a", "rows.0": 1},
+    f"{SHOP}/queries": {"query": "", "query.a": 1, "useLegacySql": True},
+    f"{SHOP}/jobs": {
+        "configuration": {}, "configuration.query": "a", "configuration.query.query": "DROP TABLE x",
+        "configuration.load": "a", "jobReference": [], "jobReference.jobId": "a b",
+    },
     "/v2/entries:list": {
         "resourceNames": [], "resourceNames.0": 1, "filter": "((((", "orderBy": "no", "pageSize": "ten",
         "pageToken": "x", "pageToken ": "x",
@@ -192,7 +249,7 @@ WRONG: dict[str, dict[str, Any]] = {
 ODD: dict[str, list[Sent]] = {
     "lists": [
         *(Sent("GET", f"{PARENT}/{kind}?{query}")
-          for kind in ("customJobs", "pipelineJobs", "schedules", "models", "endpoints")
+          for kind in ("customJobs", "pipelineJobs", "batchPredictionJobs", "schedules", "models", "endpoints")
           for query in ("pageToken=x", "pageToken=-1", "pageSize=-1", "pageSize=ten", "pageSize=99999999999",
                         "filter=%28", "filter=a", "filter=a%3D~%22%5B%22", "filter=" + "NOT%20" * 2000)
           ),
@@ -222,6 +279,27 @@ ODD: dict[str, list[Sent]] = {
         Sent("PATCH", f"{REPOSITORY}/packages/echoes/versions/x", {}),
         Sent("DELETE", f"{REPOSITORY}/packages/echoes/versions/none"), Sent("GET", f"{REPOSITORY}/packages?pageSize=x"),
         Sent("GET", f"{REPOSITORY}/packages/%00/versions"), Sent("GET", f"{REPOSITORY}/packages?pageToken=x"),
+    ],
+    "bigquery": [
+        *(Sent("GET", f"{SHOP}/datasets/shop/tables/rows/data?{query}")
+          for query in ("maxResults=x", "pageToken=x", "startIndex=-1", "selectedFields=none", "no=1")),
+        Sent("GET", f"{SHOP}/datasets/none"), Sent("GET", f"{SHOP}/datasets/shop/tables/none"),
+        Sent("GET", f"{SHOP}/datasets/none/tables"), Sent("GET", f"{SHOP}/jobs/none"),
+        Sent("GET", f"{SHOP}/queries/none"),
+        Sent("DELETE", f"{SHOP}/datasets/shop"), Sent("DELETE", f"{SHOP}/datasets/shop/tables/none"),
+        Sent("POST", f"{SHOP}/datasets", {"datasetReference": {"datasetId": "shop"}}),
+        Sent("POST", f"{SHOP}/datasets/shop/tables", TABLE),
+        Sent("POST", f"{SHOP}/jobs", {"configuration": {"query": _QUERY}, "jobReference": {"jobId": "once"}}),
+        Sent("POST", f"{SHOP}/queries", {**_QUERY, "query": "SELECT FROM FROM"}),
+        Sent("POST", f"{SHOP}/queries", {**_QUERY, "query": "SELECT 1; SELECT 2"}),
+        Sent("POST", f"{SHOP}/queries", {**_QUERY, "query": "SELECT a FROM `shop.none`"}),
+        Sent("POST", f"{SHOP}/queries", {**_QUERY, "query": "SELECT " + "(" * 2000}),
+        Sent("POST", f"/upload{SHOP}/jobs?uploadType=none", b"x"), Sent("PUT", f"/upload{SHOP}/none", b"x"),
+        Sent("POST", f"/upload{SHOP}/jobs?uploadType=resumable", b"x"),
+        Sent("POST", f"/upload{SHOP}/jobs?uploadType=multipart", b"x", "multipart/related"),
+        Sent("POST", f"/upload{SHOP}/jobs?uploadType=multipart", b"--b\r\n\r\n{}\r\n--b--",
+             "multipart/related; boundary=b"),
+        Sent("PUT", f"/upload{SHOP}/jobs?uploadType=resumable&upload_id=none", b"x"),
     ],
     "storage": [
         Sent("GET", "/storage/v1/b/none/o"), Sent("GET", "/storage/v1/b/example-bucket/o/none"),

@@ -23,11 +23,10 @@ ROWS = [{"text": f"a cat {number} and a bee" * (number % 100 != 3), "id": number
 
 @pytest.fixture
 def bigquery(bigquery_server: BigQueryApi) -> BigQueryApi:
-    from bigquery_api.tables import StoredTable, Tables
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables
 
-    bigquery_server.tables = Tables(
-        {SOURCE: StoredTable(pa.Table.from_pylist(ROWS))}, datasets={"example-project.scores"}
-    )
+    held = {SOURCE: StoredTable(pa.Table.from_pylist(ROWS))}
+    bigquery_server.hold(Tables(held, datasets={"example-project.scores"}))
     bigquery_server.forget_faults()
     return bigquery_server
 
@@ -55,12 +54,12 @@ def test_a_table_is_predicted_to_a_table(model: Path, tmp_path: Path, bigquery: 
     assert sorted(int(row["key"]) for row in rejected(out)) == list(range(3, 1500, 100))
     assert Predictions.load(out).table == f"bq://{TARGET}"
     assert not Predictions.load(out).files
-    (load,) = bigquery.tables.loads.values()
-    assert load["load"]["writeDisposition"] == "WRITE_TRUNCATE"
+    (load,) = bigquery.jobs.loads.values()
+    assert load.load["writeDisposition"] == "WRITE_TRUNCATE"
     # The next prediction replaces the rows.
     predicted(model, f"bq://{SOURCE}", out, 200, **given, row_filter="id < 100")
     assert bigquery.tables.get(TARGET).rows.num_rows == 99
-    assert len(bigquery.tables.loads) == 2
+    assert len(bigquery.jobs.loads) == 2
 
 
 def test_a_load_that_was_cut_off_is_not_loaded_twice(model: Path, tmp_path: Path, bigquery: BigQueryApi) -> None:
@@ -73,7 +72,7 @@ def test_a_load_that_was_cut_off_is_not_loaded_twice(model: Path, tmp_path: Path
     assert bigquery.tables.get(TARGET).rows.num_rows == 1485
     predicted(model, source, tmp_path / "out", 200, **given)
     assert bigquery.tables.get(TARGET).rows.num_rows == 1485
-    assert bigquery.tables.get(TARGET).version == 2, "it was loaded once"
+    assert bigquery.tables.get(TARGET).version == 1, "it was loaded once"
     # An upload that the service does not take at first is tried again by the client.
     bigquery.fail_next("PUT /upload", times=2)
     predicted(model, source, tmp_path / "out", 200, **given)

@@ -50,7 +50,7 @@ def registry(vertex_api: VertexApi, address: str, monkeypatch: pytest.MonkeyPatc
     set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.setattr("gpu_pipelines.registry.vertex._POLL_SECONDS", 0.02)
     monkeypatch.setattr("gpu_pipelines.registry.vertex_endpoint._POLL_SECONDS", 0.02)
-    vertex_api.state.endpoints.server = address
+    vertex_api.state.model_servers.stand_in = address
     return open_registry("vertex://", f"{BUCKET}/runs/1", IMAGE)
 
 
@@ -93,7 +93,7 @@ def test_a_version_takes_over_in_steps_and_a_wrong_one_goes_back(
 
     deployer.deploy(second, DeploymentRequest("animals", 20))
     assert state_of(vertex_api) == (["1", "2"], {"1": 80, "2": 20})
-    rehearsed, *asked = vertex_api.state.endpoints.asked[5:]
+    rehearsed, *asked = list(vertex_api.state.endpoints.asked)[5:]
     assert len(set(asked)) == 2, "the test goes on until the new version has answered"
     assert rehearsed not in asked, "before that it was asked on an endpoint of its own"
 
@@ -167,7 +167,7 @@ def test_a_container_of_hugging_faces_is_tested_in_its_own_form(
     registry: Any, vertex_api: VertexApi, hugging_faces: tuple[dict[str, Path], str], tmp_path: Path
 ) -> None:
     models, address = hugging_faces
-    vertex_api.state.endpoints.servers[HUGGING_FACE_IMAGE] = address
+    vertex_api.state.model_servers.stand_ins[HUGGING_FACE_IMAGE] = address
     registry, said = open_registry("vertex://", f"{BUCKET}/runs/1"), []  # type: ignore[var-annotated]
     deployer = EndpointDeployer(registry.settings, said.append)
     version = add(registry, models["image_classification"], tmp_path, 1)

@@ -79,9 +79,15 @@ class Vertex(VertexTarget, CloudTarget):
         return super().can_read(uri) or (uri.startswith(MOUNTED) and uri != MOUNTED)
 
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-        """That the model is too large for the GPU that evaluates it."""
+        """That the model is too large for the GPU that evaluates it; that an emulator of its own has no tables."""
         from gpu_pipelines.targets.vertex.machines import not_evaluated
 
+        source = str(arguments.get("source", ""))
+        if self.options.emulate and source.startswith("bq://"):
+            return [
+                f"{source} is in BigQuery, which is empty on the emulator that --emulate starts. Load the table into "
+                "one that runs (gpu-pipelines emulator start), and run there; see docs/emulator.md."
+            ]
         return not_evaluated(compiled.spec, arguments)
 
     def defaults(self) -> dict[str, Any]:
