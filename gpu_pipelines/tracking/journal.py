@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def _points_in(line: bytes) -> Iterator[Point]:
         entry = json.loads(line)
     except ValueError:  # cut off by a crash
         return
-    if isinstance(entry, dict) and "step" in entry:
+    if isinstance(entry, dict) and _is_number(entry.get("step")):
         yield from points_of(entry)
 
 
@@ -60,8 +61,13 @@ def points_of(entry: Mapping[str, Any]) -> Iterator[Point]:
     """The points of one entry of a `metrics.jsonl`; what is no finite number has none.
 
     Args:
-        entry: figures by name, with their `step`, and `time` in seconds since 1970.
+        entry: figures by name, with their `step`; and `time` in seconds since 1970, which a script's may lack.
     """
+    seconds = float(entry["time"]) if _is_number(entry.get("time")) else time.time()
     for name, value in entry.items():
-        if name not in _NO_CURVE and isinstance(value, (int, float)) and math.isfinite(value):
-            yield Point(name, int(entry["step"]), float(value), float(entry.get("time", 0.0)))
+        if name not in _NO_CURVE and _is_number(value):
+            yield Point(name, int(entry["step"]), float(value), seconds)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -28,6 +28,8 @@ from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
 from gpu_pipelines.tracking.trackers import tracker_for
 
 _POLL_SECONDS = 1.0
+#: Share of a core that sending takes, at most: the longer it takes, the more is sent at once.
+_MOST_SHARE = 0.01
 #: Between two tries while the tracker is away.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 #: Points of one request: MLflow takes 1,000 metrics.
@@ -43,6 +45,9 @@ class Sender:
         tracking: the tracker, as the parameter says it.
         run: the run.
         folder: of a training, with its log and configuration; None for none.
+
+    Attributes:
+        cost: seconds of CPU that the last sending took, but for connecting.
     """
 
     def __init__(self, tracking: str, run: TrackedRun, folder: Path | None = None) -> None:
@@ -54,12 +59,13 @@ class Sender:
         self._facts, self._told, self._files = Facts(), Facts(), dict[str, Path]()
         self._knows_configuration = folder is None
         self._is_away = False
+        self.cost = 0.0
 
     def add(self, facts: Facts, files: Mapping[str, Path]) -> None:
         """Adds what else is to be sent."""
         self._facts += facts
         self._files |= files
-        self._waiting += [point for entry in facts.entries for point in points_of({"time": time.time(), **entry})]
+        self._waiting += [point for entry in facts.entries for point in points_of(entry)]
 
     def send(self) -> bool:
         """Sends what there is; returns whether the tracker took it all. Of a failure the first one is said."""
@@ -103,6 +109,7 @@ class Sender:
             self._steps = tracker.last_steps()
             self._told = Facts()
             self._tracker = tracker
+        began = time.process_time()
         self._read_configuration()
         if new := {k: v for k, v in self._facts.parameters.items() if self._told.parameters.get(k) != v}:
             tracker.log_parameters(new)
@@ -113,6 +120,7 @@ class Sender:
             tracker.log_file(name, file)
             del self._files[name]
         self._told = Facts(dict(self._facts.parameters), dict(self._facts.figures))
+        self.cost = time.process_time() - began
 
     def _read_configuration(self) -> None:
         if self._knows_configuration or self._folder is None:
@@ -160,7 +168,9 @@ def main() -> None:
     with _only_one(run):
         wait = _POLL_SECONDS
         while True:
-            wait = _POLL_SECONDS if sender.send() else min(_LONGEST_WAIT, max(_FIRST_WAIT, wait * 2))
+            is_there = sender.send()
+            wait = max(_POLL_SECONDS, sender.cost / _MOST_SHARE) if is_there else max(_FIRST_WAIT, wait * 2)
+            wait = min(_LONGEST_WAIT, wait)
             try:
                 last = told.get(timeout=wait)
             except queue.Empty:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from gpu_pipelines.tracking.journal import Journal
@@ -53,5 +54,13 @@ def test_a_file_whose_end_was_written_again_is_read_again(tmp_path: Path) -> Non
 
 def test_what_is_no_finite_number_is_no_point(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "val_loss": null, "note": "x", "loss": NaN, "epoch": 0.5}\ncut off\n')
-    assert [point.name for point in Journal(path).points()] == ["epoch"]
+    lines = [
+        '{"step": 1, "val_loss": null, "note": "x", "loss": NaN, "epoch": 0.5}',
+        "cut off",
+        '{"step": "2", "a": 1}',
+    ]
+    path.write_text("\n".join([*lines, ""]))
+    (point,) = Journal(path).points()
+    assert point.name == "epoch"
+    # A script's own log need not have a time.
+    assert abs(point.seconds - time.time()) < 60

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from followed import STEPS, killed, mlflow_server, require_whole, trained, training
+from followed import STEPS, killed, require_whole, trained, training
 from mlflow.tracking import MlflowClient
+from mlflow_server import mlflow_server
 from processes import start_python
 
 from gpu_pipelines.emulator.json_server import free_port
