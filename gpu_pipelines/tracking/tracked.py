@@ -129,7 +129,7 @@ class Tracked:
         self._process.stdin.flush()
 
     def _added(self) -> dict[str, object]:
-        added = {"facts": asdict(self._facts), "files": self._files}
+        added: dict[str, object] = {"facts": asdict(self._facts), "files": self._files}
         self._facts, self._files = Facts(), {}
         return added
 

@@ -184,9 +184,10 @@ class VertexTracker(Tracker):
     def _change(self, changes: Mapping[str, Any]) -> None:
         """Adds to the metadata of the run, which is replaced as a whole."""
         context = self._metadata.get_context(request={"name": self._context_name}, **_LIMIT)
-        held = {name: value if isinstance(value, str) else dict(value) for name, value in context.metadata.items()}
+        held: dict[str, Any] = dict(context.metadata)
         for name, value in changes.items():
-            held[name] = value if isinstance(value, str) else {**held.get(name, {}), **value}
+            held[name] = value if isinstance(value, str) else {**dict(held.get(name) or {}), **value}
+        held = {name: value if isinstance(value, str) else dict(value) for name, value in held.items()}
         changed = {"name": self._context_name, "metadata": held, "etag": context.etag}
         self._metadata.update_context(request={"context": changed, "update_mask": "metadata"}, **_LIMIT)
 
@@ -251,7 +252,7 @@ def _run_id(run: TrackedRun) -> str:
 
 def _settings() -> ProjectSettings:
     """Project and region: those of the job that this runs in, else those of the settings."""
-    of_the_job = {name: os.environ.get(variable) for name, variable in _OF_THE_JOB.items()}
-    if all(of_the_job.values()):
-        return ProjectSettings(**of_the_job)  # the project is a number there, which settings do not take
+    project, region = (os.environ.get(variable) for variable in _OF_THE_JOB.values())
+    if project and region:
+        return ProjectSettings(project=project, region=region)  # the project is a number there, not an id
     return load_project_settings()

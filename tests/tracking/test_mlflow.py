@@ -54,7 +54,7 @@ class Runs:
 
 def test_a_training_that_is_killed_again_and_again_has_each_step_once(server: str, tmp_path: Path) -> None:
     runs = Runs(server, "killed")
-    killed(3, f"mlflow:{server}", tmp_path / "killed", runs.points)
+    killed(2, f"mlflow:{server}", tmp_path / "killed", runs.points)
     run = runs.only()
     require_whole(runs.curves())
     assert run.info.status == "FINISHED"

@@ -58,6 +58,7 @@ def test_one_run_has_what_all_steps_know(folder: Path) -> None:
     assert kept == {"training_report.html", "evaluation_report.html"}
 
 
+@pytest.mark.slow
 def test_another_tracker_trains_nothing_again_and_gets_what_the_steps_left(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

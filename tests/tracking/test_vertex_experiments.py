@@ -97,6 +97,7 @@ def test_twenty_kills(vertex_api: VertexApi, series: TimeSeries, tmp_path: Path)
     require_whole(series.points)
 
 
+@pytest.mark.slow
 def test_the_sdk_finds_run_and_tensorboard(vertex_api: VertexApi, series: TimeSeries) -> None:
     tracker = VertexTracker("digits")
     tracker.begin(TrackedRun("/run", "Run_1"))
