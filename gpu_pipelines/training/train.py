@@ -22,6 +22,7 @@ from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RESTARTS
 from gpu_pipelines.tracking.facts import facts_of_dataset
 from gpu_pipelines.tracking.tracked import Tracked
+from gpu_pipelines.tracking.train_job_status import progress_told
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
@@ -159,10 +160,11 @@ def _train_on(
             _keep_memory()
         else:
             _set_up_gpus()
-        if tracked is not None and cluster.is_rank_0:
-            tracked.add(facts_of_dataset(manifest))
-            tracked.follow(CheckpointStore(checkpoint_uri, staging).directory)
-        with output_may_break(), _interruption_says_what_is_kept(checkpoint_uri, staging, cluster):
+        with (
+            _followed(tracked, manifest, CheckpointStore(checkpoint_uri, staging).directory, cluster),
+            output_may_break(),
+            _interruption_says_what_is_kept(checkpoint_uri, staging, cluster),
+        ):
             launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster, restarts=restarts)
         if not cluster.is_rank_0:
             return None
@@ -180,6 +182,19 @@ def _train_on(
             validation=[entry for entry in metrics if "val_loss" in entry],
             profiles=[f"{checkpoint_uri}/{PROFILE}/{p.name}" for p in sorted((store.directory / PROFILE).glob("*"))],
         )
+
+
+@contextmanager
+def _followed(tracked: Tracked | None, manifest: Manifest, directory: Path, cluster: Cluster) -> Iterator[None]:
+    """Lets the tracker follow what rank 0 writes into a directory, and Kubeflow Trainer where that runs it."""
+    if not cluster.is_rank_0:
+        yield
+        return
+    if tracked is not None:
+        tracked.add(facts_of_dataset(manifest))
+        tracked.follow(directory)
+    with progress_told(directory):
+        yield
 
 
 @contextmanager
