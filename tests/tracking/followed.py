@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from typing import Any
 from processes import start_python
 
 STEPS = 60
+#: Of one that is killed: it comes to its end only where it is left alone, and then in no time.
+MANY_STEPS = 1000
 #: The steps of its checkpoints: from the last one it goes on when it was killed.
 CHECKPOINT = 7
 
@@ -68,28 +71,27 @@ def trained(tracking: str, folder: Path, **more: Any) -> str:
     return done.stdout
 
 
-def killed(times: int, tracking: str, folder: Path, has: Any, seconds: float = 0.05) -> None:
-    """Trains, with a SIGKILL so many times, and then to the end.
+def killed(times: int, tracking: str, folder: Path, has: Any) -> None:
+    """Trains `MANY_STEPS`, with a SIGKILL so many times, and then to the end.
 
     Args:
         times: kills, each while points are being sent.
         tracking: the tracker.
         folder: of its log.
         has: gives how many points the tracker has.
-        seconds: that a step takes.
     """
     generator = random.Random(0)
     for number in range(times):
         before = has()
-        started = start_python(training(tracking, folder, seconds), folder.with_suffix(f".{number}.log"))
+        started = start_python(training(tracking, folder, 0.2, MANY_STEPS), folder.with_suffix(f".{number}.log"))
         deadline = time.monotonic() + 60
         while has() == before and started.process.poll() is None:
             assert time.monotonic() < deadline, started.output
             time.sleep(0.05)
         time.sleep(generator.random() * 0.3)
         started.process.kill()
-        started.process.wait()
-    trained(tracking, folder)
+        assert started.process.wait() == -signal.SIGKILL, started.output
+    trained(tracking, folder, steps=MANY_STEPS)
 
 
 def require_whole(curves: Mapping[str, list[tuple[int, float]]], steps: int = STEPS) -> None:

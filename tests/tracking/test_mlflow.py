@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from followed import STEPS, killed, require_whole, trained, training
+from followed import MANY_STEPS, STEPS, killed, require_whole, trained, training
 from mlflow.tracking import MlflowClient
 from mlflow_server import mlflow_server
 from processes import start_python
@@ -56,7 +56,7 @@ def test_a_training_that_is_killed_again_and_again_has_each_step_once(server: st
     runs = Runs(server, "killed")
     killed(2, f"mlflow:{server}", tmp_path / "killed", runs.points)
     run = runs.only()
-    require_whole(runs.curves())
+    require_whole(runs.curves(), MANY_STEPS)
     assert run.info.status == "FINISHED"
     assert run.data.params == {"model": "vit-micro", "seed": "0"}
     assert run.data.metrics["test_accuracy"] == 0.75
@@ -66,8 +66,8 @@ def test_a_training_that_is_killed_again_and_again_has_each_step_once(server: st
 @pytest.mark.slow
 def test_twenty_kills(server: str, tmp_path: Path) -> None:
     runs = Runs(server, "twenty")
-    killed(20, f"mlflow:{server}", tmp_path / "twenty", runs.points, seconds=0.2)
-    require_whole(runs.curves())
+    killed(20, f"mlflow:{server}", tmp_path / "twenty", runs.points)
+    require_whole(runs.curves(), MANY_STEPS)
 
 
 @pytest.mark.slow

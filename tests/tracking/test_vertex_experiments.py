@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import set_variables
-from followed import killed, require_whole
+from followed import MANY_STEPS, killed, require_whole
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.transcoding import method
@@ -59,7 +58,7 @@ class TimeSeries:
 
 
 @pytest.fixture
-def series(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[TimeSeries]:
+def series(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> TimeSeries:
     held = TimeSeries()
     handlers = {
         "CreateTensorboardTimeSeries": held.create,
@@ -81,7 +80,7 @@ def test_a_training_that_is_killed_has_each_step_once(
     vertex_api: VertexApi, series: TimeSeries, tmp_path: Path
 ) -> None:
     killed(2, "vertex:digits", tmp_path / "run-1", lambda: len(series.points["loss"]))
-    require_whole(series.points)
+    require_whole(series.points, MANY_STEPS)
     run = context_of(vertex_api, "system.ExperimentRun")
     assert dict(run.metadata["_params"]) == {"model": "vit-micro", "seed": "0"}
     assert dict(run.metadata["_metrics"]) == {"test_accuracy": 0.75, "test_accuracy_low": 0.5}
@@ -93,8 +92,8 @@ def test_a_training_that_is_killed_has_each_step_once(
 
 @pytest.mark.slow
 def test_twenty_kills(vertex_api: VertexApi, series: TimeSeries, tmp_path: Path) -> None:
-    killed(20, "vertex", tmp_path / "twenty", lambda: len(series.points["loss"]), seconds=0.2)
-    require_whole(series.points)
+    killed(20, "vertex", tmp_path / "twenty", lambda: len(series.points["loss"]))
+    require_whole(series.points, MANY_STEPS)
 
 
 @pytest.mark.slow
