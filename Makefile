@@ -68,6 +68,7 @@ bench: $(VENV)/.steps bench-training bench-data
 bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training/throughput.py
 	$(BIN)/python benchmarks/training/checkpoint_cost.py
+	$(BIN)/python benchmarks/training/tracking_overhead.py
 	$(BIN)/python benchmarks/training/exact_resume.py --peer
 	$(BIN)/python benchmarks/training/gpu_mfu.py
 

@@ -71,6 +71,10 @@ _FORMS = {
         r"projects/[^/\s]+/locations/[^/\s]+/tensorboards/[0-9]+",
         "the full name of a TensorBoard, projects/P/locations/L/tensorboards/NUMBER",
     ),
+    "tracking": (
+        r"[a-z][\w-]*(:[^\s@]+)?",
+        "a tracker, such as mlflow, mlflow:https://HOST, vertex or wandb, without a password",
+    ),
 }
 #: A variable of the environment, and a key of a Kubernetes secret with the secret's name before it.
 _VARIABLE, _SECRET_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), re.compile(rf"{_NAME}/[-._a-zA-Z0-9]{{1,253}}")
@@ -97,6 +101,7 @@ class ProjectSettings:
         failure_policy: what a run on Vertex AI does once a step has failed, `fast` or `slow`.
         encryption_key: Cloud KMS key for what jobs and pipelines leave, by its full name.
         tensorboard: Vertex AI TensorBoard that training is shown in, by its full name.
+        tracking: tracker that runs are shown in, as the parameter of the pipelines.
         kubeflow_host: address of Kubeflow Pipelines.
         kubeflow_namespace: namespace that its runs are in; empty for a deployment without profiles.
         kubeflow_experiment: experiment of Kubeflow Pipelines that runs are filed under.
@@ -125,6 +130,7 @@ class ProjectSettings:
     failure_policy: str | None = None
     encryption_key: str | None = None
     tensorboard: str | None = None
+    tracking: str | None = None
     kubeflow_host: str | None = None
     kubeflow_namespace: str | None = None
     kubeflow_experiment: str | None = None
@@ -248,6 +254,8 @@ def _problems(name: str, value: Any, origin: str) -> list[str]:
         return _problems_of_secret_env(value, origin)
     if has_form(name, value):
         return []
+    if name == "tracking":  # what was given is not repeated: there may be a password in it
+        return [f"{name} (from {origin}) takes {_FORMS[name][1]}."]
     return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {_FORMS[name][1]}."]
 
 

@@ -56,6 +56,10 @@ SPOT_HOURS = 24
 # lost its device or its connection. Unset: gpu_pipelines/distributed/restarts.py. 0: never.
 RESTARTS = "GPU_PIPELINES_RESTARTS"
 
+# What a run on this machine is tracked with, and the directory of the run that it is or continues. As parameters they
+# would be in the key under which results are kept: whoever changes the tracker would train again.
+TRACKING, TRACKED_RUN = "GPU_PIPELINES_TRACKING", "GPU_PIPELINES_TRACKED_RUN"
+
 # `EnvVar.name` of Vertex AI and of Kubernetes; a shell knows no others either.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -27,6 +27,7 @@ def check_request(
     start_from_champion: bool = False,
     notify: list = [],  # noqa: B006
     checkpoint_uri: str = "",
+    tracking: str = "none",
     pipeline: str = "train_evaluate_upload",
     place: str = "local",
     data_nodes: int = 1,
@@ -67,6 +68,9 @@ def check_request(
         notify: E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.
         checkpoint_uri: Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the
             parameters that shape the weights must be the same. Empty for a place of the run's own.
+        tracking: Tracker that shows the run beside others: mlflow (on this machine a file beside the runs) or
+            mlflow:https://HOST, vertex or vertex:EXPERIMENT for Vertex AI Experiments, wandb or wandb:ENTITY/PROJECT
+            for Weights & Biases, or none. Switching it trains nothing again.
         pipeline: Pipeline whose request it is, train_evaluate_upload or scheduled_retraining.
         place: Where the pipeline runs: local, vertex or kubeflow.
         data_nodes: Machines that prepare the data.
@@ -107,6 +111,7 @@ def check_request(
         Request(
             notify=notify,
             checkpoint_uri=checkpoint_uri,
+            tracking=tracking,
             pipeline=pipeline,
             place=place,
             data_nodes=data_nodes,

@@ -26,6 +26,7 @@ def evaluate_checkpoints(
     registry: str = "./registry",
     model_name: str = "",
     accept_shift: bool = False,
+    tracking: str = "none",
     advanced: dict = {},  # noqa: B006
 ) -> NamedTuple("Outputs", [("passed", bool)]):  # type: ignore[valid-type]
     """Scores every checkpoint on val, the best one on test, and compares it with the champion on the same rows.
@@ -61,6 +62,7 @@ def evaluate_checkpoints(
         accept_shift: Whether the data is meant to be another than the champion was evaluated on. Otherwise no model
             passes where the champion's own score has fallen by more than chance allows, where classes or columns that
             it knew are gone, or where the shares of the classes have moved.
+        tracking: Tracker that shows the run, as for check_request; none tells nobody.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
@@ -94,5 +96,6 @@ def evaluate_checkpoints(
         checkpoints=checkpoints,
         more_checkpoints=more_checkpoints,
         collected=collected,
+        tracking=tracking,
         advanced=advanced,
     )

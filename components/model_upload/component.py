@@ -17,6 +17,7 @@ def upload_model(
     encryption_key: str = "",
     smoke_test: bool = True,
     passed: bool = False,
+    tracking: str = "none",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
@@ -38,6 +39,7 @@ def upload_model(
         smoke_test: Whether to start this project's prediction server on the uploaded files and compare its predictions
             with the evaluated ones, before any alias moves. Of another container it says that it was not tested.
         passed: Whether the model may become the champion. The alias challenger names the new version either way.
+        tracking: Tracker that shows the run, as for check_request; none tells nobody.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
@@ -57,5 +59,6 @@ def upload_model(
         best_checkpoint=best_checkpoint,
         model=model,
         passed=passed,
+        tracking=tracking,
         advanced=advanced,
     )

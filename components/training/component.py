@@ -50,6 +50,7 @@ def train_model(
     shuffle_shards: int = 0,
     seed: int = 0,
     checkpoint_uri: str = "",
+    tracking: str = "none",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Trains a model on all GPUs of one or more machines, or on CPU processes, and writes checkpoints on the way.
@@ -119,6 +120,7 @@ def train_model(
         seed: Of the initial weights, the order of the rows, dropout, and how images are changed.
         checkpoint_uri: Directory of the checkpoints, local or gs://, the same over restarts of one run: training
             continues from the newest checkpoint there. Empty for the artifact's own place.
+        tracking: Tracker that shows the run, as for check_request; none tells nobody.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
@@ -173,5 +175,6 @@ def train_model(
         training_metrics=training_metrics,
         training_report=training_report,
         checkpoint_uri=checkpoint_uri,
+        tracking=tracking,
         advanced=advanced,
     )

@@ -16,6 +16,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.step_environment import STORAGE
 from gpu_pipelines.tasks.tasks import IMAGE_PROCESSOR, image_processor_for
+from gpu_pipelines.tracking.trackers import problems_of_tracking
 
 #: The outputs of the component that hold parameters, in their order.
 _STEPS = ("prepare", "train", "evaluate", "upload", "watch")
@@ -75,7 +76,7 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
     if request.place == _TOLD:
         values["notify"] = request.notify
     storage = os.environ.get(STORAGE) or request.storage
-    problems += pipeline.problems(values)
+    problems += pipeline.problems(values) + problems_of_tracking(request.tracking, request.place, is_here=True)
     if problems := problems or pipeline.problems_of_access(values, storage):
         raise UserError.of_all(problems)
     _show_champion(values, storage)

@@ -21,6 +21,13 @@ class Request:
         "that shape the weights must be the same. Empty for a place of the run's own.",
         common=True,
     )
+    tracking: str = parameter(
+        "none",
+        "Tracker that shows the run beside others: mlflow (on this machine a file beside the runs) or "
+        "mlflow:https://HOST, vertex or vertex:EXPERIMENT for Vertex AI Experiments, wandb or wandb:ENTITY/PROJECT for "
+        "Weights & Biases, or none. Switching it trains nothing again.",
+        common=True,
+    )
     pipeline: str = parameter(
         "train_evaluate_upload", "Pipeline whose request it is, train_evaluate_upload or scheduled_retraining."
     )

@@ -20,6 +20,7 @@ from gpu_pipelines.driver.opening import option_of_targets
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
+from gpu_pipelines.tracking.trackers import problems_of_tracking
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
 from gpu_pipelines.yaml_output import is_utf8
 
@@ -32,6 +33,8 @@ _TYPES = {**CALLED, "Integer": "a whole number (at most 2^53)"}
 
 #: The parameter of this project's pipelines whose fields are parameters as well.
 ADVANCED = "advanced"
+#: That which names a tracker; the project's settings may say it, too.
+_TRACKING = "tracking"
 #: The step that knows the task of a pipeline.
 _CHECK = "check-request"
 #: What a compiled file calls the types.
@@ -99,12 +102,14 @@ def checked_values(
     fields = fields_of(compiled.name, known)
     if before is None:
         said = {**known, **fields}
-        before = {name: value for name, value in target.defaults().items() if value and name in said}
+        of_project = {_TRACKING: target.settings.tracking, **target.defaults()}
+        before = {name: value for name, value in of_project.items() if value and name in said}
     name = compiled.name.replace("-", "_")
     arguments = all_arguments(known, assignments, file, before, fields, of_anybody=name not in PIPELINES)
     if name in PIPELINES:
         request, checked = load_request(name), {**compiled_in(compiled.spec), **compiled.known, **arguments}
-        problems = request.problems(checked) or target.unreachable(request.places(checked))
+        tracking = problems_of_tracking(checked.get(_TRACKING, ""), target.name, is_here=target.is_here)
+        problems = [*request.problems(checked), *tracking] or target.unreachable(request.places(checked))
         problems = problems or target.problems(compiled, checked)
     else:
         problems = _problems_of_own(compiled, target, arguments)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.component_interface.step import (
     files_to_evaluate,
@@ -23,6 +24,8 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.trainings import named_by_settings, names_of
+from gpu_pipelines.tracking.facts import facts_of_dataset, facts_of_evaluation
+from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at
 
 
 def run(
@@ -36,6 +39,7 @@ def run(
     evaluation: Any,
     confusion: Any,
     report: Any,
+    tracking: str = "none",
     advanced: Mapping[str, Any],
 ) -> tuple[bool]:
     """Runs the step.
@@ -50,6 +54,7 @@ def run(
         evaluation: gets the figures.
         confusion: gets the confusion matrix.
         report: gets the report.
+        tracking: the tracker.
         advanced: values of parameters by name, which win.
 
     Returns:
@@ -63,8 +68,14 @@ def run(
         places = _places([checkpoints, more_checkpoints, *(collected or [])])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             directories = _copied(places, Path(scratch), has_own_scores=bool(settings.scoring_function))
-            with output_files(best_checkpoint, EVALUATION) as exported:
-                found = evaluate_checkpoints(settings, rows, directories, exported)
+            with _tracked(tracking, places, directories) as tracked:
+                with output_files(best_checkpoint, EVALUATION) as exported:
+                    found = evaluate_checkpoints(settings, rows, directories, exported)
+                write_report(found, rows, Path(report.path))
+                if tracked.is_on:
+                    best_checkpoint.metadata[RUN_OF_ARTIFACT] = tracked.run.to_json()
+                    facts = facts_of_dataset(Dataset(rows).manifest) + facts_of_evaluation(found)
+                    tracked.add(facts, evaluation_report=report.path)
         best_checkpoint.metadata.update(task=found.task, checkpoint=found.best, rehearsal=found.rehearsal)
         if not found.scoring_function:
             best_checkpoint.metadata["framework"] = "pytorch"
@@ -77,10 +88,20 @@ def run(
         figures = {f"test_{name}": round(value, 6) for name, value in values.items() if value is not None}
         log_metrics(evaluation, figures)
         _write_confusion(confusion, found)
-        write_report(found, rows, Path(report.path))
         for gate in found.gates:
             print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
     return (found.passed,)
+
+
+def _tracked(tracking: str, places: Mapping[str, str], directories: Mapping[str, Path]) -> Tracked:
+    """The run that the training is in; of a single training it gets what it may have missed of the curves."""
+    directory = next(iter(directories.values()))
+    settings = _told(directory)
+    tracked = Tracked(tracking, run_at(next(iter(places.values())), settings.get("resume_from_step", 0)))
+    tracked.require_tracker()
+    if len(directories) == 1:
+        tracked.follow(directory)
+    return tracked
 
 
 def _copied(places: Mapping[str, str], scratch: Path, *, has_own_scores: bool) -> dict[str, Path]:

@@ -62,6 +62,8 @@ schedule_service = partial(_client, "schedule_service", "ScheduleService")
 job_service = partial(_client, "job_service", "JobService")
 model_service = partial(_client, "model_service", "ModelService")
 endpoint_service = partial(_client, "endpoint_service", "EndpointService")
+metadata_service = partial(_client, "metadata_service", "MetadataService")
+tensorboard_service = partial(_client, "tensorboard_service", "TensorboardService")
 prediction_service = partial(_client, "prediction_service", "PredictionService")
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.component_interface.step import local_folder, own_process, place_of, storage_of, with_advanced
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
+from gpu_pipelines.tracking.facts import Facts, facts_of_evaluation, facts_of_version
+from gpu_pipelines.tracking.tracked import Tracked, run_of
 
 
 def run(
@@ -15,6 +18,7 @@ def run(
     best_checkpoint: Any,
     model: Any,
     passed: bool,
+    tracking: str = "none",
     advanced: Mapping[str, Any],
 ) -> None:
     """Runs the step.
@@ -24,19 +28,25 @@ def run(
         best_checkpoint: a KFP artifact.
         model: a KFP artifact, which gets the version.
         passed: whether the model may become the champion.
+        tracking: the tracker.
         advanced: values of parameters by name, which win.
     """
     with own_process():
         settings = with_advanced(settings, advanced)
-        with local_folder(best_checkpoint) as files:
-            version = upload_model(settings, files, passed, storage_of(model))
-        place_of(model, version.place)
-        model.metadata.update(
-            resource_name=version.resource_name,
-            # As the schema google.VertexModel calls it, which is the artifact's type on Vertex AI.
-            resourceName=version.resource_name,
-            model_name=version.name,
-            version=version.number,
-            aliases=list(version.aliases),
-            added=version.added,
-        )
+        with Tracked(tracking, run_of(best_checkpoint, place_of(best_checkpoint))) as tracked:
+            tracked.require_tracker()
+            with local_folder(best_checkpoint) as files:
+                version = upload_model(settings, files, passed, storage_of(model))
+                evaluated = Evaluation.load(files) if (files / EVALUATION).is_file() else None
+            place_of(model, version.place)
+            model.metadata.update(
+                resource_name=version.resource_name,
+                # As the schema google.VertexModel calls it, which is the artifact's type on Vertex AI.
+                resourceName=version.resource_name,
+                model_name=version.name,
+                version=version.number,
+                aliases=list(version.aliases),
+                added=version.added,
+            )
+            known = facts_of_evaluation(evaluated) if evaluated else Facts()
+            tracked.add(known + facts_of_version(model.metadata))

@@ -156,7 +156,7 @@ class MetricsLog:
         if not self._is_rank_0:
             return
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps({**entry, "time": round(time.time(), 3)}) + "\n")
         for name, value in entry.items():
             if name != "step" and value is not None:
                 self._events.add_scalar(_TAGS.get(name, name), value, entry["step"])

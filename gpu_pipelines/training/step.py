@@ -17,8 +17,12 @@ from gpu_pipelines.component_interface.step import (
 )
 from gpu_pipelines.reports.charts import Line, line_chart
 from gpu_pipelines.reports.page import render, write_page
+from gpu_pipelines.tracking.facts import Facts
+from gpu_pipelines.tracking.tracked import Tracked, run_at
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import TrainingSummary, train_model
+
+_NOT_IN_CURVES = ("seconds", "processes", "checkpoints", "lowest_val_loss")
 
 
 def run(
@@ -29,6 +33,7 @@ def run(
     training_metrics: Any,
     training_report: Any,
     checkpoint_uri: str = "",
+    tracking: str = "none",
     advanced: Mapping[str, Any],
 ) -> None:
     """Runs the step.
@@ -40,21 +45,32 @@ def run(
         training_metrics: gets the figures.
         training_report: gets the report.
         checkpoint_uri: where the checkpoints go; empty for the artifact's own place.
+        tracking: the tracker.
         advanced: values of parameters by name, which win; one is where the checkpoints go.
     """
     with own_process():
         settings = with_advanced(settings, advanced, "checkpoint_uri")
         uri = of_this_training(advanced.get("checkpoint_uri", checkpoint_uri), settings, dataset)
         place = place_of(checkpoints, uri)
-        summary = train_model(settings, place_of(dataset), place)
+        tracked = Tracked(tracking, run_at(place, settings.resume_from_step))
+        tracked.require_tracker()
+        with tracked:
+            summary = train_model(settings, place_of(dataset), place, tracked=tracked)
+            if summary is not None:
+                checkpoints.metadata.update(
+                    task=summary.task, checkpoints=len(summary.checkpoints), rehearsal=summary.devices.rehearsal
+                )
+                log_metrics(training_metrics, summary.figures())
+                write_report(summary, Path(training_report.path))
+                tracked.add(Facts(figures=_seconds_and_size(summary)), training_report=training_report.path)
         if summary is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
-        checkpoints.metadata.update(
-            task=summary.task, checkpoints=len(summary.checkpoints), rehearsal=summary.devices.rehearsal
-        )
-        log_metrics(training_metrics, summary.figures())
-        write_report(summary, Path(training_report.path))
+
+
+def _seconds_and_size(summary: TrainingSummary) -> dict[str, float]:
+    """The figures that the curves of a training do not show."""
+    return {f"training_{name}": value for name, value in summary.figures().items() if name in _NOT_IN_CURVES}
 
 
 def write_report(summary: TrainingSummary, path: Path) -> None:

@@ -20,6 +20,9 @@ from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.restarts import MOST_RESTARTS
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RESTARTS
+from gpu_pipelines.tracking.facts import facts_of_dataset
+from gpu_pipelines.tracking.tracked import Tracked
+from gpu_pipelines.tracking.train_job_status import progress_told
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
@@ -83,7 +86,11 @@ class TrainingSummary:
 
 
 def train_model(
-    settings: TrainingSettings, dataset: Path | str, checkpoint_uri: str, cluster: Cluster | None = None
+    settings: TrainingSettings,
+    dataset: Path | str,
+    checkpoint_uri: str,
+    cluster: Cluster | None = None,
+    tracked: Tracked | None = None,
 ) -> TrainingSummary | None:
     """Trains on all devices of all nodes and leaves checkpoints and metrics at `checkpoint_uri`.
 
@@ -92,6 +99,7 @@ def train_model(
         dataset: the dataset artifact: a directory or `gs://…`.
         checkpoint_uri: a directory or `gs://…`; an unfinished training there is continued.
         cluster: the nodes; left out, what the environment says.
+        tracked: is told of the data, and follows the training; None where nothing is tracked.
 
     Returns:
         How it went; None on a node that is not rank 0.
@@ -108,7 +116,7 @@ def train_model(
     if wrong := settings.problems_of_reading():
         raise UserError.of_all(wrong)
     with given_data(settings, str(dataset), checkpoint_uri, devices.processes) as data:
-        return _train_on(data, settings, checkpoint_uri, devices, cluster, restarts)
+        return _train_on(data, settings, checkpoint_uri, devices, cluster, restarts, tracked)
 
 
 def _restarts(environment: Mapping[str, str]) -> int:
@@ -119,7 +127,13 @@ def _restarts(environment: Mapping[str, str]) -> int:
 
 
 def _train_on(
-    data: GivenData, asked: TrainingSettings, checkpoint_uri: str, devices: Devices, cluster: Cluster, restarts: int
+    data: GivenData,
+    asked: TrainingSettings,
+    checkpoint_uri: str,
+    devices: Devices,
+    cluster: Cluster,
+    restarts: int,
+    tracked: Tracked | None,
 ) -> TrainingSummary | None:
     manifest = data.dataset().manifest
     processes = devices.processes * cluster.nodes
@@ -146,7 +160,11 @@ def _train_on(
             _keep_memory()
         else:
             _set_up_gpus()
-        with output_may_break(), _interruption_says_what_is_kept(checkpoint_uri, staging, cluster):
+        with (
+            _followed(tracked, manifest, CheckpointStore(checkpoint_uri, staging).directory, cluster),
+            output_may_break(),
+            _interruption_says_what_is_kept(checkpoint_uri, staging, cluster),
+        ):
             launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster, restarts=restarts)
         if not cluster.is_rank_0:
             return None
@@ -164,6 +182,19 @@ def _train_on(
             validation=[entry for entry in metrics if "val_loss" in entry],
             profiles=[f"{checkpoint_uri}/{PROFILE}/{p.name}" for p in sorted((store.directory / PROFILE).glob("*"))],
         )
+
+
+@contextmanager
+def _followed(tracked: Tracked | None, manifest: Manifest, directory: Path, cluster: Cluster) -> Iterator[None]:
+    """Lets the tracker follow what rank 0 writes into a directory, and Kubeflow Trainer where that runs it."""
+    if not cluster.is_rank_0:
+        yield
+        return
+    if tracked is not None:
+        tracked.add(facts_of_dataset(manifest))
+        tracked.follow(directory)
+    with progress_told(directory):
+        yield
 
 
 @contextmanager

@@ -29,8 +29,9 @@ import json, sys
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 from gpu_pipelines.component_interface.step import own_process
-with own_process():
-    train_model(TrainingSettings(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3])
+from gpu_pipelines.tracking.tracked import Tracked, run_at
+with own_process(), Tracked("none", run_at(sys.argv[3])) as tracked:
+    train_model(TrainingSettings(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3], tracked=tracked)
 """
 
 
@@ -65,7 +66,7 @@ def run_training(
         stop_when: given each line of output; once it is true, the training is stopped.
         by: SIGKILL goes to all processes, any other signal to the first one.
         seconds_later: how long after that it is stopped.
-        environment: further variables.
+        environment: further variables, of which one may name a tracker.
     """
     command = [sys.executable, "-u", "-c", TRAIN, json.dumps(asdict(settings)), str(dataset), uri]
     with subprocess.Popen(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PIPELINE, RETRAINING = "train_evaluate_upload", "scheduled_retraining"
 IMAGE = "eu.example/steps:1"
 #: A form with more fields is not read.
-MOST_FIELDS = 20
+MOST_FIELDS = 21
 #: The components of a pipeline whose parameters are in its form; those of all others are the training's.
 COMPONENTS = {"batch_prediction": ["predict_batch"]}
 TRAINING = ["prepare_data", "train_model", "evaluate_checkpoints", "upload_model"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.targets.trial_record import RUNS
+from gpu_pipelines.tracking.trackers import problems_of_tracking
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Request
@@ -42,7 +44,10 @@ def _commands(record: RunRecord, request: Request) -> Iterator[str]:
     if record.model:
         yield from _commands_of_model(record)
     if record.tensorboard:
-        yield f"{_again(request)} {_ON_A_GPU}"
+        # A file of this machine is no tracker there.
+        is_only_here = problems_of_tracking(str(request.given.get("tracking", "")), "vertex", is_here=False)
+        given = {name: value for name, value in request.given.items() if not (name == "tracking" and is_only_here)}
+        yield f"{_again(replace(request, given=given))} {_ON_A_GPU}"
 
 
 def _commands_of_model(record: RunRecord) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import shown_value
+from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.reports.durations import format_seconds
@@ -65,6 +66,12 @@ class LocalRequest:
         from gpu_pipelines.targets.compiled import compiled, documents_of
 
         return self.spec or dict(documents_of(compiled(self.pipeline))[0])
+
+    @property
+    def tracking(self) -> str:
+        """The tracker; of a pipeline of one's own the steps are told by their inputs, whatever its parameters are."""
+        ours = self.name.replace("-", "_") in PIPELINES
+        return str(self.values.arguments.get("tracking", "")) if ours else ""
 
     @property
     def dependencies(self) -> dict[str, list[str]]:
@@ -128,6 +135,7 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
                 watched,
                 reuse=reuse,
                 checkpoints=request.resumed,
+                tracking=request.tracking,
                 steps=record.steps,
                 stopping=_say_stopping,
             )

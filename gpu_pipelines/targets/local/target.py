@@ -22,6 +22,8 @@ from gpu_pipelines.step_environment import (
     INPUT_STATE,
     RUN_CHECKPOINTS,
     RUN_DIRECTORY,
+    TRACKED_RUN,
+    TRACKING,
     UNFINISHED_WORK,
     environment_with,
 )
@@ -49,6 +51,7 @@ _ARTIFACTS = {
 }
 #: Where a run that takes no results of others keeps those of its steps, as long as it goes on.
 _OWN_CACHE = ".cache"
+_TRACKING = "tracking"
 _REASON = ("check-for-new-data", "reason")
 
 
@@ -94,6 +97,9 @@ class LocalTarget:
         """The component itself, told which devices to use."""
 
         def task(**arguments: Any) -> Any:
+            if component.name not in LOOKING_STEPS:
+                # The environment says it: as an input it would be in the key under which results are kept.
+                arguments.pop(_TRACKING, None)
             placed = component(**arguments)
             known = component.name != RUNS_SCRIPT or RUNS_SCRIPT in self._state_by_step
             placed.set_caching_options(known and component.name not in NEVER_REUSED)
@@ -176,6 +182,7 @@ def run_locally(
     *,
     reuse: bool,
     checkpoints: str = "",
+    tracking: str = "",
     steps: list[StepRecord] | None = None,
     stopping: Callable[[StepRecord | None], None] = lambda step: None,
 ) -> LocalRun:
@@ -190,6 +197,7 @@ def run_locally(
         reuse: take results of earlier runs for steps whose inputs have not changed.
         checkpoints: below which the trainings of a pipeline of one's own have their checkpoints; empty for a place of
             this run.
+        tracking: the tracker that the steps tell; empty for none.
         steps: gets the steps as they begin.
         stopping: is called at once after a Ctrl-C or SIGTERM, with the step that runs, which may take a while to end; a
             second Ctrl-C kills it.
@@ -212,6 +220,9 @@ def run_locally(
         {
             ERROR_FILE: str(error.absolute()),
             RUN_DIRECTORY: str(directory.absolute()),
+            # Below artifacts/checkpoints of the run that is continued.
+            TRACKED_RUN: str(Path(checkpoints).parents[2] if checkpoints else directory.absolute()),
+            TRACKING: tracking,
             RUN_CHECKPOINTS: checkpoints or str(directory.absolute() / "artifacts" / "checkpoints" / directory.name),
         }
     )

@@ -1,0 +1,150 @@
+"""What a tracker is told of each artifact of a run: the one place where artifacts become parameters and figures.
+
+A step tells what it has made, and what it has read as well: the step before may have been taken from an earlier run, or
+the tracker may have been away then.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines import __version__
+from gpu_pipelines.accelerators import plan
+from gpu_pipelines.accelerators.cost import estimate_cost
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import ACCELERATOR
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Manifest
+    from gpu_pipelines.artifacts.evaluation import Evaluation
+
+#: Trackers show no longer ones, and some refuse them.
+_LONGEST = 500
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known, without curves.
+
+    Attributes:
+        parameters: what the run was told and what it is.
+        figures: numbers without a step.
+        entries: entries of curves, as a `metrics.jsonl` has them.
+    """
+
+    parameters: dict[str, str] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+    def __add__(self, other: Facts) -> Facts:
+        """These with others, which win."""
+        return Facts(
+            {**self.parameters, **other.parameters},
+            {**self.figures, **other.figures},
+            [*self.entries, *other.entries],
+        )
+
+
+def facts_of_dataset(manifest: Manifest) -> Facts:
+    """What a dataset is: where it comes from, its fingerprint, and its rows."""
+    splits = {f"rows_{split}": manifest.rows(split) for split in manifest.splits}
+    told = {
+        "task": manifest.task,
+        "source": manifest.source,
+        "dataset_fingerprint": manifest.fingerprint,
+        "source_fingerprint": manifest.source_fingerprint,
+        "rows_rejected": sum(manifest.rejected.values()),
+        "duplicates": manifest.duplicates,
+        **splits,
+    }
+    return Facts(_texts(told))
+
+
+def facts_of_training(configuration: Mapping[str, Any]) -> Facts:
+    """What a training was told, and what it runs on.
+
+    Args:
+        configuration: what `training.json` says.
+    """
+    devices = configuration.get("devices", {})
+    told = {
+        **configuration.get("settings", {}),
+        "code_version": __version__,
+        "device": devices.get("name", ""),
+        "processes": devices.get("world_size", ""),
+        "precision": configuration.get("precision", ""),
+        "parallelism": configuration.get("parallelism", ""),
+        "total_steps": configuration.get("total_steps", ""),
+    }
+    return Facts(_texts(told)) + facts_of_plan(os.environ.get(ACCELERATOR, ""))
+
+
+def facts_of_plan(spec: str) -> Facts:
+    """What a step was placed on and its list price where it is cheapest.
+
+    Args:
+        spec: such as l4:2; empty where nothing was chosen.
+    """
+    if not spec:
+        return Facts()
+    try:
+        cost = estimate_cost(plan(spec))
+    except UserError:  # of another version's catalog
+        return Facts(_texts({"accelerator": spec}))
+    price = cost.per_hour(cost.regions[0]) if cost and cost.regions else None
+    return Facts(_texts({"accelerator": spec, "usd_per_hour": "" if price is None else round(price, 2)}))
+
+
+def facts_of_evaluation(evaluation: Evaluation) -> Facts:
+    """Scores on test with their intervals, those of each checkpoint on val, and the verdict."""
+    figures: dict[str, float] = {}
+    for name, metric in evaluation.test["metrics"].items():
+        values = {"": metric["value"], "_low": metric.get("low"), "_high": metric.get("high")}
+        figures |= {f"test_{name}{end}": value for end, value in values.items() if _is_finite(value)}
+    champion = evaluation.champion_version
+    told = {
+        "task": evaluation.task,
+        "dataset_fingerprint": evaluation.dataset_fingerprint,
+        "source_fingerprint": evaluation.source_fingerprint,
+        "model_name": evaluation.model_name,
+        "best_checkpoint": evaluation.best,
+        "passed": evaluation.passed,
+        "compared_with_version": "" if champion is None else champion,
+    }
+    if len({scored["step"] for scored in evaluation.checkpoints}) < len(evaluation.checkpoints):
+        return Facts(_texts(told), figures)  # of several trainings: their checkpoints are no curve
+    entries = [
+        {"step": scored["step"], **{f"checkpoint_val_{name}": value for name, value in scored["val"].items()}}
+        for scored in evaluation.checkpoints
+    ]
+    return Facts(_texts(told), figures, entries)
+
+
+def facts_of_version(version: Mapping[str, Any]) -> Facts:
+    """The version in the registry.
+
+    Args:
+        version: metadata of the artifact `model` of `upload_model`.
+    """
+    told = {
+        "registered_model": version["model_name"],
+        "registered_version": version["version"],
+        "registered_aliases": ",".join(version["aliases"]),
+        "registered_place": version["resource_name"],
+    }
+    return Facts(_texts(told))
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Values as trackers keep parameters; what was left empty is left out."""
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    return {name: text[:_LONGEST] for name, text in texts.items() if text not in ("", "null", "[]", "{}")}
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

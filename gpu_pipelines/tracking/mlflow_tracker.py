@@ -1,0 +1,143 @@
+"""MLflow: a server by its address, or a SQLite file beside the runs of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.step_environment import TRACKED_RUN
+from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
+
+#: What MLflow's own client takes an address from, and Kubeflow Pipelines' plugin sets on the steps.
+_URI, _RUN, _EXPERIMENT, _EXPERIMENT_ID = (
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_EXPERIMENT_ID",
+)
+#: A request must not hang: the client's own limits are 120 s and seven tries. Nor is the client to say more than what
+#: is wrong, or to tell its makers of the run.
+_CLIENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # It looks for a Git repository that it was started in.
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+_DEFAULT_EXPERIMENT = "gpu-pipelines"
+_KEY, _PARENT = "gpu_pipelines.run", "mlflow.parentRunId"
+_FORM = re.compile(r"(https?|sqlite|databricks|postgresql|mysql)(\+\w+)?://\S*|databricks")
+#: Parameters of one request.
+_MOST_PARAMETERS = 100
+_NOT_IN_NAMES = re.compile(r"[^\w\-./ ]")
+
+
+class MlflowTracker(Tracker):
+    """A run of MLflow, which is found again by a tag."""
+
+    title, package, extra = "MLflow", "mlflow", "mlflow"
+
+    @classmethod
+    def problems(cls, address: str, place: str, *, is_here: bool) -> list[str]:
+        """What is wrong with an address, or with none where the run is not on this machine."""
+        form = "mlflow:https://HOST, the address of an MLflow server"
+        if address and not _FORM.fullmatch(address):
+            return [f"tracking is mlflow:{address[:100]}, which is no address of MLflow. Give {form}."]
+        if address.startswith("sqlite:") and place not in ("", "local"):
+            return [f"tracking is mlflow:{address[:100]}, a file that would be lost with its machine. Give {form}."]
+        if address or place == "local" or (is_here and os.environ.get(_URI)):
+            return []
+        if place == "kubeflow" and not is_here:
+            return []  # the plugin of Kubeflow Pipelines says it in the cluster; the first step looks
+        return [
+            f"tracking is mlflow, and it is not known where the server is. Give {form}, or set {_URI} in the steps."
+        ]
+
+    def begin(self, run: TrackedRun) -> None:
+        """Connects, and finds the run by its tag; one of Kubeflow Pipelines is that of the pipeline."""
+        for name, value in _CLIENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow.tracking import MlflowClient
+
+        uri, folder = self._place()
+        self._client: Any = MlflowClient(uri)
+        self._id = self._of_kubeflow() or self._found(run, folder)
+        self._client.update_run(self._id, status="RUNNING")
+        self._figures: dict[str, float] = dict(self._client.get_run(self._id).data.metrics)
+
+    def _place(self) -> tuple[str, Path | None]:
+        if self.address or os.environ.get(_URI):
+            return self.address or os.environ[_URI], None
+        beside = Path(os.environ[TRACKED_RUN]).parent.parent
+        return f"sqlite:///{beside / 'mlflow.db'}", beside / "mlflow-artifacts"
+
+    def _of_kubeflow(self) -> str:
+        """The run of the pipeline, where that of the step is below it; empty where Kubeflow Pipelines has none."""
+        if not (step := os.environ.get(_RUN, "")):
+            return ""
+        return str(self._client.get_run(step).data.tags.get(_PARENT, step))
+
+    def _found(self, run: TrackedRun, folder: Path | None) -> str:
+        experiment = os.environ.get(_EXPERIMENT_ID) or self._experiment(folder)
+        key = run.key.replace("'", "")
+        found = self._client.search_runs([experiment], f"tags.`{_KEY}` = '{key}'", max_results=1)
+        if found:
+            return str(found[0].info.run_id)
+        return str(self._client.create_run(experiment, tags={_KEY: key}, run_name=run.name).info.run_id)
+
+    def _experiment(self, folder: Path | None) -> str:
+        name = os.environ.get(_EXPERIMENT, _DEFAULT_EXPERIMENT)
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return str(found.experiment_id)
+        return str(self._client.create_experiment(name, artifact_location=folder.as_uri() if folder else None))
+
+    def last_steps(self) -> dict[str, int]:
+        """Of each metric the last one, which a run comes with."""
+        held = self._client.get_run(self._id).data._metric_objs
+        return {metric.key: metric.step for metric in held}
+
+    def log_points(self, points: Sequence[Point]) -> None:
+        """Sends them in one request, all or none of which is kept; the same one twice is there once."""
+        from mlflow.entities import Metric
+
+        self._client.log_batch(
+            self._id, [Metric(_name(p.name), p.value, int(p.seconds * 1000), p.step) for p in points]
+        )
+
+    def log_parameters(self, values: Mapping[str, str]) -> None:
+        """Those that are not there yet: MLflow refuses another value."""
+        from mlflow.entities import Param
+
+        held = self._client.get_run(self._id).data.params
+        new = [Param(_name(name), value) for name, value in values.items() if _name(name) not in held]
+        for start in range(0, len(new), _MOST_PARAMETERS):
+            self._client.log_batch(self._id, params=new[start : start + _MOST_PARAMETERS])
+
+    def log_figures(self, values: Mapping[str, float]) -> None:
+        """As metrics without a step, those that are new or have another value."""
+        for name, value in values.items():
+            if self._figures.get(_name(name)) != value:
+                self._client.log_metric(self._id, _name(name), value)
+                self._figures[_name(name)] = value
+
+    def log_file(self, name: str, file: Path) -> None:
+        """Among the artifacts of the run, which MLflow shows by the end of their names."""
+        with tempfile.TemporaryDirectory() as scratch:
+            named = shutil.copy(file, Path(scratch) / name)
+            self._client.log_artifact(self._id, str(named))
+
+    def end(self, succeeded: bool) -> None:
+        """As the status of the run, which the next step sets to running again."""
+        self._client.set_terminated(self._id, "FINISHED" if succeeded else "FAILED")
+
+
+def _name(name: str) -> str:
+    """A name as MLflow takes it."""
+    return _NOT_IN_NAMES.sub("_", name)

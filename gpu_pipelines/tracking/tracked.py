@@ -1,0 +1,155 @@
+"""A step that is tracked: what it knows goes to a process that sends it, which the step neither needs nor waits for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.step_environment import TRACKED_RUN
+from gpu_pipelines.tracking.facts import Facts
+from gpu_pipelines.tracking.tracker import TrackedRun
+from gpu_pipelines.tracking.trackers import NONE, problems_of_tracking, tracking_of
+
+#: Seconds that the end of a step may take longer for what is still to be sent; less where its machine is taken away.
+_AT_THE_END, _WHEN_INTERRUPTED = 60.0, 5.0
+_SENDER = ("-m", "gpu_pipelines.tracking.sender")
+#: Metadata of an artifact that says which run it is of, where its place does not.
+RUN_OF_ARTIFACT = "tracked_run"
+#: The last part of the place of an artifact that has no place of the run's own.
+_NO_NAME = "checkpoints"
+
+
+def run_at(place: str, from_step: int = 0) -> TrackedRun:
+    """The run that a step belongs to, as a tracker knows it.
+
+    On this machine the environment says it. Elsewhere it is the one that the checkpoints are of: they stay where they
+    are when a run is tried again or continued.
+
+    Args:
+        place: of the checkpoints.
+        from_step: the step that they were continued from with other parameters: that is another run. 0 for none.
+    """
+    if here := os.environ.get(TRACKED_RUN):
+        return TrackedRun(here, Path(here).name)
+    parts = place.rstrip("/").split("/")
+    name = "-".join(parts[-3:-1]) if parts[-1] == _NO_NAME and len(parts) > 2 else parts[-1]
+    return TrackedRun(f"{place}#{from_step}", f"{name}-from-{from_step}") if from_step else TrackedRun(place, name)
+
+
+def run_of(artifact: Any, place: str) -> TrackedRun:
+    """The run that an artifact is of; see `run_at`.
+
+    Args:
+        artifact: a KFP artifact.
+        place: of it.
+    """
+    said = artifact.metadata.get(RUN_OF_ARTIFACT)
+    return TrackedRun.from_json(said) if said and not os.environ.get(TRACKED_RUN) else run_at(place)
+
+
+class Tracked:
+    """Around the work of a step; its end is the end of the step. Nothing of a tracker makes the step fail.
+
+    Args:
+        tracking: the tracker, as the parameter says it; `none` for none.
+        run: the run that the step belongs to.
+
+    Attributes:
+        run: as it was given.
+    """
+
+    def __init__(self, tracking: str, run: TrackedRun) -> None:
+        self.run = run
+        self._tracking = tracking_of(tracking)
+        self._facts, self._files = Facts(), dict[str, str]()
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a tracker; without one nothing need be found out for it."""
+        return self._tracking != NONE
+
+    def require_tracker(self, place: str = "") -> None:
+        """Checks that there is such a tracker, and that it is installed here.
+
+        Args:
+            place: the target of the run, if that is known.
+
+        Raises:
+            UserError: there is not.
+        """
+        if problems := problems_of_tracking(self._tracking, place or self._place(), is_here=True):
+            raise UserError.of_all(problems)
+
+    @staticmethod
+    def _place() -> str:
+        return "local" if os.environ.get(TRACKED_RUN) else ""
+
+    def __enter__(self) -> Tracked:
+        return self
+
+    def add(self, facts: Facts, **files: str) -> None:
+        """Adds what the tracker is told, at once or at the end of the step.
+
+        Args:
+            facts: what is known.
+            files: pages, by what they are called; they have to be there until the step ends.
+        """
+        self._facts += facts
+        self._files |= {f"{name}.html": str(Path(file).absolute()) for name, file in files.items()}
+
+    def follow(self, folder: Path) -> None:
+        """Begins to send what a training writes.
+
+        Args:
+            folder: where its log will be.
+        """
+        if self.is_on:
+            self._start(folder)
+
+    def _start(self, folder: Path | None) -> None:
+        try:
+            self._process = subprocess.Popen([sys.executable, *_SENDER], stdin=subprocess.PIPE, text=True)
+            first = {"tracking": self._tracking, "run": asdict(self.run), "folder": str(folder) if folder else ""}
+            self._tell({**first, **self._added()})
+        except OSError as error:
+            print(f"warning: nothing is tracked: {error}", flush=True)
+
+    def _tell(self, line: dict[str, object]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line) + "\n")
+        self._process.stdin.flush()
+
+    def _added(self) -> dict[str, object]:
+        added: dict[str, object] = {"facts": asdict(self._facts), "files": self._files}
+        self._facts, self._files = Facts(), {}
+        return added
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self.is_on:
+            return
+        if self._process is None and kind is None and (self._facts != Facts() or self._files):
+            self._start(None)
+        if self._process is None:
+            return
+        interrupted = kind is not None and issubclass(kind, (Interrupted, KeyboardInterrupt))
+        try:
+            self._tell({"succeeded": kind is None, **self._added()})
+            self._process.wait(_WHEN_INTERRUPTED if interrupted else _AT_THE_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            told = "warning: the tracker takes too long; the next step of the run sends it what it misses"
+            print(told, flush=True)
+        except OSError:
+            print("warning: the process that sends to the tracker is gone", flush=True)

@@ -1,0 +1,106 @@
+"""The trackers that there are, by name, and what can be wrong with the parameter `tracking`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from urllib.parse import parse_qsl, urlsplit
+
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.step_environment import TRACKING
+from gpu_pipelines.tracking.tracker import Tracker
+
+#: The value of `tracking` with which nothing is tracked.
+NONE = "none"
+#: A tracker of this program is one file and one line here.
+_BUILT_IN = {
+    "mlflow": "gpu_pipelines.tracking.mlflow_tracker:MlflowTracker",
+    "vertex": "gpu_pipelines.tracking.vertex_tracker:VertexTracker",
+    "wandb": "gpu_pipelines.tracking.wandb_tracker:WandbTracker",
+}
+#: A tracker of an installed package is one line in its metadata: `name = package.module:Class`.
+ENTRY_POINTS = "gpu_pipelines.trackers"
+#: Parts of the names of parameters in an address that hold a secret.
+_SECRETS = ("key", "token", "password", "secret")
+
+
+def tracking_of(given: str) -> str:
+    """What a step tracks with: what it was given, else what its environment says, else nothing.
+
+    Args:
+        given: the step's input `tracking`.
+    """
+    return given if given not in ("", NONE) else os.environ.get(TRACKING) or NONE
+
+
+def tracker_for(tracking: str) -> Tracker:
+    """The tracker that a value of `tracking` names.
+
+    Raises:
+        UserError: there is none of that name, or it cannot be loaded.
+    """
+    name, _, address = tracking.partition(":")
+    return _class_of(name)(address)
+
+
+def problems_of_tracking(tracking: str, place: str, *, is_here: bool) -> list[str]:
+    """What is wrong with a value of `tracking`, each with what to do.
+
+    Args:
+        tracking: a tracker's name, and behind a colon its address where it takes one; `none` or nothing for no tracker.
+        place: the target of the run.
+        is_here: whether this is asked where the steps run.
+    """
+    if tracking in ("", NONE):
+        return []
+    name, _, address = tracking.partition(":")
+    if _has_secret(address):
+        # The value is not repeated: it would stand in a log.
+        return [
+            f"tracking has a password or a key in its address, which compiled files and logs would show. Give "
+            f"{name}:ADDRESS without it, and the secret in the variable that the client of {name} takes it from."
+        ]
+    try:
+        tracker = _class_of(name)
+    except UserError as error:
+        return [f"{error.problem} {error.remedy}".strip()]
+    found = tracker.problems(address, place, is_here=is_here)
+    if not found and is_here and tracker.package and find_spec(tracker.package) is None:
+        install = f"pip install 'gpu-pipelines[{tracker.extra}]'" if tracker.extra else f"pip install {tracker.package}"
+        found.append(f"tracking is {name}, and {tracker.package} is not installed. Install it: {install}.")
+    return found
+
+
+def _has_secret(address: str) -> bool:
+    parts = urlsplit(address)
+    return "@" in parts.netloc or any(
+        secret in name.lower() for name, _ in parse_qsl(parts.query) for secret in _SECRETS
+    )
+
+
+def _class_of(name: str) -> type[Tracker]:
+    if name not in (found := _places()):
+        raise UserError(f"There is no tracker {name[:60]!r}.", nearest(name, [NONE, *found]))
+    module, _, called = found[name].partition(":")
+    try:
+        tracker: type[Tracker] = getattr(import_module(module), called)
+    except Exception as error:
+        raise UserError(f"The tracker {name} cannot be loaded: {type(error).__name__}: {error}.") from None
+    return tracker
+
+
+@cache
+def _places() -> dict[str, str]:
+    """The classes of all trackers by their names; those of this program win."""
+    found = dict(_BUILT_IN)
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        if point.name in (NONE, *_BUILT_IN):
+            package = point.dist.name if point.dist else "a package"
+            print(f"warning: the tracker {point.name} of {package} is left out: the name is taken", file=sys.stderr)
+        else:
+            found[point.name] = point.value
+    return found

@@ -1,0 +1,183 @@
+"""What can be wrong with `tracking`; and a tracker that another package brings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import command
+from followed import STEPS, require_whole, training
+
+from gpu_pipelines.accelerators import plan
+from gpu_pipelines.tracking.facts import facts_of_plan
+from gpu_pipelines.tracking.tracked import Tracked, run_at
+from gpu_pipelines.tracking.tracker import TrackedRun
+from gpu_pipelines.tracking.trackers import problems_of_tracking
+
+#: One that keeps each curve in a file.
+NOTEBOOK = """
+import json
+from pathlib import Path
+
+from gpu_pipelines.tracking.tracker import Tracker
+
+
+class Notebook(Tracker):
+    title = "a notebook"
+
+    @classmethod
+    def problems(cls, address, place, *, is_here):
+        return [] if address.startswith("/") else [f"tracking is notebook:{address}. Give notebook:/FOLDER."]
+
+    def _read(self):
+        return json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def _add(self, **more):
+        self.path.write_text(json.dumps({**self._read(), **more}))
+
+    def begin(self, run):
+        self.path = Path(self.address) / f"{run.name}.json"
+        self._add(status="running")
+
+    def last_steps(self):
+        return {name: points[-1][0] for name, points in self._read().get("curves", {}).items()}
+
+    def log_points(self, points):
+        curves = self._read().get("curves", {})
+        for point in points:
+            curves.setdefault(point.name, []).append((point.step, point.value))
+        self._add(curves=curves)
+
+    def log_parameters(self, values):
+        self._add(parameters={**self._read().get("parameters", {}), **values})
+
+    def log_figures(self, values):
+        self._add(figures={**self._read().get("figures", {}), **values})
+
+    def end(self, succeeded):
+        self._add(status="succeeded" if succeeded else "failed")
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> dict[str, str]:
+    """The environment of a Python in which the package is installed."""
+    folder = tmp_path / "site"
+    information = folder / "notebook_tracker-1.0.dist-info"
+    information.mkdir(parents=True)
+    (folder / "notebook_tracker.py").write_text(NOTEBOOK)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: notebook-tracker\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[gpu_pipelines.trackers]\nnotebook = notebook_tracker:Notebook\n")
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def test_a_tracker_of_a_package_follows_a_training(package: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    arguments = training(f"notebook:{tmp_path}/notes", tmp_path / "run-1")
+    done = subprocess.run([sys.executable, *arguments], env=package, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "notes" / "run-1.json").read_text())
+    require_whole({name: [tuple(point) for point in points] for name, points in kept["curves"].items()}, STEPS)
+    assert kept["parameters"] == {"model": "vit-micro", "seed": "0"}
+    assert kept["figures"] == {"test_accuracy": 0.75, "test_accuracy_low": 0.5}
+    assert kept["status"] == "succeeded"
+
+
+def test_the_command_line_asks_it_what_is_wrong(package: dict[str, str], tmp_path: Path) -> None:
+    ask = ["run", "train_evaluate_upload", "--dry-run", "-p", "tracking=notebook:x"]
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_pipelines.cli.main", *ask],
+        env=package,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "Give notebook:/FOLDER." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tracking", "place", "is_here", "told"),
+    [
+        ("mlfow", "local", True, "There is no tracker 'mlfow'."),
+        ("mlflow", "vertex", False, "it is not known where the server is. Give mlflow:https://HOST"),
+        ("mlflow", "kubeflow", True, "it is not known where the server is"),
+        ("mlflow:sqlite:////tmp/x.db", "vertex", False, "a file that would be lost with its machine"),
+        ("mlflow:here", "local", True, "mlflow:here, which is no address of MLflow"),
+        ("mlflow:https://me:hunter2@host", "local", True, "has a password or a key in its address"),
+        ("mlflow:https://host?api_key=hunter2", "local", True, "has a password or a key in its address"),
+        ("vertex:My_Experiment", "vertex", False, "lower-case letters, digits and dashes"),
+        ("wandb:a/b/c", "local", False, "Give wandb:ENTITY/PROJECT"),
+        ("wandb", "local", True, "nobody is logged in. Run wandb login, set WANDB_API_KEY"),
+        ("vertex", "local", True, "no project and no region is known"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    tracking: str,
+    place: str,
+    is_here: bool,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    no_project_settings: None,
+) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "MLFLOW_TRACKING_URI", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (problem,) = problems_of_tracking(tracking, place, is_here=is_here)
+    assert told in problem
+    assert "hunter2" not in problem
+
+
+def test_what_is_right_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for tracking in ("", "none", "mlflow", "mlflow:https://host/path", "wandb:team/project"):
+        assert problems_of_tracking(tracking, "local", is_here=True) == []
+    # The plugin of Kubeflow Pipelines may say the address there.
+    assert problems_of_tracking("mlflow", "kubeflow", is_here=False) == []
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_pipelines.tracking.trackers.find_spec", lambda name: None)
+    (problem,) = problems_of_tracking("mlflow", "local", is_here=True)
+    assert problem.endswith("Install it: pip install 'gpu-pipelines[mlflow]'.")
+
+
+def test_the_settings_of_the_project_name_a_tracker_and_a_parameter_wins(tmp_path: Path) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text("tracking: mlflow:http://tracker.example\n")
+    ask = ("run", "train_evaluate_upload", "--accelerator", "cpu:1", "--dry-run")
+    assert "mlflow:http://tracker.example" in command(*ask, cwd=tmp_path).out
+    assert "tracker.example" not in command(*ask, "-p", "tracking=none", cwd=tmp_path).out
+    (tmp_path / "gpu-pipelines.yaml").write_text("tracking: mlflow:http://me:hunter2@tracker.example\n")
+    refused = command(*ask, cwd=tmp_path)
+    assert refused.status == 2
+    assert "without a password" in refused.err
+    assert "hunter2" not in refused.err
+
+
+def test_the_run_is_the_one_whose_checkpoints_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = "gs://bucket/root"
+    assert run_at(f"{root}/checkpoints/run-7") == TrackedRun(f"{root}/checkpoints/run-7", "run-7")
+    assert run_at(f"{root}/run-7/train-model_1/checkpoints").name == "run-7-train-model_1"
+    # Continued with other parameters, it is another one, whose curve parts from the first one's.
+    assert run_at(f"{root}/run-7", 80) == TrackedRun(f"{root}/run-7#80", "run-7-from-80")
+    monkeypatch.setenv("GPU_PIPELINES_TRACKED_RUN", "/work/runs/run-8")
+    assert run_at("/anywhere") == TrackedRun("/work/runs/run-8", "run-8")
+
+
+def test_without_a_tracker_nothing_is_started(tmp_path: Path) -> None:
+    with Tracked("none", run_at(str(tmp_path))) as tracked:
+        tracked.require_tracker()
+        tracked.follow(tmp_path)
+        assert not tracked.is_on
+
+
+def test_the_plan_has_its_list_price() -> None:
+    told = facts_of_plan(plan("l4:2").spec).parameters
+    assert told["accelerator"] == "l4:2"
+    assert float(told["usd_per_hour"]) > 0
+    assert facts_of_plan("cpu:2").parameters == {"accelerator": "cpu:2"}

@@ -1,0 +1,59 @@
+"""Runs of Weights & Biases that are offline, read back from the client's own files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from followed import MANY_STEPS, killed, require_whole, trained
+
+from gpu_pipelines.tracking.wandb_files import rows_in
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    found = defaultdict(list)
+    for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
+        for row in rows_in(file):
+            for name in ("loss", "val_loss"):
+                if name in row:
+                    found[name].append((row["step"], row[name]))
+    return found
+
+
+def begun(folder: Path) -> int:
+    """Attempts; their rows are in the files only where the client has a block together, or ends."""
+    return len(list(folder.glob("wandb/offline-run-*")))
+
+
+def test_a_training_that_is_killed_has_each_step_once(tmp_path: Path) -> None:
+    killed(2, "wandb:team/project", tmp_path / "killed", lambda: begun(tmp_path))
+    require_whole(curves(tmp_path), MANY_STEPS)
+    assert begun(tmp_path) == 3
+
+
+@pytest.mark.slow
+def test_twenty_kills(tmp_path: Path) -> None:
+    killed(20, "wandb", tmp_path / "twenty", lambda: begun(tmp_path))
+    require_whole(curves(tmp_path), MANY_STEPS)
+
+
+def test_configuration_and_figures_are_in_the_files(tmp_path: Path) -> None:
+    trained("wandb", tmp_path / "told")
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    content = file.read_bytes()
+    assert b"vit-micro" in content
+    assert b"test_accuracy_low" in content
+
+
+def test_rows_that_are_cut_across_blocks_are_read(tmp_path: Path) -> None:
+    trained("wandb", tmp_path / "long", steps=700)
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert file.stat().st_size > 2 * 32 * 1024
+    require_whole(curves(tmp_path), steps=700)
