@@ -23,6 +23,9 @@ AS_ACCOUNT = re.compile(r"/as/([^/]+)(/.*)")
 _TOKEN = "emulator-token."  # noqa: S105
 _AGENTS = ("-compute@developer.gserviceaccount.com", "@gcp-sa-aiplatform-cc.iam.gserviceaccount.com")
 _METHODS = {
+    "WriteTensorboardRunData": "tensorboardRuns.write",
+    "ReadTensorboardTimeSeriesData": "tensorboardTimeSeries.read",
+    "BatchReadTensorboardTimeSeriesData": "tensorboardTimeSeries.batchRead",
     "UploadModel": "models.upload",
     "ListModelVersions": "models.list",
     "MergeVersionAliases": "models.update",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -83,6 +83,37 @@ class StateFolder:
                 continue
             yield path, _read(path)
 
+    def add_lines(self, kind: str, name: str, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Adds to what grows with a resource.
+
+        Args:
+            kind: of what grows.
+            name: of the resource.
+            entries: the JSON of each line.
+
+        Raises:
+            ApiError: they cannot be written.
+        """
+        path = self._lines(kind, name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                # One that a killed emulator has not written whole is on a line of its own.
+                file.write("".join(f"\n{json.dumps(entry)}" for entry in entries))
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def lines(self, kind: str, name: str) -> Iterator[dict[str, Any]]:
+        """What has grown with a resource; a line that was not written whole is left out."""
+        yield from _whole_lines(self._lines(kind, name))
+
+    def remove_lines(self, kind: str, name: str) -> None:
+        """Forgets what has grown with a resource."""
+        try:
+            self._lines(kind, name).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._refusal(error) from error
+
     def log(self, entry: Mapping[str, Any]) -> None:
         """Adds an entry of a log; without room for it, it is lost, which is said on stderr."""
         try:
@@ -95,21 +126,16 @@ class StateFolder:
 
     def logs(self) -> Iterator[dict[str, Any]]:
         """The entries of the logs; a line that was not written whole is left out."""
-        path = self.folder / _LOGS
-        if not path.exists():
-            return
-        with path.open("rb") as lines:
-            for line in lines:
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    continue
+        yield from _whole_lines(self.folder / _LOGS)
 
     def close(self) -> None:
         """Lets another emulator use it."""
         if self._logs is not None:
             self._logs.close()
         self._lock.close()
+
+    def _lines(self, kind: str, name: str) -> Path:
+        return self.folder / kind / f"{quote(name, safe='@')}.jsonl"
 
     def _path(self, kind: str, name: str) -> Path:
         return self.folder / _RESOURCES / kind / f"{quote(name, safe='@')}.json"
@@ -141,6 +167,17 @@ class StateFolder:
     def _refusal(self, error: OSError) -> ApiError:
         text = f"The emulator cannot write its state in {self.folder}: {error.strerror or error}. Free space there."
         return ApiError(400, text, "FAILED_PRECONDITION")
+
+
+def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
 
 
 def replace_file(path: Path, content: bytes) -> None:

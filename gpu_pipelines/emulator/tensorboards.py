@@ -1,4 +1,4 @@
-"""TensorBoards, their experiments and runs, as far as experiments of the SDK need them: they hold no time series."""
+"""TensorBoards, their experiments and runs, as far as experiments of the SDK need them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
 from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.time_series import TimeSeries
 
 
 class Tensorboards:
@@ -20,6 +21,7 @@ class Tensorboards:
 
     Attributes:
         boards, experiments, runs: the resources.
+        time_series: the curves of the runs.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
@@ -34,6 +36,7 @@ class Tensorboards:
             "tensorboardExperiments", "tensorboard_experiments", listed_experiments, api.TensorboardExperiment
         )
         self.runs = held("tensorboardRuns", "tensorboard_runs", listed_runs, api.TensorboardRun)
+        self.time_series = TimeSeries(names, self.runs, page_size, state)
 
     def create(self, request: Any) -> Any:
         """CreateTensorboard."""
@@ -43,8 +46,9 @@ class Tensorboards:
         return self._operations.done(made.name, made)
 
     def delete(self, request: Any) -> Any:
-        """DeleteTensorboard, with its experiments and runs."""
+        """DeleteTensorboard, with all that is in it."""
         name = self.boards.one(request.name).name
+        self.time_series.forget_those_of(name)
         for held in (self.runs, self.experiments):
             for each in [each for each in held.held if each.startswith(f"{name}/")]:
                 held.forget(each)
@@ -63,10 +67,9 @@ class Tensorboards:
         name = self._names.new(parent, "runs", request.tensorboard_run_id)
         return self._kept(self.runs, api.TensorboardRun(request.tensorboard_run), name)
 
-    def list_time_series(self, request: Any) -> Any:
-        """ListTensorboardTimeSeries: there are none."""
-        self.runs.one(request.parent)
-        return api.ListTensorboardTimeSeriesResponse()
+    def delete_time_series(self, request: Any) -> Any:
+        """DeleteTensorboardTimeSeries."""
+        return self._operations.done(self.time_series.delete(request))
 
     def _kept(self, held: Resources, made: Any, name: str) -> Any:
         if name in held.held:
