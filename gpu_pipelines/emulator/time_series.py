@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -101,10 +101,10 @@ class TimeSeries:
         data = [self._data(name, _MOST_POINTS) for name in names]
         return api.BatchReadTensorboardTimeSeriesDataResponse(time_series_data=data)
 
-    def points_of(self, name: str) -> list[Any]:
+    def points_of(self, name: str) -> Sequence[Any]:
         """All points of a time series, in the order in which they were written."""
         with self._lock:
-            return list(self._points[name])
+            return tuple(self._points[name])
 
     def delete(self, request: Any) -> str:
         """DeleteTensorboardTimeSeries; gives its name."""
@@ -129,7 +129,7 @@ class TimeSeries:
 
     def _data(self, name: str, most: int) -> Any:
         """The points of a series by step, evenly thinned out to so many; the last one stays."""
-        points = sorted(self.points_of(name), key=lambda point: point.step)
+        points = sorted(self.points_of(name), key=lambda point: int(point.step))
         if len(points) > most:
             last = len(points) - 1
             places = {last - number * last // max(1, most - 1) for number in range(most)}
