@@ -205,9 +205,7 @@ def saved_and_read(folder: Path) -> dict[str, torch.Tensor]:
     save_state({WEIGHTS: weights}, folder, dist.group.WORLD)
     load_state({WEIGHTS: others}, folder)
     experts = {f"experts {number}": others[f"blocks.{number}.1.weight"] for number in range(3)}
-    return {name: value.to_local() for name, value in experts.items()} | {
-        "table": others["table.weight"].full_tensor()
-    }
+    return {name: value.to_local() for name, value in experts.items()} | {"table": others["table.weight"].full_tensor()}
 
 
 def test_fewer_experts_than_shards_are_cut_in_themselves(tmp_path: Path) -> None:
