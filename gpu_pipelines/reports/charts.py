@@ -141,8 +141,7 @@ def parallel_chart(title: str, axes_of: Sequence[Axis], ranks: Sequence[float], 
                 axes.text(x, place, end, color=_INK, fontsize=9, horizontalalignment="center", verticalalignment=align)
         axes.set_xticks(range(len(axes_of)), [axis.name for axis in axes_of], rotation=20, ha="right", fontsize=9)
         axes.set_yticks([])
-        axes.set_ylim(-0.12, 1.12)
-        axes.spines["left"].set_visible(False)
+        axes.set(xlim=(0, len(axes_of) - 1), ylim=(-0.12, 1.12))
     return svg[0]
 
 

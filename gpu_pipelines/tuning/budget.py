@@ -19,20 +19,21 @@ _SECONDS_TO_STOP, _SHARE_TO_STOP, _SECONDS_TO_KILL = 28.0, 0.2, 3.0
 
 
 class Budget:
-    """Counts from now on.
+    """Counts the time of a study.
 
     Args:
         folder: of the study; what it has cost before is there.
         dollars: that it may cost in all, over all its starts; 0 for no limit.
         dollars_per_hour: price of this machine; 0 where it costs nothing.
+        began: when this start of the study began, on the clock of `time.monotonic`; left out, now.
     """
 
-    def __init__(self, folder: Path, dollars: float, dollars_per_hour: float) -> None:
+    def __init__(self, folder: Path, dollars: float, dollars_per_hour: float, began: float | None = None) -> None:
         self._path = folder / SPENT
         self._price = dollars_per_hour / 3600
         self.most_seconds = dollars / self._price if dollars and self._price else math.inf
         self._before = float(read_document(self._path, "study")["seconds"]) if self._path.exists() else 0.0
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._written = 0.0
         self.look()
 

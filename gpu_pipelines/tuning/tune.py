@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from os import PathLike, fspath
@@ -74,6 +75,7 @@ def tune(
             its parameters; or no trial has a loss.
         Interrupted: it was interrupted; the same call continues it.
     """
+    began = time.monotonic()
     require_optuna()
     folder, place = Path(study), fspath(dataset)
     data = Dataset(fetched_folder(place) if is_remote(place) else Path(place))
@@ -81,6 +83,8 @@ def tune(
     read = space_of(space) if isinstance(space, Mapping) else read_space(Path(space))
     twice = [name for name in read.names if name in parameters]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
+    if is_remote(fspath(study)):
+        problems.append(f"study is {fspath(study)}; give a folder of this machine.")
     problems += _problems(trials, parallel, budget, dollars_per_hour, sampler, reduction, longer)
     if problems:
         raise UserError.of_all(problems)
@@ -93,7 +97,7 @@ def tune(
     with CheckpointLock(str(folder)):
         _require_same_study(folder, request, data.manifest.fingerprint)
         processes = Processes(shares, run=f"study {folder.resolve()}")
-        limits = Budget(folder, budget, dollars_per_hour)
+        limits = Budget(folder, budget, dollars_per_hour, began)
         return _carried_out(request, folder, processes, limits, longer, progress)
 
 
@@ -106,10 +110,11 @@ def _carried_out(
         running = Study(request, folder, journal, processes, limits, signalled, told)
         try:
             checkpoints, ended_by = _search(running, request, folder, journal, longer)
+            processes.stop_and_wait()
+            return _result(request, folder, journal, limits, checkpoints, ended_by)
         finally:
             processes.stop_and_wait()
             limits.close()
-    return _result(request, folder, journal, limits, checkpoints, ended_by)
 
 
 def _search(
