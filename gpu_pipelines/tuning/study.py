@@ -150,7 +150,8 @@ class Study:
         longer = replace(settings, max_steps=round(steps[-1] * times), checkpoint_every_steps=0)
         longer = replace(longer, checkpoint_every_steps=longer.steps_between_checkpoints(longer.max_steps))
         folder = self._folder / f"winner-{trial:04d}-{longer.max_steps}"
-        part = Part(trial, self._request.rungs)
+        # Beyond the last rung, and another one for each length that is asked for.
+        part = Part(trial, self._request.rungs + longer.max_steps)
         self._start(part, folder, longer, longer.max_steps)
         if self._outcome(part).loss is None:
             raise UserError(f"Trial {trial} failed when it was trained longer: {self._outcome(part).error}.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete
+from gpu_pipelines.artifacts.checkpoint import checkpoint_path, complete_checkpoints, mark_complete
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError
 from gpu_pipelines.training.settings import TrainingSettings
@@ -20,7 +20,7 @@ from gpu_pipelines.tuning.processes import Processes
 from gpu_pipelines.tuning.result import best_of, trials_of
 from gpu_pipelines.tuning.shares import Share
 from gpu_pipelines.tuning.space import space_of
-from gpu_pipelines.tuning.study import Study, StudyRequest
+from gpu_pipelines.tuning.study import Study, StudyRequest, checkpoints_of
 
 SPACE = space_of(
     {
@@ -153,6 +153,19 @@ def test_trials_that_diverge_are_known_and_other_errors_end_the_study(tmp_path: 
     study(tmp_path / "none", asked, Formulas(3, lambda settings: UnfitParametersError("too large"))).run()
     with pytest.raises(UserError, match="No trial has a loss on val: too large"):
         best_of(trials_of(asked, tmp_path / "none", Journal(tmp_path / "none")))
+
+
+def test_the_winner_is_trained_longer_once_for_each_length(tmp_path: Path) -> None:
+    asked = request(trials=4)
+    study(tmp_path, asked, Formulas(3)).run()
+    best = best_of(trials_of(asked, tmp_path, Journal(tmp_path)))
+    for times, steps in ((2.0, 180), (3.0, 270), (2.0, 180)):
+        formulas = Formulas(3)
+        folder = study(tmp_path, asked, formulas).train_longer(best.number, times)
+        assert folder.name == f"winner-{best.number:04d}-{steps}"
+        assert complete_checkpoints(checkpoints_of(folder))[-1].info.step == steps
+    assert formulas.started == [], "it was done before"
+    assert best_of(trials_of(asked, tmp_path, Journal(tmp_path))) == best, "a longer training is no trial"
 
 
 def test_a_signal_interrupts_it(tmp_path: Path) -> None:
