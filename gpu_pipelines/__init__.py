@@ -1,7 +1,7 @@
 """Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.
 
 What the commands do, a program does with `plan`, `run`, `predict`, `compile`, `open_run`, `open_registry` and
-`Evaluation`. Each is imported when it is used first; see docs/python.md.
+`Evaluation`; `tune` searches for parameters. Each is imported when it is used first; see docs/python.md.
 """
 
 __version__ = "0.1.0"
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from gpu_pipelines.driver.prediction import predict
     from gpu_pipelines.driver.programs import compile, open_run, run
     from gpu_pipelines.registry import open_registry
+    from gpu_pipelines.tuning.tune import tune
 
-__all__ = ["Evaluation", "__version__", "compile", "open_registry", "open_run", "plan", "predict", "run"]
+__all__ = ["Evaluation", "__version__", "compile", "open_registry", "open_run", "plan", "predict", "run", "tune"]
 
 _PLACES = {
     "Evaluation": "gpu_pipelines.artifacts.evaluation",
@@ -25,6 +26,7 @@ _PLACES = {
     "plan": "gpu_pipelines.accelerators.plan",
     "predict": "gpu_pipelines.driver.prediction",
     "run": "gpu_pipelines.driver.programs",
+    "tune": "gpu_pipelines.tuning.tune",
 }
 
 

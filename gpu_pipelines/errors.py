@@ -73,6 +73,10 @@ class InvalidRequestError(UserError, kind="invalid_request"):
     """The request cannot be carried out as it is, whenever it is tried: change it."""
 
 
+class UnfitParametersError(UserError, kind="unfit_parameters"):
+    """A training cannot go on with its parameters: it has diverged, or needs more memory than there is."""
+
+
 class NotFoundError(UserError, kind="not_found"):
     """What the request names is not there: a model, a version, a run, a file."""
 

@@ -84,6 +84,11 @@ def leave_to_the_starter() -> None:
     """Makes this process ignore what ends a program: the one that started it ends it, and its own end is this one's."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
+    end_with_the_starter()
+
+
+def end_with_the_starter() -> None:
+    """Makes the kernel kill this process when the thread that has started it is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

@@ -72,6 +72,79 @@ def line_chart(
     return svg[0]
 
 
+def many_lines_chart(
+    title: str, x_label: str, lines: Sequence[Line], *, best: str, logarithmic: bool = False
+) -> Markup:
+    """Draws many lines of the same kind, of which one stands out.
+
+    Args:
+        title: what is shown, with its unit.
+        x_label: what the x axis counts.
+        lines: any number.
+        best: name of the one that stands out.
+        logarithmic: y axis in powers of ten, where the values are so far apart; all must be above 0.
+
+    Returns:
+        An `<svg>` element.
+    """
+    with _drawn(title, 7.6, 3.4) as (axes, svg):
+        for line in sorted(lines, key=lambda each: each.name == best):
+            stands_out = line.name == best
+            color, width, alpha = (_COLORS[0], 2.2, 1.0) if stands_out else (_INK, 1.0, 0.35)
+            marker = "o" if len(line.x) == 1 else None
+            axes.plot(line.x, line.y, color=color, linewidth=width, alpha=alpha, marker=marker, markersize=3)
+        _plain_ticks(axes.xaxis)
+        _plain_ticks(axes.yaxis)
+        if logarithmic:
+            _set_logarithmic(axes, [value for line in lines for value in line.y])
+        axes.set_xlabel(x_label, color=_INK)
+        axes.grid(color=_INK, alpha=0.12)
+    return svg[0]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of parallel coordinates.
+
+    Attributes:
+        name: below it.
+        ends: what is written at its foot and its head.
+        places: of each line on it, from 0 to 1; None where a line passes it by.
+    """
+
+    name: str
+    ends: tuple[str, str]
+    places: Sequence[float | None]
+
+
+def parallel_chart(title: str, axes_of: Sequence[Axis], ranks: Sequence[float], best: int) -> Markup:
+    """Draws parallel coordinates: a line for each of many things, from axis to axis.
+
+    Args:
+        title: what is shown.
+        axes_of: at least two.
+        ranks: of each line, from 0 for the best to 1: the better, the stronger it is drawn.
+        best: which line stands out.
+
+    Returns:
+        An `<svg>` element.
+    """
+    with _drawn(title, 7.6, 3.6) as (axes, svg):
+        for line in sorted(range(len(ranks)), key=lambda number: (number == best, -ranks[number])):
+            points = [(x, axis.places[line]) for x, axis in enumerate(axes_of) if axis.places[line] is not None]
+            color, width = (_COLORS[0], 2.4) if line == best else (_INK, 1.0)
+            alpha = 1.0 if line == best else 0.1 + 0.5 * (1 - ranks[line])
+            axes.plot(*zip(*points, strict=True), color=color, linewidth=width, alpha=alpha)
+        for x, axis in enumerate(axes_of):
+            axes.axvline(x, color=_INK, alpha=0.4, linewidth=1)
+            for end, place, align in ((axis.ends[0], -0.03, "top"), (axis.ends[1], 1.03, "bottom")):
+                axes.text(x, place, end, color=_INK, fontsize=9, horizontalalignment="center", verticalalignment=align)
+        axes.set_xticks(range(len(axes_of)), [axis.name for axis in axes_of], rotation=20, ha="right", fontsize=9)
+        axes.set_yticks([])
+        axes.set(xlim=(0, len(axes_of) - 1), ylim=(-0.12, 1.12))
+    return svg[0]
+
+
 def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
     """Draws how often a classifier is right, by how sure it is, and how many rows it is so sure of.
 

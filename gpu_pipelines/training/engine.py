@@ -18,7 +18,7 @@ from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.errors import UnfitParametersError, UserError, some_of
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, frozen_weights_sha256, trained_weights, training_state
 from gpu_pipelines.tasks.recipe import Recipe
@@ -63,6 +63,7 @@ class Trainer:
         devices: what each node trains on.
         device: this process's device.
         progress: tells the other processes how far this one is; left out, nobody.
+        until: step of a checkpoint after which it ends, to be continued as the same training; 0 for its last step.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Trainer:
         devices: Devices,
         device: torch.device,
         progress: Progress | None = None,
+        until: int = 0,
     ) -> None:
         self._recipe, self._dataset, self._settings = recipe, dataset, settings
         self._store, self._devices, self._device = store, devices, device
@@ -101,6 +103,7 @@ class Trainer:
         rows = dataset.split("train")
         self._rows = len(rows)
         self._total = settings.total_steps(self._rows)
+        self._end = settings.end_of(until, self._total)
         self._batches = TrainingBatches(recipe, rows, settings, device)
         self._val = dataset.split("val")
         self._best: tuple[float, int] | None = None
@@ -128,7 +131,8 @@ class Trainer:
         """Trains to the last step, from the newest good checkpoint if there is one.
 
         Returns:
-            Whether it came to its end; False if it was interrupted, after writing a checkpoint.
+            Whether it came to its end, or as far as it was to go; False if it was interrupted, after writing a
+            checkpoint.
         """
         try:
             return self._train()
@@ -147,7 +151,7 @@ class Trainer:
             block.compile()
         step = self._resume(cost)
         settle_buckets(self._parallel, self._first_loss, self._require_gradients)
-        self._batches.begin(step, self._total)
+        self._batches.begin(step, self._end)
         self._writer.require_room({"model": trained_weights(self._model)}, averages=int(self._average is not None))
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._is_rank_0)
@@ -176,7 +180,7 @@ class Trainer:
             bound(FIRST_STEP)
         if self._was_interrupted and step % between == 0:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
-        while step < self._total and not self._has_stalled(step, between):
+        while step < self._end and not self._has_stalled(step, between):
             with self._profile.of(step + 1):
                 rate = self._step(step)
             self._writer.require_no_failure()
@@ -187,7 +191,7 @@ class Trainer:
                 self._progress.note(step)
             if step == began + 1 and self._device.type == "cuda":
                 bound(NEXT_STEPS)
-            interrupted = self._interruption.agreed() and step < self._total
+            interrupted = self._interruption.agreed() and step < self._end
             due = step % between == 0 or step == self._total
             if due or interrupted or cadence.line_is_due(step):
                 loss = self._losses.mean()
@@ -272,14 +276,14 @@ class Trainer:
         weights = f"The gradients of step {first:.0f} were no numbers"
         raise self._diverged(weights if math.isfinite(first) else f"The loss was {loss} at step {step}")
 
-    def _diverged(self, what: str) -> UserError:
+    def _diverged(self, what: str) -> UnfitParametersError:
         """The error; all processes call it together."""
         newest = [self._writer.newest_whole]
         dist.broadcast_object_list(newest, src=0)
         again = (
             f"Give checkpoint_uri={self._store.uri} and resume_from_step={newest[0]}" if newest[0] else "Begin again"
         )
-        return UserError(
+        return UnfitParametersError(
             f"{what}; the training has diverged. Nothing was saved of it.",
             f"{again}, with a lower learning_rate or more warmup_steps, or look for damaged rows in the data.",
         )

@@ -396,6 +396,24 @@ class TrainingSettings:
         """`checkpoint_every_steps`, or what gives about eight checkpoints."""
         return self.checkpoint_every_steps or max(1, math.ceil(total_steps / CHECKPOINTS_WHERE_NOT_SAID))
 
+    def end_of(self, until: int, total_steps: int) -> int:
+        """The last step of a part of a training, which ends with a checkpoint that the whole has as well.
+
+        Args:
+            until: the step that it goes to; 0 for the last of the training.
+            total_steps: of the whole training.
+
+        Raises:
+            UserError: there is no checkpoint after that step.
+        """
+        between = self.steps_between_checkpoints(total_steps)
+        if not until or until == total_steps or (0 < until < total_steps and until % between == 0):
+            return until or total_steps
+        raise UserError(
+            f"The training of {total_steps:,} steps is to go to step {until:,}; it has a checkpoint every {between:,}.",
+            f"Give a multiple of {between:,} below {total_steps:,}, or 0 for the whole training.",
+        )
+
     def shaping(self) -> dict[str, Any]:
         """The settings that shape the weights; not whether rows are streamed where that is still to be chosen."""
         without = {*NOT_SHAPING, *(_OF_STREAMING if self.streaming == "auto" else ())}

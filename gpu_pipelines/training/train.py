@@ -91,6 +91,7 @@ def train_model(
     checkpoint_uri: str,
     cluster: Cluster | None = None,
     tracked: Tracked | None = None,
+    until: int = 0,
 ) -> TrainingSummary | None:
     """Trains on all devices of all nodes and leaves checkpoints and metrics at `checkpoint_uri`.
 
@@ -100,6 +101,7 @@ def train_model(
         checkpoint_uri: a directory or `gs://…`; an unfinished training there is continued.
         cluster: the nodes; left out, what the environment says.
         tracked: is told of the data, and follows the training; None where nothing is tracked.
+        until: step of a checkpoint after which it ends; another call continues to the same bits. 0 for its last step.
 
     Returns:
         How it went; None on a node that is not rank 0.
@@ -116,7 +118,7 @@ def train_model(
     if wrong := settings.problems_of_reading():
         raise UserError.of_all(wrong)
     with given_data(settings, str(dataset), checkpoint_uri, devices.processes) as data:
-        return _train_on(data, settings, checkpoint_uri, devices, cluster, restarts, tracked)
+        return _train_on(data, settings, checkpoint_uri, devices, cluster, restarts, tracked, until)
 
 
 def _restarts(environment: Mapping[str, str]) -> int:
@@ -134,6 +136,7 @@ def _train_on(
     cluster: Cluster,
     restarts: int,
     tracked: Tracked | None,
+    until: int,
 ) -> TrainingSummary | None:
     manifest = data.dataset().manifest
     processes = devices.processes * cluster.nodes
@@ -142,6 +145,7 @@ def _train_on(
     shares = asked.problems_on(processes) or settings.problems_on(processes)
     if problems := [*asked.problems(task), *shares]:
         raise UserError.of_all(problems)
+    settings.end_of(until, settings.total_steps(rows))
     if cluster.is_rank_0:
         print("".join(f"{line}\n" for line in [*asked.told(settings, task, rows), *data.told()]), end="", flush=True)
         _announce(manifest, settings, devices, cluster)
@@ -154,6 +158,7 @@ def _train_on(
             "staging": str(staging),
             "devices": asdict(devices),
             "settings": asdict(settings),
+            "until": until,
         }
         write_document(job, document)
         if devices.kind == "cpu":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.distributed.processes import leave_for_the_launcher, note_work
-from gpu_pipelines.errors import INTERRUPTED, ConnectionLostError, ProcessFailedError, UserError
+from gpu_pipelines.errors import INTERRUPTED, ConnectionLostError, ProcessFailedError, UnfitParametersError, UserError
 from gpu_pipelines.garbage import collect_as_usual, collect_rarely
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.settings import TrainingSettings
@@ -35,7 +35,8 @@ def main(job_file: str) -> None:
     """Trains as the job says.
 
     Args:
-        job_file: JSON with `data`, `checkpoint_uri`, `staging`, `devices` and `settings`; written by `train_model`.
+        job_file: JSON with `data`, `checkpoint_uri`, `staging`, `devices`, `settings` and `until`; written by
+            `train_model`.
     """
     # Depthwise convolutions have such strides in every process and step; there is nothing the user could do about it.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
@@ -111,7 +112,7 @@ def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSet
     elif settings.recompute == "selective":
         ways.append("recompute=layers")
     ways += ["parallelism=fsdp"] if settings.parallelism in ("auto", "ddp") else []
-    return UserError(
+    return UnfitParametersError(
         f"{device} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}.",
         f"{', '.join(ways)}, or an accelerator with more memory (gpu-pipelines accelerators advise).",
     )
@@ -150,7 +151,7 @@ def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device,
     settings = replace(TrainingSettings.from_json(job["settings"]), streaming=data.streaming)
     recipe = load_recipe(settings.recipe, dataset.manifest.task).for_dataset(dataset)
     store = CheckpointStore(job["checkpoint_uri"], Path(job["staging"]))
-    trainer = Trainer(recipe, dataset, settings, store, devices, device, progress)
+    trainer = Trainer(recipe, dataset, settings, store, devices, device, progress, until=job["until"])
     note_work("training", "give a smaller micro_batch_size, or take a machine with more memory")
     collect_as_usual()
     finished = trainer.train()

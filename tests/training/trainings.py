@@ -49,13 +49,14 @@ def entries(directory: Path, name: str) -> list[Any]:
     return [entry[name] for entry in map(json.loads, lines) if name in entry]
 
 
-def train_here(settings: TrainingSettings, dataset: Path | str, uri: str) -> bool:
+def train_here(settings: TrainingSettings, dataset: Path | str, uri: str, until: int = 0) -> bool:
     """Trains in this process alone, without the launcher: in a tenth of the time.
 
     Args:
         settings: hyperparameters.
         dataset: a directory or `gs://…`.
         uri: where checkpoints go.
+        until: step after which it ends; 0 for its last one.
 
     Returns:
         Whether it came to its end.
@@ -67,7 +68,7 @@ def train_here(settings: TrainingSettings, dataset: Path | str, uri: str) -> boo
     try:
         with tempfile.TemporaryDirectory() as staging, pytest.MonkeyPatch.context() as patch:
             patch.setenv("LOCAL_RANK", "0")
-            return _train_in_group(settings, dataset, uri, Path(staging))
+            return _train_in_group(settings, dataset, uri, Path(staging), until)
     finally:
         dist.destroy_process_group()
         for number, handler in before.items():
@@ -146,7 +147,7 @@ def _in_process(
     dist.destroy_process_group()
 
 
-def _train_in_group(settings: TrainingSettings, dataset: Path | str, uri: str, staging: Path) -> bool:
+def _train_in_group(settings: TrainingSettings, dataset: Path | str, uri: str, staging: Path, until: int = 0) -> bool:
     import torch
 
     from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
@@ -160,4 +161,5 @@ def _train_in_group(settings: TrainingSettings, dataset: Path | str, uri: str, s
         settings = settings.resolved(data.manifest.task, data.manifest.rows("train"))
         recipe = load_recipe(settings.recipe, data.manifest.task).for_dataset(data)
         store = CheckpointStore(uri, staging)
-        return Trainer(recipe, data, settings, store, Devices("cpu", 1), torch.device("cpu")).train()
+        here = Devices("cpu", 1), torch.device("cpu")
+        return Trainer(recipe, data, settings, store, *here, until=until).train()

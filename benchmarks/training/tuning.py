@@ -1,0 +1,93 @@
+"""How much of a random search's work it takes to reach its loss: searches for parameters on the digits.
+
+For each seed a random search trains 40 trials to their end, and a search with TPE and early ends as many trials; what
+counts is how many rows the second has trained on when it has the lowest loss on val of the first. The median over the
+seeds is to be at most 40 %. Prints a table, and as its last line one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gpu_pipelines
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.tuning.journal import JOURNAL
+from gpu_pipelines.tuning.result import TuningResult
+
+GOAL_PERCENT = 40.0
+SPACE = Path(__file__).parents[2] / "examples" / "tuning" / "space.yaml"
+_REDUCTION = 3
+
+
+def main() -> None:
+    """Searches with both, for each seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=90, help="optimizer steps of a whole training")
+    parser.add_argument("--model", default="convnext-micro")
+    parser.add_argument("--folder", type=Path, help="keeps the studies, which a second call continues")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = asked.folder or Path(scratch)
+        dataset = folder / "dataset"
+        if not (dataset / "dataset.json").exists():
+            prepare_data(PrepareSettings(source="sample:digits"), dataset)
+        shares = [_share(asked, folder, dataset, seed) for seed in range(asked.seeds)]
+    median = statistics.median(shares)
+    reached = sum(math.isfinite(share) for share in shares)
+    print(f"{reached} of {len(shares)} reached it; median {median:.1f} % of the rows, goal {GOAL_PERCENT:.0f} %")
+    shown = [round(share, 1) if math.isfinite(share) else None for share in shares]
+    print(json.dumps({"shares_percent": shown, "goal_percent": GOAL_PERCENT, "ok": median <= GOAL_PERCENT}))
+
+
+def _share(asked: argparse.Namespace, folder: Path, dataset: Path, seed: int) -> float:
+    """Percent of the rows of a random search after which the other one has its loss; infinite if it never has."""
+    common: dict[str, Any] = {
+        "trials": asked.trials,
+        "parallel": asked.parallel,
+        "seed": seed,
+        "progress": False,
+        "model": asked.model,
+        "max_steps": asked.steps,
+    }
+    at_random = gpu_pipelines.tune(dataset, folder / f"random-{seed}", SPACE, sampler="random", reduction=1, **common)
+    study = folder / f"tpe-{seed}"
+    found = gpu_pipelines.tune(dataset, study, SPACE, sampler="tpe", reduction=_REDUCTION, **common)
+    rows = _rows_until(found, study, at_random.loss, asked.steps)
+    share = 100 * rows / at_random.rows
+    print(
+        f"seed {seed}: random {at_random.loss:.4f} with {at_random.rows:,} rows; tpe {found.loss:.4f} with "
+        f"{100 * found.rows / at_random.rows:.0f} % of them, as low as random after {share:.1f} %",
+        flush=True,
+    )
+    return share
+
+
+def _rows_until(result: TuningResult, study: Path, loss: float, steps: int) -> float:
+    """Rows that a study had trained on when it had a loss; a part of a trial counts whole."""
+    per_step = {trial.number: trial.rows / trial.step for trial in result.trials if trial.step}
+    done: dict[int, int] = {}
+    rows = 0.0
+    for line in map(json.loads, (study / JOURNAL).read_text(encoding="utf-8").splitlines()):
+        if "rung" not in line:
+            continue
+        trial = line["trial"]
+        until = math.ceil(steps / 9) * _REDUCTION ** line["rung"]
+        rows += (min(steps, until) - done.get(trial, 0)) * per_step.get(trial, 0.0)
+        done[trial] = min(steps, until)
+        if line["loss"] is not None and line["loss"] <= loss:
+            return rows
+    return math.inf
+
+
+if __name__ == "__main__":
+    main()

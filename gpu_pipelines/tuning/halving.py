@@ -1,0 +1,122 @@
+"""Which trial goes on: asynchronous successive halving, by losses on val that the checkpoints have anyway.
+
+Source: Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning, https://arxiv.org/abs/1810.05934,
+algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from gpu_pipelines.training.settings import CHECKPOINTS_WHERE_NOT_SAID, TrainingSettings
+
+#: The first rung is not before so small a share of a training: earlier losses say little of the last one.
+_LEAST_SHARE = 1 / 9
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is done of a trial at once: it is trained up to a rung.
+
+    Attributes:
+        trial: its number, from 0.
+        rung: the rung that it is trained to, from 0.
+    """
+
+    trial: int
+    rung: int
+
+
+def rungs_of(reduction: int) -> int:
+    """How many rungs there are, where one trial in `reduction` goes on from each; 1 where all trials go to the end."""
+    return 1 + math.floor(math.log(1 / _LEAST_SHARE, reduction) + 1e-9) if reduction > 1 else 1
+
+
+def with_rungs(settings: TrainingSettings, rows: int, reduction: int) -> tuple[TrainingSettings, list[int]]:
+    """The settings of a trial, whose checkpoints are such that each rung is one, and the steps of the rungs.
+
+    Args:
+        settings: resolved.
+        rows: of the training split.
+        reduction: one trial in so many goes on from a rung.
+    """
+    total, rungs = settings.total_steps(rows), rungs_of(reduction)
+    share = reduction ** (rungs - 1)
+    checkpoints = share * max(1, CHECKPOINTS_WHERE_NOT_SAID // share)
+    between = settings.checkpoint_every_steps or math.ceil(total / checkpoints)
+    steps = [
+        min(total, math.ceil(total / reduction ** (rungs - 1 - rung) / between) * between) for rung in range(rungs)
+    ]
+    return replace(settings, checkpoint_every_steps=between), steps
+
+
+class Halving:
+    """Says what is to be trained next. It knows trials by their numbers, and does the same for the same losses.
+
+    Args:
+        trials: how many are begun.
+        rungs: how many there are.
+        reduction: one trial in so many goes on from a rung.
+
+    Attributes:
+        running: what is being trained.
+        losses: by trial, of each rung; infinite of those that failed.
+        begun: number of trials so far.
+    """
+
+    def __init__(self, trials: int, rungs: int, reduction: int) -> None:
+        self._trials, self._reduction = trials, reduction
+        self._promoted: list[set[int]] = [set() for _ in range(rungs)]
+        self.running: list[Part] = []
+        self.losses: list[dict[int, float]] = [{} for _ in range(rungs)]
+        self.begun = 0
+
+    def next(self) -> Part | None:
+        """What is to be trained now beside what is being trained; None where nothing is, for now or at all."""
+        part = self._promotion() or self._new() or self._last_resort()
+        if part is not None:
+            self.running.append(part)
+        return part
+
+    def note(self, part: Part, loss: float) -> None:
+        """Takes note of a loss on val; infinity of a trial that failed."""
+        self.running.remove(part)
+        self.losses[part.rung][part.trial] = loss
+
+    @property
+    def best(self) -> int | None:
+        """The trial with the lowest loss among those that came furthest; None before any has one."""
+        for losses in reversed(self.losses):
+            if ranked := self._ranked(losses):
+                return ranked[0]
+        return None
+
+    def _promotion(self) -> Part | None:
+        for rung in range(len(self.losses) - 2, -1, -1):
+            among = self.losses[rung]
+            for trial in self._ranked(among)[: len(among) // self._reduction]:
+                if trial not in self._promoted[rung]:
+                    self._promoted[rung].add(trial)
+                    return Part(trial, rung + 1)
+        return None
+
+    def _new(self) -> Part | None:
+        if self.begun == self._trials:
+            return None
+        self.begun += 1
+        return Part(self.begun - 1, 0)
+
+    def _last_resort(self) -> Part | None:
+        """Of few trials none may be promoted to the end; then the best one goes on, so that one training is whole."""
+        best = self.best
+        if self.running or best is None or self._ranked(self.losses[-1]):
+            return None
+        rung = max(rung for rung, losses in enumerate(self.losses) if best in losses)
+        self._promoted[rung].add(best)
+        return Part(best, rung + 1)
+
+    def _ranked(self, losses: dict[int, float]) -> list[int]:
+        """Trials that have not failed, here or later, the lowest loss first; of equal ones the first."""
+        failed = {trial for each in self.losses for trial, loss in each.items() if not math.isfinite(loss)}
+        return [trial for _, trial in sorted((loss, trial) for trial, loss in losses.items() if trial not in failed)]

@@ -1,0 +1,121 @@
+"""The processes of the trials that are being trained on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.distributed.peers import Timing
+from gpu_pipelines.errors import ERROR_FILE, Interrupted, ProcessKilledError, UserError, left_error
+from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.tuning.halving import Part
+from gpu_pipelines.tuning.shares import Share
+
+_JOB, _ERROR, LOG = "job.json", "error.json", "log.txt"
+#: Set by a platform for one training; several would write into it.
+_OF_ONE_TRAINING = ("AIP_TENSORBOARD_LOG_DIR",)
+_SECONDS_TO_STOP = Timing().stop + 2
+
+
+@dataclass
+class _Running:
+    process: subprocess.Popen[bytes]
+    folder: Path
+    slot: int
+    began: float
+
+
+class Processes:
+    """Starts processes, one for each share of the machine at most, and ends all that it has started.
+
+    Args:
+        shares: of the machine.
+        run: what the trainings belong to: after a restart each waits for its former self to be gone.
+    """
+
+    def __init__(self, shares: list[Share], run: str) -> None:
+        self._shares, self._run = shares, run
+        self._running: dict[Part, _Running] = {}
+
+    def start(self, part: Part, folder: Path, job: dict[str, Any]) -> None:
+        """Starts to train a part.
+
+        Args:
+            part: what.
+            folder: of the trial; gets the job and the log.
+            job: see `gpu_pipelines/tuning/trial.py`.
+        """
+        taken = {each.slot for each in self._running.values()}
+        slot = next(slot for slot in range(len(self._shares)) if slot not in taken)
+        write_document(folder / _JOB, job)
+        (folder / _ERROR).unlink(missing_ok=True)
+        variables = {**os.environ, RUN: os.environ.get(RUN) or self._run, ERROR_FILE: str(folder / _ERROR)}
+        variables |= {**dict.fromkeys(_OF_ONE_TRAINING, ""), **self._shares[slot].variables}
+        environment = {name: value for name, value in variables.items() if value}
+        command = [sys.executable, "-m", "gpu_pipelines.tuning.trial", str(folder / _JOB), str(os.getpid())]
+        with (folder / LOG).open("ab") as log:
+            # In a session of its own a Ctrl-C does not reach it: the study tells it to stop.
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._running[part] = _Running(process, folder, slot, time.monotonic())
+
+    def ended(self) -> list[tuple[Part, Path]]:
+        """What is done, and was not taken yet, each with the folder."""
+        return [(part, each.folder) for part, each in self._running.items() if each.process.poll() is not None]
+
+    def take(self, part: Part) -> tuple[float, UserError | None]:
+        """The seconds that an ended process took, and its error where it failed.
+
+        Raises:
+            Interrupted: it was interrupted.
+            ProcessKilledError: it was killed.
+        """
+        ended = self._running.pop(part)
+        seconds, status = time.monotonic() - ended.began, ended.process.wait()
+        if status == 0:
+            return seconds, None
+        error = left_error(ended.folder / _ERROR)
+        if isinstance(error, Interrupted):
+            raise Interrupted(f"trial {part.trial} was interrupted: {error.message}")
+        if error is None:
+            raise ProcessKilledError(
+                f"The process of trial {part.trial} has ended with status {status}.",
+                f"Its log is {ended.folder / LOG}. Tune again to continue.",
+            )
+        return seconds, error
+
+    def stop(self) -> None:
+        """Asks all to save their state and end."""
+        for each in self._running.values():
+            with suppress(ProcessLookupError):
+                each.process.send_signal(signal.SIGTERM)
+
+    @property
+    def are_running(self) -> bool:
+        return any(each.process.poll() is None for each in self._running.values())
+
+    def stop_and_wait(self) -> None:
+        """The same, and waits until they have; kills those that do not."""
+        self.stop()
+        deadline = time.monotonic() + _SECONDS_TO_STOP
+        while self.are_running and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kills all that are left, with the processes that these have started."""
+        for each in self._running.values():
+            if each.process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(each.process.pid, signal.SIGKILL)
+            each.process.wait()
+        self._running.clear()

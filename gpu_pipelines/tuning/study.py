@@ -1,0 +1,235 @@
+"""A study: trials are begun, go on or stay behind, until all is known or the budget is spent.
+
+What a study does is a function of its request. Results are taken in the order in which they would come if every row
+took the same time, and not as they come: so neither the machine's pace nor a kill changes which trials there are and
+which go on. A study that was killed is gone through again from its beginning; what stands in its journal is not done
+again, and a trial that was cut off continues from its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.checkpoint import METRICS, complete_checkpoints
+from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.distributed.signals import Signalled
+from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError, first_line
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.tuning.budget import Budget
+from gpu_pipelines.tuning.halving import Halving, Part, rungs_of, with_rungs
+from gpu_pipelines.tuning.journal import Journal, Outcome
+from gpu_pipelines.tuning.processes import Processes
+from gpu_pipelines.tuning.sampler import Known, next_values
+from gpu_pipelines.tuning.space import SearchSpace
+
+TRIALS = "trials"
+_SECONDS_BETWEEN_LOOKS = 0.05
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What a study is asked for.
+
+    Attributes:
+        dataset: directory of the dataset.
+        task: of the dataset.
+        rows: of its training split.
+        base: the parameters that are not searched for.
+        space: those that are.
+        trials: how many are begun.
+        parallel: how many are trained at the same time.
+        seed: of the choice of values.
+        sampler: `tpe` or `random`.
+        reduction: one trial in so many goes on from a rung; 1 where all are trained to their end.
+    """
+
+    dataset: str
+    task: str
+    rows: int
+    base: TrainingSettings
+    space: SearchSpace
+    trials: int
+    parallel: int
+    seed: int
+    sampler: str
+    reduction: int
+
+    @property
+    def rungs(self) -> int:
+        return rungs_of(self.reduction)
+
+    def trained_with(self, values: dict[str, Any]) -> tuple[TrainingSettings, list[int]]:
+        """The settings of a trial with some values, and the steps of its rungs."""
+        settings = replace(self.base, **values).resolved(self.task, self.rows)
+        # A trial needs its newest checkpoint to go on, and its best one if it wins: others would fill the disk.
+        return with_rungs(replace(settings, keep_last=settings.keep_last or 1), self.rows, self.reduction)
+
+
+class BudgetSpentError(Exception):
+    """The budget is spent."""
+
+
+def trial_folder(folder: Path, trial: int) -> Path:
+    """The folder of a trial in that of its study."""
+    return folder / TRIALS / f"{trial:04d}"
+
+
+def checkpoints_of(folder: Path) -> Path:
+    """The checkpoint directory of a trial, by its folder."""
+    return folder / "checkpoints"
+
+
+class Study:
+    """Does what a request asks for.
+
+    Args:
+        request: it.
+        folder: of the study.
+        journal: in the folder.
+        processes: that train; as many at once as the request says.
+        budget: in which it all has to be done.
+        signalled: whether this process is to end.
+        told: is called with a line for people.
+    """
+
+    def __init__(
+        self,
+        request: StudyRequest,
+        folder: Path,
+        journal: Journal,
+        processes: Processes,
+        budget: Budget,
+        signalled: Signalled,
+        told: Any,
+    ) -> None:
+        self._request, self._folder, self._journal = request, folder, journal
+        self._processes, self._budget, self._signalled, self._told = processes, budget, signalled, told
+        trials = max(request.trials, len(journal.parameters))
+        self._halving = Halving(trials, request.rungs, request.reduction)
+
+    def run(self) -> None:
+        """Trains all trials as far as they go.
+
+        Raises:
+            BudgetSpentError: the budget is spent; what is known is in the journal.
+            Interrupted: it was interrupted; the same request continues it.
+            UserError: a trial failed for another reason than its parameters.
+        """
+        queue: list[tuple[float, int, Part]] = []
+        clock, order = 0.0, 0
+        while True:
+            while len(queue) < self._request.parallel and (part := self._halving.next()) is not None:
+                self._begin(part)
+                order += 1
+                heapq.heappush(queue, (clock + self._rows_of(part), order, part))
+            if not queue:
+                return
+            clock, _, part = heapq.heappop(queue)
+            self._halving.note(part, self._outcome(part).rank)
+
+    def train_longer(self, trial: int, times: float) -> Path:
+        """Trains anew with the values of a trial, for so many times its steps.
+
+        Args:
+            trial: its number.
+            times: more than 1.
+
+        Returns:
+            The folder, as of a trial.
+
+        Raises:
+            BudgetSpentError: the budget is spent before its end.
+            Interrupted: it was interrupted; the same request continues it.
+            UserError: it failed.
+        """
+        settings, steps = self._request.trained_with(self._journal.parameters[trial])
+        longer = replace(settings, max_steps=round(steps[-1] * times), checkpoint_every_steps=0)
+        longer = replace(longer, checkpoint_every_steps=longer.steps_between_checkpoints(longer.max_steps))
+        folder = self._folder / f"winner-{trial:04d}-{longer.max_steps}"
+        # Beyond the last rung, and another one for each length that is asked for.
+        part = Part(trial, self._request.rungs + longer.max_steps)
+        self._start(part, folder, longer, longer.max_steps)
+        if self._outcome(part).loss is None:
+            raise UserError(f"Trial {trial} failed when it was trained longer: {self._outcome(part).error}.")
+        return folder
+
+    def _begin(self, part: Part) -> None:
+        if part.trial not in self._journal.parameters:
+            values = next_values(self._request.space, self._known(), self._request.seed, self._request.sampler)
+            self._journal.begin(part.trial, values)
+        settings, steps = self._request.trained_with(self._journal.parameters[part.trial])
+        self._start(part, trial_folder(self._folder, part.trial), settings, steps[part.rung])
+
+    def _start(self, part: Part, folder: Path, settings: TrainingSettings, until: int) -> None:
+        """Starts to train a part, if that was not done before."""
+        self._look()
+        if part in self._journal.outcomes:
+            return
+        checkpoints = checkpoints_of(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        there = complete_checkpoints(checkpoints)
+        if there and there[-1].info.step >= until:
+            self._end(part, Outcome(_loss(checkpoints, until), 0.0))
+            return
+        job = {"settings": asdict(settings), "dataset": self._request.dataset, "until": until}
+        self._processes.start(part, folder, {**job, "checkpoints": str(checkpoints)})
+
+    def _known(self) -> list[Known]:
+        """The trials before the next one, as far as their results have been taken."""
+        losses, running = self._halving.losses, self._halving.running
+        return [
+            Known(
+                self._journal.parameters[trial],
+                {rung: of[trial] for rung, of in enumerate(losses) if trial in of},
+                is_whole=trial in losses[-1],
+                is_running=any(part.trial == trial for part in running),
+            )
+            for trial in range(self._halving.begun - 1)
+        ]
+
+    def _rows_of(self, part: Part) -> float:
+        settings, steps = self._request.trained_with(self._journal.parameters[part.trial])
+        before = steps[part.rung - 1] if part.rung else 0
+        return (steps[part.rung] - before) * settings.global_batch_size
+
+    def _outcome(self, part: Part) -> Outcome:
+        while part not in self._journal.outcomes:
+            self._look()
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return self._journal.outcomes[part]
+
+    def _look(self) -> None:
+        """Notes what has ended, and ends all where it is time."""
+        self._budget.look()
+        if self._signalled:
+            raise Interrupted(f"stopped by {self._signalled.name}; all trials are kept")
+        if self._budget.is_ending:
+            self._processes.stop()
+            while self._processes.are_running and not self._budget.is_over:
+                self._budget.look()
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            self._processes.kill()
+            raise BudgetSpentError
+        for part, folder in self._processes.ended():
+            seconds, error = self._processes.take(part)
+            if error is not None and not isinstance(error, UnfitParametersError):
+                values = ", ".join(f"{name}={value}" for name, value in self._journal.parameters[part.trial].items())
+                raise UserError(f"Trial {part.trial} ({values}) failed: {error.problem}", error.remedy) from error
+            loss = None if error else _loss(checkpoints_of(folder))
+            self._end(part, Outcome(loss, round(seconds, 3), first_line(error) if error else ""))
+
+    def _end(self, part: Part, outcome: Outcome) -> None:
+        self._journal.end(part, outcome)
+        result = f"failed: {outcome.error}" if outcome.loss is None else f"loss on val {outcome.loss:.4f}"
+        share = f"{part.rung + 1} of {self._request.rungs}" if part.rung < self._request.rungs else "longer"
+        self._told(f"trial {part.trial}, part {share}: {result}")
+
+
+def _loss(checkpoints: Path, until: int | None = None) -> float | None:
+    """The lowest loss on val up to a step; None if there is none."""
+    entries = read_metrics(checkpoints / METRICS, up_to_step=until)
+    return min((entry["val_loss"] for entry in entries if entry.get("val_loss") is not None), default=None)

@@ -1,0 +1,156 @@
+"""Real studies of small trainings on this machine."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from started_training import weights_digest
+from trainings import train_here
+
+import gpu_pipelines
+from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.tuning.journal import Journal
+
+SPACE = {
+    "learning_rate": {"type": "float", "low": 0.001, "high": 0.1, "log": True},
+    "optimizer": {"type": "categorical", "choices": ["adamw", "sgd"]},
+    "momentum": {"type": "float", "low": 0.5, "high": 0.95, "when": {"optimizer": "sgd"}},
+}
+FIXED: dict[str, Any] = {"model": "mlp-small", "max_steps": 18, "global_batch_size": 8}
+
+
+def test_a_study_of_real_trainings(numbers: Path, tmp_path: Path) -> None:
+    dataset, folder = numbers, tmp_path / "study"
+    result = gpu_pipelines.tune(dataset, folder, SPACE, trials=2, parallel=2, **FIXED)
+    assert [trial.step for trial in sorted(result.trials, key=lambda each: each.step)] == [2, 18]
+    assert result.ended_by == "trials"
+    best = result.trials[result.best]
+    assert best.is_whole
+    assert best.parameters == result.best_parameters
+    assert [step for step, _ in best.curve] == list(range(2, 19, 2))
+    assert result.loss == min(loss for _, loss in best.curve)
+    # It was trained in three parts, and has the weights of a training in one.
+    values = {**FIXED, **result.best_parameters}
+    assert train_here(TrainingSettings(**values, checkpoint_every_steps=2), dataset, str(tmp_path / "whole"))
+    last = complete_checkpoints(result.checkpoints)[-1]
+    assert weights_digest(last.path) == weights_digest(tmp_path / "whole" / last.name)
+    report = result.report.read_text()
+    assert "Trials" in report
+    assert f"Trial {result.best} has the lowest loss" in report
+    written = (folder / "journal.jsonl").read_text()
+    began = time.monotonic()
+    again = gpu_pipelines.tune(dataset, folder, SPACE, trials=2, parallel=2, **FIXED)
+    assert time.monotonic() - began < 4, "nothing is trained again"
+    assert (again.best_parameters, (folder / "journal.jsonl").read_text()) == (result.best_parameters, written)
+    with pytest.raises(UserError, match="another study: model is 'linear', there it was 'mlp-small'"):
+        gpu_pipelines.tune(dataset, folder, SPACE, trials=2, **{**FIXED, "model": "linear"})
+
+
+def test_all_that_is_wrong_is_told_before_anything_is_trained(numbers: Path, tmp_path: Path) -> None:
+    dataset, folder = numbers, tmp_path / "study"
+    with pytest.raises(UserError) as raised:
+        gpu_pipelines.tune(
+            dataset,
+            folder,
+            SPACE,
+            trials=0,
+            sampler="tpee",
+            budget=5.0,
+            longer=0.5,
+            optimizer="sgd",
+            lerning_rate=1.0,
+            max_steps="many",
+        )
+    told = str(raised.value)
+    for wrong in (
+        "trials is 0",
+        "'tpe'",
+        "this machine costs nothing",
+        "longer is 0.5",
+        "optimizer is searched for, and given as well",
+        "Did you mean 'learning_rate'?",
+        "max_steps takes a whole number; got 'many'",
+    ):
+        assert wrong in told, wrong
+    with pytest.raises(UserError, match=r"There is no model 'mlp-smal'.*'mlp-small'"):
+        gpu_pipelines.tune(dataset, folder, SPACE, model="mlp-smal")
+    assert not folder.exists()
+    with pytest.raises(UserError, match="give a folder of this machine"):
+        gpu_pipelines.tune(dataset, "gs://bucket/study", SPACE)
+
+
+PROGRAM = """
+import sys, json, gpu_pipelines
+from gpu_pipelines.errors import user_errors_end_the_step
+dataset, folder, space, others = json.loads(sys.argv[1])
+with user_errors_end_the_step():
+    gpu_pipelines.tune(dataset, folder, space, **others)
+"""
+
+
+def tuning(dataset: Path, folder: Path, others: dict[str, Any]) -> subprocess.Popen[str]:
+    job = json.dumps([str(dataset), str(folder), SPACE, others])
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, job], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+@pytest.mark.slow
+def test_a_study_that_is_killed_ten_times_is_the_one_that_was_not(numbers: Path, tmp_path: Path) -> None:
+    dataset, generator = numbers, random.Random(0)
+    others = {**FIXED, "trials": 4, "parallel": 2}
+    began = time.monotonic()
+    whole = tuning(dataset, tmp_path / "whole", others)
+    output, _ = whole.communicate(timeout=300)
+    assert whole.returncode == 0, output
+    seconds, killed = time.monotonic() - began, 0
+    while killed < 10:
+        process = tuning(dataset, tmp_path / "killed", others)
+        try:
+            output, _ = process.communicate(timeout=generator.uniform(0.1, 0.6) * seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL if killed % 2 else signal.SIGINT)
+            process.communicate(timeout=60)
+            killed += 1
+            continue
+        assert process.returncode == 0, output
+        break
+    process = tuning(dataset, tmp_path / "killed", others)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert killed >= 3, "it was killed at all"
+    one, other = Journal(tmp_path / "whole"), Journal(tmp_path / "killed")
+    assert other.parameters == one.parameters
+    assert {part: outcome.loss for part, outcome in other.outcomes.items()} == {
+        part: outcome.loss for part, outcome in one.outcomes.items()
+    }
+    lines = [json.loads(line) for line in (tmp_path / "killed" / "journal.jsonl").read_text().splitlines()]
+    assert len({(line["trial"], line.get("rung")) for line in lines}) == len(lines), "nothing twice"
+
+
+@pytest.mark.slow
+def test_the_budget_ends_a_study(numbers: Path, tmp_path: Path) -> None:
+    dataset, folder = numbers, tmp_path / "study"
+    asked: dict[str, Any] = {**FIXED, "reduction": 1, "dollars_per_hour": 36.0}
+    gpu_pipelines.tune(dataset, folder, SPACE, trials=1, **asked)
+    spent = json.loads((folder / "spent.json").read_text())["seconds"]
+    began = time.monotonic()
+    budget = (spent + 25) / 100
+    result = gpu_pipelines.tune(dataset, folder, SPACE, trials=100, budget=budget, **asked)
+    assert 15 < time.monotonic() - began <= 25
+    assert result.ended_by == "budget"
+    assert 0 < result.dollars <= budget
+    assert json.loads((folder / "spent.json").read_text())["seconds"] <= spent + 25
+    assert len(result.trials) < 100
+    assert result.trials[result.best].is_whole
+    assert "The budget was spent" in result.report.read_text()
