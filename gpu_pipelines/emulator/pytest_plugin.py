@@ -5,6 +5,7 @@ Installed as a plugin. It imports the emulator only for a test that asks: Google
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -35,4 +36,7 @@ def vertex_emulator(
     with running_emulator(EmulatorSettings(state=folder, certificates=vertex_certificates)) as api:
         for name, value in api.environment().items():
             monkeypatch.setenv(name, value)
+        # urllib reads the address of the proxy once in a process, and a test before may have opened something.
+        urllib.request.install_opener(None)
         yield api
+        urllib.request.install_opener(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,15 @@ def sdk(vertex_emulator: VertexApi) -> Any:
     aiplatform.initializer.global_config.__init__()
 
 
-def test_a_version_of_the_repository_is_run_and_scheduled_by_the_sdk(vertex_emulator: VertexApi, sdk: Any) -> None:
+@pytest.fixture
+def opened_before() -> None:
+    """A test before this one has opened something with urllib, which keeps how."""
+    urllib.request.urlopen("data:,").close()
+
+
+def test_a_version_of_the_repository_is_run_and_scheduled_by_the_sdk(
+    opened_before: None, vertex_emulator: VertexApi, sdk: Any
+) -> None:
     from kfp.registry import RegistryClient
 
     client = RegistryClient(HOST)
