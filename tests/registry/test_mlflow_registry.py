@@ -273,6 +273,12 @@ def test_a_server_that_would_leave_files_on_other_machines_is_refused(
             there.require_writable()
 
 
+def test_the_console_says_that_it_shows_none_of_them() -> None:
+    finished = command("console", "--registry", "mlflow:https://models.example", "--no-open")
+    assert finished.status == 2
+    assert "shows no models of mlflow:" in finished.err
+
+
 def test_files_are_read_as_those_of_a_bucket(mlflow: str, tmp_path: Path) -> None:
     add(mlflow, "read", write_model(tmp_path / "model", b"0123456789"))
     folder = RemoteFolder(open_registry(mlflow).version("read", "1").place)
