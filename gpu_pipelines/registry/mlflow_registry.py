@@ -28,7 +28,7 @@ from gpu_pipelines.artifacts.mlflow_server import (
     would_lose_files,
 )
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UnavailableError, UserError
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import (
     CHAMPION,
@@ -179,7 +179,7 @@ class MlflowRegistry(Registry):
         try:
             return str(self._client.create_experiment(EXPERIMENT, artifact_location=place))
         except MlflowException as error:
-            # Another upload has made it since.
+            # Another upload has made it in the meantime.
             if error.error_code != _EXISTS:
                 raise
         return str(self._client.get_experiment_by_name(EXPERIMENT).experiment_id)
@@ -241,7 +241,6 @@ class MlflowRegistry(Registry):
             with self._errors(f"Ending the upload of {name!r}"):
                 for metric, value in _metrics(info).items():
                     self._client.log_metric(run, f"test_{metric}", value)
-                self._client.set_terminated(run)
         except OSError as error:
             self._delete(run)
             raise UserError(
@@ -275,6 +274,9 @@ class MlflowRegistry(Registry):
         there = [each for each in self._of_model(name) if each.tags.get(_DIGEST) == tags[_DIGEST]]
         there = [each for each in there if int(each.version) not in damaged]
         if not there:
+            # One whose answer was lost may yet come, and needs its files; if it does not, a later upload deletes them.
+            if not isinstance(failed, UnavailableError):
+                self._delete(run)
             raise UserError(
                 f"MLflow does not list the version of {name!r} that was added. {failed or ''}".strip(), "Upload again."
             ) from failed
@@ -282,9 +284,12 @@ class MlflowRegistry(Registry):
             if each.run_id == run:
                 with self._errors("Deleting a version that was added twice"):
                     self._client.delete_model_version(name, str(each.version))
-        if is_own := there[0].run_id == run:
-            return int(there[0].version), is_own
-        self._delete(run)
+        is_own = there[0].run_id == run
+        if is_own:
+            with self._errors(f"Ending the upload of {name!r}"):
+                self._client.set_terminated(run)
+        else:
+            self._delete(run)
         return int(there[0].version), is_own
 
     def _require_model(self, name: str) -> None:
@@ -309,13 +314,17 @@ class MlflowRegistry(Registry):
             self._client.set_registered_model_alias(name, alias, str(number))
 
     def _delete_abandoned(self, name: str) -> None:
-        """Deletes what uploads of a model that were killed have left; one that may go on yet is let be."""
+        """Deletes what uploads of a model that were killed have left; one that may go on yet is let be.
+
+        One that was killed right after its version was added has not ended either, but a version names it.
+        """
         with self._errors(f"Looking for unfinished uploads of {name!r}"):
             wanted = f"tags.`{_UPLOAD_OF}` = '{name}' and attributes.status = 'RUNNING'"
-            left = self._client.search_runs([self._experiment], wanted)
-        for run in left:
-            if time.time() - run.info.start_time / 1000 > _ABANDONED_SECONDS:
-                self._delete(run.info.run_id)
+            left = [run.info for run in self._client.search_runs([self._experiment], wanted)]
+            old = [run.run_id for run in left if time.time() - run.start_time / 1000 > _ABANDONED_SECONDS]
+            unnamed = [run for run in old if not list(self._search(f"run_id = '{run}'"))]
+        for run in unnamed:
+            self._delete(run)
 
     def _delete(self, run: str) -> None:
         """Deletes a run that no version names, and its files, as far as the server lets it."""

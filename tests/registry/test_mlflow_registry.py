@@ -134,22 +134,52 @@ def test_an_upload_killed_at_any_stage_leaves_whole_versions_only(mlflow: str, t
         assert registry.aliases(name) == {"champion": 2, "challenger": 2}
         assert [version.number for version in registry.versions(name)] == [1, 2]
     assert calls == 11, (
-        "a run, two files and version.json, a metric, its end, the model, a version, two aliases, the end"
+        "a run, two files and version.json, a metric, the model, a version, its end, two aliases, the end"
     )
 
 
-def test_what_a_killed_upload_has_left_is_deleted_by_one_a_day_later(mlflow: str, tmp_path: Path) -> None:
+def test_what_a_killed_upload_has_left_is_deleted_by_one_a_day_later(
+    mlflow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, client = write_model(tmp_path / "model"), mlflow_client(mlflow)
     add(mlflow, "left", model)
+    (named,) = (run.info.run_id for run in runs_of(mlflow, "left"))
+    # One that was killed right after its version was added has not ended.
+    client.update_run(named, status="RUNNING")
     experiment = client.get_experiment_by_name(EXPERIMENT).experiment_id
-    hours_ago = [int((time.time() - hours * 3600) * 1000) for hours in (1, 25)]
-    tags = {"gpu_pipelines.upload_of": "left"}
-    young, old = (client.create_run(experiment, start_time, tags).info.run_id for start_time in hours_ago)
+    now = time.time()
+    young, old = (
+        client.create_run(experiment, int((now + hours * 3600) * 1000), {"gpu_pipelines.upload_of": "left"})
+        for hours in (24, -1)
+    )
+    client.log_text(old.info.run_id, "half of it", "model/model.safetensors")
+    monkeypatch.setattr("gpu_pipelines.registry.mlflow_registry.time.time", lambda: now + 25 * 3600)
     add(mlflow, "left", write_model(model, b"other"), 1)
     left = {run.info.run_id for run in runs_of(mlflow, "left")}
-    assert young in left, "it may go on yet"
-    assert old not in left
+    assert {named, young.info.run_id} < left, "a version needs it, and it may go on yet"
+    assert old.info.run_id not in left
     assert len(left) == 3
+    assert client.list_artifacts(old.info.run_id, "model") == []
+    open_registry(mlflow).version("left", "1").require_undamaged()
+
+
+def test_a_version_that_the_server_refuses_leaves_no_files(
+    mlflow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, name = write_model(tmp_path / "model"), "refused"
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+    from mlflow.tracking import MlflowClient
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise MlflowException("you may not add models", error_code=PERMISSION_DENIED)
+
+    monkeypatch.setattr(MlflowClient, "create_registered_model", refuse)
+    with pytest.raises(UserError, match="you may not add models"):
+        add(mlflow, name, model)
+    assert runs_of(mlflow, name) == []
+    monkeypatch.undo()
+    assert add(mlflow, name, model) == 1
 
 
 # What others see
