@@ -112,6 +112,7 @@ class MlflowFiles(AbstractFileSystem):
     def _downloaded(self, path: str, scratch: Path) -> Path:
         with mlflow_errors(f"Reading {path}"):
             files, inner = self._opened(path)
+            # Not every server tells what is not there from what went wrong.
             self.info(path)
             return Path(files.download_artifacts(inner, str(scratch)))
 

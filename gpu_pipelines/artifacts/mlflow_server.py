@@ -78,15 +78,12 @@ def mlflow_client(uri: str) -> Any:
         return MlflowClient(address, registry_uri=address)
 
 
+@lru_cache(maxsize=256)
 def artifacts_of(uri: str, run: str) -> Any:
-    """MLflow's access to the files of a run."""
-    return _artifacts_at(uri, str(mlflow_client(uri).get_run(run).info.artifact_uri))
-
-
-@lru_cache(maxsize=64)
-def _artifacts_at(uri: str, place: str) -> Any:
+    """MLflow's access to the files of a run, whose place never changes."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
+    place = str(mlflow_client(uri).get_run(run).info.artifact_uri)
     return get_artifact_repository(place, tracking_uri=uri.removeprefix(MLFLOW))
 
 

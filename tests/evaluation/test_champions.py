@@ -277,9 +277,12 @@ def test_an_equal_model_does_not_take_the_champions_place(images: Dataset, tmp_p
 # Another registry than a directory
 
 
+@pytest.mark.slow_but_for("file")
+@pytest.mark.parametrize("kind", ["file", "server"])
 def test_a_champion_in_mlflow_is_compared_with_and_replaced_by_the_better_one_alone(
-    images: Dataset, mlflow: str, tmp_path: Path
+    images: Dataset, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
+    mlflow = request.getfixturevalue("mlflow") if kind == "server" else f"mlflow:sqlite:///{tmp_path}/models.db"
     found, versions = [], []
     for name, threshold in (("poor", 0.7), ("good", 0.45), ("worse", 0.65)):
         write_brightness(tmp_path / name, images, threshold)

@@ -85,6 +85,7 @@ def test_versions_hold_a_copy_and_aliases_name_the_newest_and_the_best(
     assert [version.number for version in registry.versions(name)] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow_but_for("directory", "mlflow")
 def test_the_same_model_is_one_version(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
     assert add(registry, name, model, promote=False, seen=1).number == 2
@@ -93,6 +94,7 @@ def test_the_same_model_is_one_version(registry: Registry, name: str, model: Pat
     assert [version.number for version in registry.versions(name)] == [1, 2]
 
 
+@pytest.mark.slow_but_for("directory", "mlflow")
 def test_an_alias_is_moved_by_hand(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
     add(registry, name, model, promote=False, seen=1)
@@ -107,6 +109,7 @@ def test_an_alias_is_moved_by_hand(registry: Registry, name: str, model: Path) -
     assert registry.versions("absent") == []
 
 
+@pytest.mark.slow_but_for("directory", "mlflow")
 def test_what_fails_its_check_is_no_version(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
     (model / "model.safetensors").write_bytes(b"other")
