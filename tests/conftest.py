@@ -243,3 +243,12 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path
             assert done.status == 0, done.out + done.err
             (cwd / "printed.txt").write_text(done.out)
     return cwd
+
+
+@pytest.fixture(scope="session")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a registry in a real server of MLflow that files go through."""
+    from mlflow_server import mlflow_server
+
+    with mlflow_server(tmp_path_factory.mktemp("mlflow"), takes_files=True) as address:
+        yield f"mlflow:{address}"

@@ -14,16 +14,18 @@ from gpu_pipelines.emulator.json_server import free_port
 
 
 @contextmanager
-def mlflow_server(folder: Path, port: int = 0) -> Iterator[str]:
+def mlflow_server(folder: Path, port: int = 0, *, takes_files: bool = False) -> Iterator[str]:
     """A real server of MLflow on a SQLite file; gives its address.
 
     Args:
         folder: of the file.
         port: where it listens; 0 for a free one.
+        takes_files: whether files go through it; if not, clients write them to where it says.
     """
     port = port or free_port()
     arguments = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--host", "127.0.0.1", "--port", str(port)]
-    arguments += ["--default-artifact-root", str(folder / "artifacts"), "--workers", "1"]
+    place = "--artifacts-destination" if takes_files else "--default-artifact-root"
+    arguments += [place, str(folder / "artifacts"), "--workers", "1"]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     started = start_python(["-m", "mlflow", "server", *arguments], folder / f"server-{port}.log", environment)
     try:

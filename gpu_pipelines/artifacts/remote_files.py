@@ -65,6 +65,8 @@ def connected(uri: str) -> tuple[Any, str]:
     # gcsfs asks each bucket's type over gRPC first, which an emulator does not answer: 60 s for each file system.
     if scheme in ("gs", "gcs") and os.environ.get("STORAGE_EMULATOR_HOST"):
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    if scheme.startswith("mlflow:"):
+        fsspec.register_implementation(scheme, "gpu_pipelines.artifacts.mlflow_files.MlflowFiles", clobber=True)
     try:
         return fsspec.url_to_fs(uri)
     except (ValueError, ImportError) as error:

@@ -36,6 +36,12 @@ def console(
     _require_extra()
     if state is not None and emulator:
         raise UserError("--state runs an emulator, and --emulator names one that runs.", "Give one of them.")
+    # A path has one slash where an address has two.
+    if str(registry).startswith(("mlflow:", "vertex:")):
+        raise UserError(
+            f"The console shows no models of {registry}.",
+            "Give a directory; gpu-pipelines models list --registry URI lists those of any registry.",
+        )
     from gpu_pipelines.console.server import Shown, serve
 
     signal.signal(signal.SIGTERM, _interrupt)

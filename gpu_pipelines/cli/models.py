@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,9 @@ from gpu_pipelines.terminal import Column, Table, wrapped
 app = Application(help="Look at registered models, move their aliases, and predict with them.")
 
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
-Registry = Annotated[str, typer.Option(metavar="URI", help="A directory, or vertex://PROJECT/REGION.")]
+Registry = Annotated[
+    str, typer.Option(metavar="URI", help="A directory, vertex://PROJECT/REGION, or mlflow:https://HOST.")
+]
 #: Where the commands look by default; it does not exist before the first run.
 DEFAULT_REGISTRY = "./registry"
 #: Where a model has none of these, its first ones are shown.
@@ -186,8 +189,9 @@ def existing_registry(uri: str) -> Any:
     """Opens a registry that is to be read.
 
     Raises:
-        UserError: there is no such kind of registry, or no such directory.
+        UserError: there is no such kind of registry, or no such directory or file.
     """
+    from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
     from gpu_pipelines.errors import UserError
     from gpu_pipelines.registry import DirectoryRegistry, open_registry
 
@@ -195,6 +199,9 @@ def existing_registry(uri: str) -> Any:
     if isinstance(opened, DirectoryRegistry) and uri != DEFAULT_REGISTRY and not opened.root.is_dir():
         there = "is no directory" if opened.root.exists() else "does not exist"
         raise UserError(f"The registry {uri} {there}.", "Give the directory that runs had as registry.")
+    # MLflow's client would make it.
+    if uri.startswith(MLFLOW_FILE) and not Path(uri.removeprefix(MLFLOW_FILE)).expanduser().is_file():
+        raise UserError(f"The registry {uri} does not exist.", "Give the file that runs had as registry.")
     return opened
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
 from gpu_pipelines.training.script.settings import ScriptSettings
 
 #: What a place holds: data is read by sources of many kinds, and a registry is written to as well; a directory may
@@ -30,7 +31,8 @@ class Place:
 
 def lost_registry(registry: str, others: str) -> str:
     """That nothing would be left of a registry in a container; `others` names registries that outlive it."""
-    return f"The registry {registry} would be a directory of the container, lost at its end. Give {others}."
+    kind = "file" if registry.startswith(MLFLOW_FILE) else "directory"
+    return f"The registry {registry} would be a {kind} of the container, lost at its end. Give {others}."
 
 
 def places_of_script(settings: ScriptSettings) -> Iterator[Place]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from gpu_pipelines.artifacts.mlflow_server import MLFLOW, MLFLOW_FILE
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry.directory import DirectoryRegistry
 from gpu_pipelines.registry.registered import RegisteredVersion, Registry
@@ -28,8 +29,9 @@ def open_registry(uri: str, near: str = "", serving_image: str = "", encryption_
     """Opens the registry that a URI names, without reading it.
 
     Args:
-        uri: a directory, or `vertex://PROJECT/REGION` for Vertex AI Model Registry; `vertex://` alone is that of the
-            job's own project and region.
+        uri: a directory; `vertex://PROJECT/REGION` for Vertex AI Model Registry, where `vertex://` alone is that of
+            the job's own project and region; or `mlflow:https://HOST`, `mlflow:http://HOST:PORT` or
+            `mlflow:sqlite:///FILE` for MLflow.
         near: `gs://…`, in whose bucket the files of Vertex AI's models are kept; empty for that of the settings.
         serving_image: container that serves the models on Vertex AI; empty for the default.
         encryption_key: Cloud KMS key of models on Vertex AI; empty for that of the settings, if there is one.
@@ -41,17 +43,21 @@ def open_registry(uri: str, near: str = "", serving_image: str = "", encryption_
         from gpu_pipelines.registry.vertex import VertexRegistry
 
         return VertexRegistry(uri.removeprefix(VERTEX), near, serving_image, encryption_key)
+    if uri.startswith(MLFLOW):
+        from gpu_pipelines.registry.mlflow_registry import MlflowRegistry
+
+        return MlflowRegistry(uri)
     if not is_local(uri):
         raise UserError(
             f"The registry {uri!r} is of a kind that is not supported.",
-            "Give a directory, or vertex://PROJECT/REGION.",
+            "Give a directory, vertex://PROJECT/REGION, or mlflow:https://HOST.",
         )
     return DirectoryRegistry(Path(uri.removeprefix("file://")).expanduser())
 
 
 def is_local(uri: str) -> bool:
-    """Whether a registry is a directory of the machine that asks."""
-    return "://" not in uri or uri.startswith("file://")
+    """Whether a registry is a directory, or a file, of the machine that asks."""
+    return "://" not in uri or uri.startswith(("file://", MLFLOW_FILE))
 
 
 def registry_problems(uri: str, model_name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from gpu_pipelines.registry.serving_container import ServingContainer
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
+#: Name, in what is recorded with a version, of the key of the tracker's run that it is of.
+TRACKED_RUN = "tracked_run"
 #: Looks at the files of a version where they were uploaded to, before the version counts; raises `UserError`.
 Check = Callable[[str], None]
 
@@ -33,7 +36,7 @@ class RegisteredVersion:
     Attributes:
         name: the model's name.
         number: the version, from 1.
-        place: where the exported model is: a directory, or `gs://…`.
+        place: where the exported model is: a directory, `gs://…`, or a run of MLflow.
         aliases: aliases that name this version now.
         info: what was recorded when it was uploaded: `created` (ISO 8601, UTC), `files` (SHA-256 by path), in object
             storage `md5` (base64 by path), and what the uploader added.
@@ -59,8 +62,16 @@ class RegisteredVersion:
             DamagedVersionError: a file is not as it was uploaded.
             UserError: they cannot be read.
         """
-        directory = fetched_folder(self.place) if is_remote(self.place) else Path(self.place)
-        self._require_undamaged(str(directory))
+        if not is_remote(self.place):
+            self._require_undamaged(self.place)
+            return Path(self.place)
+        directory = fetched_folder(self.place)
+        try:
+            self._require_undamaged(str(directory))
+        except DamagedVersionError:
+            # Not every storage tells that a file has been restored since.
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         return directory
 
     def require_undamaged(self) -> None:

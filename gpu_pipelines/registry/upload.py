@@ -9,11 +9,19 @@ from typing import Any
 from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
+from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_registry, registry_problems
-from gpu_pipelines.registry.registered import CHAMPION, VERSION, DamagedVersionError, Promotion, ServesModels
+from gpu_pipelines.registry.registered import (
+    CHAMPION,
+    TRACKED_RUN,
+    VERSION,
+    DamagedVersionError,
+    Promotion,
+    ServesModels,
+)
 from gpu_pipelines.registry.smoke_test import SmokeTest
 
 
@@ -61,7 +69,9 @@ class UploadSettings:
         return registry_problems(self.registry, self.model_name)
 
 
-def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, place: str = "") -> RegisteredVersion:
+def upload_model(
+    settings: UploadSettings, model_directory: Path, passed: bool, place: str = "", tracked_run: str = ""
+) -> RegisteredVersion:
     """Adds a version and moves the aliases.
 
     A model that this project has not evaluated never takes the place of a champion that it has: which of the two is
@@ -73,6 +83,7 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
         passed: whether all gates passed, the comparison with the champion among them; of a model that was not evaluated
             whether it may be the champion where there is none that was.
         place: where the step leaves its artifacts; if it is in a bucket, models of Vertex AI are kept there.
+        tracked_run: key of the tracker's run that this is a step of; empty if there is none.
 
     Returns:
         The version added, with the aliases that name it; or the one that was there, where it is the same model.
@@ -89,8 +100,9 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
         raise UserError(f"The model in {model_directory} has no {EVALUATION}, so nothing names it.", "Give model_name.")
     near = place if is_remote(place) else ""
     if near and is_local(settings.registry):
+        kind = "file" if settings.registry.startswith(MLFLOW_FILE) else "directory"
         raise UserError(
-            f"The registry {settings.registry} would be a directory of this container, lost with it.",
+            f"The registry {settings.registry} would be a {kind} of this container, lost with it.",
             "Give registry=vertex:// for Vertex AI Model Registry.",
         )
     registry = open_registry(settings.registry, near, settings.serving_image, settings.encryption_key)
@@ -102,6 +114,7 @@ def upload_model(settings: UploadSettings, model_directory: Path, passed: bool, 
             "passed": passed,
             "gpu_pipelines": __version__,
             "pipeline_job": settings.pipeline_job,
+            **({TRACKED_RUN: tracked_run} if tracked_run else {}),
         },
         _promotion(evaluation, registry.champion(name), passed),
         _smoke_test(settings, model_directory, registry) if settings.smoke_test else None,

@@ -36,7 +36,8 @@ def run(
         with Tracked(tracking, run_of(best_checkpoint, place_of(best_checkpoint))) as tracked:
             tracked.require_tracker()
             with local_folder(best_checkpoint) as files:
-                version = upload_model(settings, files, passed, storage_of(model))
+                key = tracked.run.key if tracked.is_on else ""
+                version = upload_model(settings, files, passed, storage_of(model), key)
                 evaluated = Evaluation.load(files) if (files / EVALUATION).is_file() else None
             place_of(model, version.place)
             model.metadata.update(

@@ -23,7 +23,8 @@ from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_s
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
 from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
-from gpu_pipelines.registry.vertex_evaluation import import_evaluation, model_evaluation, summary_of
+from gpu_pipelines.registry.summary import summary_of
+from gpu_pipelines.registry.vertex_evaluation import import_evaluation, model_evaluation
 from gpu_pipelines.registry.vertex_operations import wait_for
 from gpu_pipelines.registry.vertex_permissions import require_may_upload
 from gpu_pipelines.registry.vertex_step import step_image

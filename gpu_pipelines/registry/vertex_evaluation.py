@@ -12,7 +12,6 @@ from typing import Any
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import service_errors, tried_again
-from gpu_pipelines.numbers import figure
 
 _SCHEMA = "gs://google-cloud-aiplatform/schema/modelevaluation/{}_metrics_1.0.0.yaml"
 _CLASSIFICATION, _TEXT = _SCHEMA.format("classification"), _SCHEMA.format("general_text_generation")
@@ -82,14 +81,6 @@ def import_evaluation(client: Any, version: str, evaluation: dict[str, Any], tit
 def _has_evaluation(client: Any, version: str) -> bool:
     with service_errors("Looking for the evaluation of a version"):
         return any(True for _ in client.list_model_evaluations(request={"parent": version}, retry=tried_again()))
-
-
-def summary_of(evaluation: Evaluation) -> str:
-    """A line for the list of versions: the test metrics and whether the model passed."""
-    figures = ", ".join(f"{name} {figure(metric['value'])}" for name, metric in evaluation.test["metrics"].items())
-    return f"{evaluation.best}: {figures} on {evaluation.test['rows']:,} test rows; " + (
-        "passed its gates" if evaluation.passed else "did not pass its gates"
-    )
 
 
 def _known(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -65,9 +65,12 @@ class Target(ABC):
         return None
 
     def can_read(self, uri: str) -> bool:
-        """Whether the steps can read what is there: names of sources, buckets, and what is mounted."""
+        """Whether the steps can read what is there: names of sources, buckets, servers, and what is mounted."""
+        from gpu_pipelines.artifacts.mlflow_server import MLFLOW, MLFLOW_FILE
         from gpu_pipelines.data.sources.sources import source_of
 
+        if uri.startswith(MLFLOW):
+            return not uri.startswith(MLFLOW_FILE)
         return source_of(uri).is_read_anywhere(uri)
 
     def can_write(self, path: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.mlflow_server import QUIET, TRACKED_RUN_TAG
 from gpu_pipelines.step_environment import TRACKED_RUN
 from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
 
@@ -20,18 +21,10 @@ _URI, _RUN, _EXPERIMENT, _EXPERIMENT_ID = (
     "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_EXPERIMENT_ID",
 )
-#: A request must not hang: the client's own limits are 120 s and seven tries. Nor is the client to say more than what
-#: is wrong, or to tell its makers of the run.
-_CLIENT = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    # It looks for a Git repository that it was started in.
-    "GIT_PYTHON_REFRESH": "quiet",
-}
+#: A request must not hang: the client's own limits are 120 s and seven tries.
+_CLIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", **QUIET}
 _DEFAULT_EXPERIMENT = "gpu-pipelines"
-_KEY, _PARENT = "gpu_pipelines.run", "mlflow.parentRunId"
+_PARENT = "mlflow.parentRunId"
 _FORM = re.compile(r"(https?|sqlite|databricks|postgresql|mysql)(\+\w+)?://\S*|databricks")
 #: Parameters of one request.
 _MOST_PARAMETERS = 100
@@ -86,10 +79,10 @@ class MlflowTracker(Tracker):
     def _found(self, run: TrackedRun, folder: Path | None) -> str:
         experiment = os.environ.get(_EXPERIMENT_ID) or self._experiment(folder)
         key = run.key.replace("'", "")
-        found = self._client.search_runs([experiment], f"tags.`{_KEY}` = '{key}'", max_results=1)
+        found = self._client.search_runs([experiment], f"tags.`{TRACKED_RUN_TAG}` = '{key}'", max_results=1)
         if found:
             return str(found[0].info.run_id)
-        return str(self._client.create_run(experiment, tags={_KEY: key}, run_name=run.name).info.run_id)
+        return str(self._client.create_run(experiment, tags={TRACKED_RUN_TAG: key}, run_name=run.name).info.run_id)
 
     def _experiment(self, folder: Path | None) -> str:
         name = os.environ.get(_EXPERIMENT, _DEFAULT_EXPERIMENT)

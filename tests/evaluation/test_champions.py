@@ -21,9 +21,10 @@ from evaluations import (
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.dag.placement import EVALUATES
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
-from gpu_pipelines.registry import DirectoryRegistry, RegisteredVersion
+from gpu_pipelines.registry import DirectoryRegistry, RegisteredVersion, open_registry
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.targets.local.state import state_of_steps
 
@@ -271,3 +272,36 @@ def test_an_equal_model_does_not_take_the_champions_place(images: Dataset, tmp_p
     assert (again.number, again.added) == (1, False)
     registry = DirectoryRegistry(Path(settings_in(tmp_path).registry))
     assert replace(again, added=True) == registry.champion("mine")
+
+
+# Another registry than a directory
+
+
+@pytest.mark.slow_but_for("file")
+@pytest.mark.parametrize("kind", ["file", "server"])
+def test_a_champion_in_mlflow_is_compared_with_and_replaced_by_the_better_one_alone(
+    images: Dataset, request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    mlflow = request.getfixturevalue("mlflow") if kind == "server" else f"mlflow:sqlite:///{tmp_path}/models.db"
+    found, versions = [], []
+    for name, threshold in (("poor", 0.7), ("good", 0.45), ("worse", 0.65)):
+        write_brightness(tmp_path / name, images, threshold)
+        found.append(evaluate(tmp_path, images, name, registry=mlflow, model_name="compared"))
+        settings = UploadSettings(mlflow, "compared", smoke_test=False)
+        versions.append(upload_model(settings, tmp_path / f"best-{name}", found[-1].passed))
+    poor, good, worse = found
+    assert [version.aliases for version in versions] == [("challenger", "champion")] * 2 + [("challenger",)]
+    assert good.champion is not None
+    assert worse.champion is not None
+    assert good.champion["metrics"] == poor.test["metrics"], "as when it was the model itself"
+    assert worse.champion["metrics"] == good.test["metrics"]
+    assert (good.champion["version"], worse.champion["version"]) == (1, 2)
+    accuracies = [each.test["metrics"]["accuracy"]["value"] for each in found]
+    assert accuracies[0] < accuracies[1] > accuracies[2]
+    assert versions[1].has_evaluation
+    assert versions[1].info["metrics"]["accuracy"] == accuracies[1]
+    # What planning a run looks at, so that results of an evaluation are not taken for those beside another champion.
+    arguments = {"registry": mlflow, "model_name": "compared", "source": "sample:digits"}
+    before = state_of_steps(arguments)[EVALUATES]
+    open_registry(mlflow).set_alias("compared", "champion", 1)
+    assert state_of_steps(arguments)[EVALUATES] != before

@@ -1,4 +1,4 @@
-"""The directory registry: versions, aliases, several writers, and writers that are killed."""
+"""The directory registry: several writers, and writers that are killed. What holds of all is in another file."""
 
 from __future__ import annotations
 
@@ -37,55 +37,6 @@ def add(registry: DirectoryRegistry, model: Path, promote: bool = True, seen: in
 
 def add_again(registry: DirectoryRegistry, model: Path, promote: bool = True, seen: int | None = None) -> int:
     return registry.add("digits", model, {"passed": promote}, Promotion(promote, seen)).number
-
-
-def test_versions_count_from_one_and_hold_a_copy_of_all_files(tmp_path: Path, model: Path) -> None:
-    registry = DirectoryRegistry(tmp_path / "registry")
-    assert [add(registry, model), add(registry, model, seen=1)] == [1, 2]
-    first = registry.version("digits", "1")
-    assert (first.path / "tokenizer" / "vocabulary.json").read_text() == "{}"
-    assert set(first.info["files"]) == {"model.safetensors", "tokenizer/vocabulary.json"}
-    assert registry.names() == ["digits"]
-
-
-def test_the_same_model_twice_adds_nothing_and_may_be_promoted_later(tmp_path: Path, model: Path) -> None:
-    registry = DirectoryRegistry(tmp_path / "registry")
-    add(registry, model)
-    assert add(registry, model, promote=False, seen=1) == 2
-    assert add_again(registry, model, promote=False, seen=1) == 2
-    assert registry.aliases("digits") == {"champion": 1, "challenger": 2}
-    assert add_again(registry, model, seen=1) == 2
-    assert registry.aliases("digits") == {"champion": 2, "challenger": 2}
-    assert [version.number for version in registry.versions("digits")] == [1, 2]
-
-
-def test_challenger_names_the_newest_and_champion_the_newest_that_passed(tmp_path: Path, model: Path) -> None:
-    registry = DirectoryRegistry(tmp_path / "registry")
-    assert registry.champion("digits") is None
-    add(registry, model)
-    add(registry, model, promote=False, seen=1)
-    assert registry.aliases("digits") == {"champion": 1, "challenger": 2}
-    add(registry, model, promote=True, seen=1)
-    assert registry.aliases("digits") == {"champion": 3, "challenger": 3}
-
-
-def test_the_champion_does_not_move_over_one_it_was_not_compared_with(tmp_path: Path, model: Path) -> None:
-    registry = DirectoryRegistry(tmp_path / "registry")
-    add(registry, model)
-    add(registry, model, seen=None)
-    assert registry.aliases("digits") == {"champion": 1, "challenger": 2}
-
-
-def test_an_alias_can_be_moved_by_hand_but_only_to_a_version_that_exists(tmp_path: Path, model: Path) -> None:
-    registry = DirectoryRegistry(tmp_path / "registry")
-    add(registry, model)
-    add(registry, model, promote=False, seen=1)
-    registry.set_alias("digits", "champion", 2)
-    champion = registry.champion("digits")
-    assert champion is not None
-    assert champion.number == 2
-    with pytest.raises(UserError, match="no version or alias '7'"):
-        registry.set_alias("digits", "champion", 7)
 
 
 def _add_five(root: Path, model: Path) -> None:

@@ -1,0 +1,363 @@
+"""MLflow as a registry: a version is one of MLflow's, its files are the artifacts of a run that is made for them.
+
+The files are up, and the hashes of all of them in `version.json` with them, before MLflow is told of a version. So what
+is stopped leaves a run that no version names, which a later upload deletes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.integrity import digest_of, model_files
+from gpu_pipelines.artifacts.mlflow_files import place_of_files
+from gpu_pipelines.artifacts.mlflow_server import (
+    TRACKED_RUN_TAG,
+    mlflow_client,
+    mlflow_errors,
+    mlflow_uri,
+    would_lose_files,
+)
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.errors import UnavailableError, UserError
+from gpu_pipelines.registry.missing import missing_version
+from gpu_pipelines.registry.registered import (
+    CHAMPION,
+    TRACKED_RUN,
+    VERSION,
+    Check,
+    Promotion,
+    RegisteredVersion,
+    Registry,
+)
+from gpu_pipelines.registry.summary import summary_of
+
+#: Experiment of the runs that hold the files.
+EXPERIMENT = "gpu-pipelines-models"
+_FOLDER = "model"
+_MANAGED_BY, _OURS = "managed-by", "gpu-pipelines"
+_DIGEST, _UPLOAD_OF = "gpu_pipelines.digest", "gpu_pipelines.upload_of"
+_PARENT = "mlflow.parentRunId"
+#: What is shown of a version beside its metrics.
+_SHOWN = ("task", "checkpoint", "dataset_fingerprint", "source_fingerprint", "passed", "pipeline_job")
+#: Seconds after which an upload that has not ended was killed.
+_ABANDONED_SECONDS = 24 * 3600.0
+_EXISTS = "RESOURCE_ALREADY_EXISTS"
+
+
+class MlflowRegistry(Registry):
+    """The models of an MLflow server, or of a SQLite file.
+
+    Args:
+        uri: `mlflow:https://HOST`, `mlflow:http://HOST:PORT`, or `mlflow:sqlite:///FILE` on this machine.
+
+    Raises:
+        UserError: the address is not of that form.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = mlflow_uri(uri)
+
+    def __repr__(self) -> str:
+        # Without asking the server.
+        return f"MlflowRegistry {self.uri}"
+
+    def require_writable(self) -> None:
+        """Makes the experiment of the files, and looks at where the server wants them.
+
+        Raises:
+            UserError: it cannot be made, or files would be left on the machine of the step.
+        """
+        with self._errors("Opening the registry"):
+            experiment = self._client.get_experiment(self._experiment)
+        if would_lose_files(self.uri, experiment.artifact_location):
+            raise UserError(
+                f"The server of {self.uri} neither takes files nor keeps them in a bucket: they would stay in "
+                f"{experiment.artifact_location} on the machine of the step.",
+                "Start it with --serve-artifacts and --artifacts-destination, and without --default-artifact-root, and "
+                f"rename the experiment {EXPERIMENT}, which keeps the place that it was made with.",
+            )
+
+    def where(self, name: str) -> str:
+        """The page of a model; of a file, the file."""
+        return f"{self.uri.partition(':')[2]}/#/models/{name}" if self.uri.startswith("mlflow:http") else self.uri
+
+    def names(self) -> list[str]:
+        """Names of all models that this project's components have uploaded."""
+        with self._errors("Listing the models of the registry"):
+            return sorted({each.name for each in self._search(f"tags.`{_MANAGED_BY}` = '{_OURS}'")})
+
+    def versions(self, name: str) -> list[RegisteredVersion]:
+        """All versions that this project's components have uploaded, oldest first; none if there is no such model."""
+        aliases = self.aliases(name)
+        return [self._version(each, aliases) for each in self._of_model(name)]
+
+    def version(self, name: str, reference: str) -> RegisteredVersion:
+        """The version that a number or an alias names.
+
+        Raises:
+            UserError: there is none.
+        """
+        aliases = self.aliases(name)
+        wanted = str(aliases.get(reference, reference))
+        for each in self._of_model(name):
+            if str(each.version) == wanted:
+                return self._version(each, aliases)
+        raise missing_version(self, name, reference, self.uri)
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Version by alias, of the versions that this project's components have uploaded."""
+        ours = {int(each.version) for each in self._of_model(name)}
+        return {alias: number for alias, number in self._all_aliases(name).items() if number in ours}
+
+    def set_alias(self, name: str, alias: str, number: int) -> None:
+        """Lets an alias name a version.
+
+        Raises:
+            UserError: there is no such version, or it is damaged.
+        """
+        self.version(name, str(number)).require_undamaged()
+        self._move_alias(name, alias, number)
+
+    def add(
+        self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
+    ) -> RegisteredVersion:
+        """Adds a version, unless one is the same model already, and moves the aliases; see `Registry.add`.
+
+        Of two uploads of the same model at a time one adds a version, and both return it.
+
+        Raises:
+            UserError: files, version or aliases could not be written, or the check failed.
+        """
+        self.require_writable()
+        files = sha256_of_tree(model)
+        digest = digest_of(model_files(files))
+        there = [each for each in self._of_model(name) if each.tags.get(_DIGEST) == digest]
+        known = self.aliases(name)
+        same = next((int(each.version) for each in there if not self._version(each, known).is_damaged), None)
+        number, added = same, False
+        if number is None:
+            self._delete_abandoned(name)
+            run = self._upload(name, model, {"created": _now(), **info, "files": files}, digest, check)
+            damaged = {int(each.version) for each in there}
+            number, added = self._registered(name, run, _tags(info, digest), _description(model), damaged)
+        champion = self._all_aliases(name).get(CHAMPION)
+        for alias in promotion.aliases(champion, number):
+            self._move_alias(name, alias, number)
+        return replace(self.version(name, str(number)), added=added)
+
+    @property
+    def _client(self) -> Any:
+        return mlflow_client(self.uri)
+
+    @contextmanager
+    def _errors(self, done: str) -> Iterator[None]:
+        try:
+            with mlflow_errors(f"{done} in {self.uri}"):
+                yield
+        except FileNotFoundError as error:
+            raise UserError(str(error), "Is it the address of an MLflow server?") from None
+
+    @cached_property
+    def _experiment(self) -> str:
+        """The id of the experiment of the files; one that a person deleted is an error of the server's."""
+        from mlflow.exceptions import MlflowException
+
+        path = Path(self.uri.removeprefix("mlflow:sqlite:///"))
+        place = None if self.uri.startswith("mlflow:http") else (path.parent / "mlflow-artifacts").as_uri()
+        if (found := self._client.get_experiment_by_name(EXPERIMENT)) is not None:
+            return str(found.experiment_id)
+        try:
+            return str(self._client.create_experiment(EXPERIMENT, artifact_location=place))
+        except MlflowException as error:
+            # Another upload has made it in the meantime.
+            if error.error_code != _EXISTS:
+                raise
+        return str(self._client.get_experiment_by_name(EXPERIMENT).experiment_id)
+
+    def _search(self, wanted: str) -> Iterator[Any]:
+        """Versions by a filter of MLflow's, of all pages."""
+        token = None
+        while True:
+            page = self._client.search_model_versions(wanted, page_token=token)
+            yield from page
+            if not (token := page.token):
+                return
+
+    def _of_model(self, name: str) -> list[Any]:
+        """MLflow's versions of a model that are this project's, oldest first."""
+        if "'" in name:
+            return []
+        with self._errors(f"Listing the versions of {name!r}"):
+            found = [each for each in self._search(f"name = '{name}'") if each.tags.get(_MANAGED_BY) == _OURS]
+        return sorted(found, key=lambda each: int(each.version))
+
+    def _all_aliases(self, name: str) -> dict[str, int]:
+        """Version by alias, of all versions of a model."""
+        try:
+            with mlflow_errors(f"Reading the aliases of {name!r} in {self.uri}"):
+                model = self._client.get_registered_model(name)
+        except FileNotFoundError:
+            return {}
+        return {alias: int(number) for alias, number in model.aliases.items()}
+
+    def _version(self, version: Any, aliases: dict[str, int]) -> RegisteredVersion:
+        name, number = version.name, int(version.version)
+        place = self._place(version.run_id)
+        created = datetime.fromtimestamp(version.creation_timestamp / 1000, timezone.utc).isoformat(timespec="seconds")
+        info = {"created": created, "passed": False, "metrics": {}, **_recorded(place)}
+        named = tuple(sorted(alias for alias, named in aliases.items() if named == number))
+        labelled = str(version.tags.get(_DIGEST, ""))
+        return RegisteredVersion(name, number, place, named, info, f"models:/{name}/{number}", labelled)
+
+    def _place(self, run: str) -> str:
+        return place_of_files(self.uri, run, _FOLDER)
+
+    def _upload(self, name: str, model: Path, info: dict[str, Any], digest: str, check: Check | None) -> str:
+        """Uploads the files into a run of their own, and checks them there; what fails does not stay.
+
+        Returns:
+            The id of the run.
+        """
+        with self._errors(f"Beginning the upload of {name!r}"):
+            tags = {_UPLOAD_OF: name, _DIGEST: digest, **self._parent(str(info.get(TRACKED_RUN, "")))}
+            run = str(self._client.create_run(self._experiment, tags=tags, run_name=name).info.run_id)
+        try:
+            names, folder = sorted(info["files"]), RemoteFolder(self._place(run))
+            folder.upload(model, names)
+            folder.require_same(model, names)
+            folder.write(VERSION, json.dumps({"format_version": 1, **info}, indent=2).encode() + b"\n")
+            if check:
+                check(self._place(run))
+            with self._errors(f"Ending the upload of {name!r}"):
+                for metric, value in _metrics(info).items():
+                    self._client.log_metric(run, f"test_{metric}", value)
+        except OSError as error:
+            self._delete(run)
+            raise UserError(
+                f"The model {name!r} could not be uploaded to {self.uri}: {error.strerror or error}.",
+                "No version was added; upload again.",
+            ) from None
+        except BaseException:
+            self._delete(run)
+            raise
+        return run
+
+    def _registered(
+        self, name: str, run: str, tags: dict[str, str], description: str, damaged: set[int]
+    ) -> tuple[int, bool]:
+        """Tells MLflow of a version whose files are there.
+
+        Its answer may be lost, and another upload of the same model may have been faster: the lowest number is the
+        version, and what else this upload has made is deleted.
+
+        Returns:
+            The number of the version, and whether this upload has added it.
+        """
+        failed: Exception | None = None
+        try:
+            with self._errors(f"Adding a version of {name!r}"):
+                self._require_model(name)
+                source = f"{self._client.get_run(run).info.artifact_uri}/{_FOLDER}"
+                self._client.create_model_version(name, source, run_id=run, tags=tags, description=description)
+        except UserError as error:
+            failed = error
+        there = [each for each in self._of_model(name) if each.tags.get(_DIGEST) == tags[_DIGEST]]
+        there = [each for each in there if int(each.version) not in damaged]
+        if not there:
+            # One whose answer was lost may yet come, and needs its files; if it does not, a later upload deletes them.
+            if not isinstance(failed, UnavailableError):
+                self._delete(run)
+            raise UserError(
+                f"MLflow does not list the version of {name!r} that was added. {failed or ''}".strip(), "Upload again."
+            ) from failed
+        for each in there[1:]:
+            if each.run_id == run:
+                with self._errors("Deleting a version that was added twice"):
+                    self._client.delete_model_version(name, str(each.version))
+        is_own = there[0].run_id == run
+        if is_own:
+            with self._errors(f"Ending the upload of {name!r}"):
+                self._client.set_terminated(run)
+        else:
+            self._delete(run)
+        return int(there[0].version), is_own
+
+    def _require_model(self, name: str) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != _EXISTS:
+                raise
+
+    def _parent(self, key: str) -> dict[str, str]:
+        """The tag that puts the run of the files below the tracker's, where that is on the same server."""
+        if not key or "'" in key:
+            return {}
+        experiments = [each.experiment_id for each in self._client.search_experiments()]
+        found = self._client.search_runs(experiments, f"tags.`{TRACKED_RUN_TAG}` = '{key}'", max_results=1)
+        return {_PARENT: str(found[0].info.run_id)} if found else {}
+
+    def _move_alias(self, name: str, alias: str, number: int) -> None:
+        with self._errors(f"Moving the alias {alias} of {name!r}"):
+            self._client.set_registered_model_alias(name, alias, str(number))
+
+    def _delete_abandoned(self, name: str) -> None:
+        """Deletes what uploads of a model that were killed have left; one that may go on yet is let be.
+
+        One that was killed right after its version was added has not ended either, but a version names it.
+        """
+        with self._errors(f"Looking for unfinished uploads of {name!r}"):
+            wanted = f"tags.`{_UPLOAD_OF}` = '{name}' and attributes.status = 'RUNNING'"
+            left = [run.info for run in self._client.search_runs([self._experiment], wanted)]
+            old = [run.run_id for run in left if time.time() - run.start_time / 1000 > _ABANDONED_SECONDS]
+            unnamed = [run for run in old if not list(self._search(f"run_id = '{run}'"))]
+        for run in unnamed:
+            self._delete(run)
+
+    def _delete(self, run: str) -> None:
+        """Deletes a run that no version names, and its files, as far as the server lets it."""
+        with suppress(UserError, OSError):
+            folder = RemoteFolder(self._place(run))
+            folder.delete(folder.names())
+        with suppress(UserError), self._errors("Deleting an unfinished upload"):
+            self._client.delete_run(run)
+
+
+def _recorded(place: str) -> dict[str, Any]:
+    """What was recorded with a version; nothing of one whose `version.json` is gone or no JSON."""
+    try:
+        content = json.loads(RemoteFolder(place).read(VERSION))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {name: value for name, value in content.items() if name != "format_version"}
+
+
+def _metrics(info: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in info.get("metrics", {}).items() if value is not None}
+
+
+def _tags(info: dict[str, Any], digest: str) -> dict[str, str]:
+    """What MLflow shows with a version, and finds it by."""
+    told = {name: str(info[name]) for name in _SHOWN if info.get(name) not in (None, "")}
+    scores = {f"test_{name}": str(value) for name, value in _metrics(info).items()}
+    return {_MANAGED_BY: _OURS, _DIGEST: digest, **told, **scores}
+
+
+def _description(model: Path) -> str:
+    return summary_of(Evaluation.load(model)) if (model / EVALUATION).is_file() else "not evaluated"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
