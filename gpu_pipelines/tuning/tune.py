@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
-from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.documents import read_document, write_document
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, typed
@@ -21,7 +20,6 @@ from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.budget import Budget
 from gpu_pipelines.tuning.journal import Journal
 from gpu_pipelines.tuning.processes import Processes
-from gpu_pipelines.tuning.report import write_report
 from gpu_pipelines.tuning.result import TuningResult, best_of, trials_of
 from gpu_pipelines.tuning.sampler import SAMPLERS, require_optuna
 from gpu_pipelines.tuning.shares import shares_of_this_machine
@@ -75,6 +73,9 @@ def tune(
             its parameters; or no trial has a loss.
         Interrupted: it was interrupted; the same call continues it.
     """
+    # Here, because it takes numpy, which a program that only imports `tune` does not wait for.
+    from gpu_pipelines.artifacts.dataset import Dataset
+
     began = time.monotonic()
     require_optuna()
     folder, place = Path(study), fspath(dataset)
@@ -134,6 +135,9 @@ def _search(
 def _result(
     request: StudyRequest, folder: Path, journal: Journal, limits: Budget, checkpoints: Path | None, ended_by: str
 ) -> TuningResult:
+    # Here, as the import of Dataset above.
+    from gpu_pipelines.tuning.report import write_report
+
     known = trials_of(request, folder, journal)
     best = best_of(known)
     assert best.loss is not None
