@@ -23,9 +23,16 @@ NAMES = ("ours", "hand-written", "lightning", "transformers")
 
 @dataclass(frozen=True)
 class Run:
-    """What one training gave."""
+    """What one training gave.
+
+    Attributes:
+        samples_per_second: of all processes together.
+        cpu_seconds_per_step: of the first process.
+        val_loss: at its end.
+    """
 
     samples_per_second: float
+    cpu_seconds_per_step: float
     val_loss: float
 
 
@@ -92,8 +99,9 @@ def run(
         job.write_text(json.dumps({**content, "save_every": save_every}), encoding="utf-8")
         watch = {"file": str(seconds), "warmup_steps": warmup, "steps": steps}
         _execute(_command(name, job, machine.processes), watch, machine)
-        rows = (steps - warmup) * workload.batch
-        return Run(rows / _read(seconds), _read(output / "val_loss.json"))
+        timed, watched = steps - warmup, _read(seconds)
+        rate = timed * workload.batch / watched["seconds"]
+        return Run(rate, watched["cpu_seconds"] / timed, _read(output / "val_loss.json"))
     finally:
         shutil.rmtree(output)
 
@@ -116,7 +124,7 @@ def _execute(command: list[str], watch: dict[str, Any], machine: Machine) -> Non
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
 
-def _read(file: Path) -> float:
+def _read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
