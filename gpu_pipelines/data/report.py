@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ REJECTED_SHOWN = 5
 CONFLICTS_SHOWN = 10
 BARS = 10
 TEXTS_SHOWN = 8
-CHARACTERS_SHOWN = 400
+CHARACTERS_SHOWN = 600
 ROWS_LOOKED_AT = 20_000
 
 
@@ -32,6 +34,7 @@ def write_report(directory: Path, path: Path) -> None:
     dataset = Dataset(directory)
     manifest = dataset.manifest
     classes = _classes(manifest)
+    texts = text_examples(dataset) if "input_ids" in manifest.features else []
     image, tokens = manifest.features.get("image"), manifest.features.get("input_ids")
     sections = render(
         Path(__file__).with_name("report.html"),
@@ -40,7 +43,8 @@ def write_report(directory: Path, path: Path) -> None:
         tokens=tokens.shape[0] if tokens else None,
         lengths=text_lengths(dataset) if tokens else [],
         padding=padding_share(dataset) if tokens else 0,
-        texts=text_examples(dataset) if tokens else [],
+        texts=texts,
+        marks_learned=any(part["learned"] for example in texts for part in example["parts"]),
         classes=classes,
         hidden_classes=len(manifest.labels) - len(classes),
         rejected_examples=_rejected_examples(directory / REJECTED),
@@ -133,24 +137,66 @@ def padding_share(dataset: Dataset) -> float:
     return 1 - float(_lengths_in_train(dataset).sum()) / (rows * longest)
 
 
-def text_examples(dataset: Dataset) -> list[dict[str, str]]:
+def text_examples(dataset: Dataset) -> list[dict[str, Any]]:
     """Rows spread over train, decoded, with their class or, of a language model, where they came from."""
-    from tokenizers import Tokenizer
-
-    manifest = dataset.manifest
-    tokenizer = Tokenizer.from_file(str(dataset.directory / str(manifest.tokenizer) / "tokenizer.json"))
     train = dataset.split("train")
     rows = np.unique(np.linspace(0, len(train) - 1, TEXTS_SHOWN).astype(int))
+    examples: list[dict[str, Any]] = [{"name": source} for source in train.sources(rows.tolist())]
     taken = train.take(rows)
-    examples = []
-    for number, source in enumerate(train.sources(rows.tolist())):
-        tokens = taken["input_ids"][number]
-        if "length" in taken:
-            tokens = tokens[: taken["length"][number]]
-        text = tokenizer.decode(tokens.tolist(), skip_special_tokens="length" in taken)
-        name = manifest.labels[taken["label"][number]] if manifest.labels else source
-        examples.append({"name": name, "text": text[:CHARACTERS_SHOWN] + ("…" if len(text) > CHARACTERS_SHOWN else "")})
+    decode = _decoder(dataset, skips_special="length" in taken)
+    for number, example in enumerate(examples):
+        row = {name: column[number] for name, column in taken.items()}
+        if dataset.manifest.labels:
+            example["name"] = dataset.manifest.labels[row["label"]]
+        example["parts"] = _shortened(_parts(row, decode))
     return examples
+
+
+def learned_of_first_row(dataset: Dataset) -> str:
+    """The first row of train as text, with « before and » after what is learned; empty where that is all of it.
+
+    A chat template that marks too much or too little is seen here before anything is trained.
+    """
+    if "loss_mask" not in dataset.manifest.features:
+        return ""
+    taken = dataset.split("train").take(np.zeros(1, int))
+    parts = _parts({name: column[0] for name, column in taken.items()}, _decoder(dataset, skips_special=False))
+    if not any(part["learned"] for part in parts):
+        return ""
+    return "".join(f"«{part['text']}»" if part["learned"] else part["text"] for part in _shortened(parts))
+
+
+def _decoder(dataset: Dataset, *, skips_special: bool) -> Callable[[np.ndarray], str]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(dataset.directory / str(dataset.manifest.tokenizer) / "tokenizer.json"))
+    return lambda tokens: str(tokenizer.decode(tokens.tolist(), skip_special_tokens=skips_special))
+
+
+def _parts(row: dict[str, np.ndarray], decode: Callable[[np.ndarray], str]) -> list[dict[str, Any]]:
+    """A row as text, in parts that are learned and parts that are not; where no more is to tell, in one."""
+    tokens = row["input_ids"]
+    if "loss_mask" not in row:
+        return [{"text": decode(tokens[: row["length"]] if "length" in row else tokens), "learned": False}]
+    mask, positions = row["loss_mask"].astype(bool), row["position_ids"]
+    last = int(np.flatnonzero(positions == 0)[-1])
+    used = len(tokens) if mask[last:].any() else last  # the rest is padding
+    if mask[:used][positions[:used] > 0].all():  # nothing but what begins a document, which cannot be predicted
+        return [{"text": decode(tokens[:used]), "learned": False}]
+    edges = [0, *(np.flatnonzero(np.diff(mask[:used])) + 1).tolist(), used]
+    return [{"text": decode(tokens[low:high]), "learned": bool(mask[low])} for low, high in pairwise(edges)]
+
+
+def _shortened(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts as far as their text is shown."""
+    shown, room = [], CHARACTERS_SHOWN
+    for part in parts:
+        text = part["text"]
+        shown.append({**part, "text": text if len(text) <= room else f"{text[:room]}…"})
+        room -= len(text)
+        if room < 0:
+            break
+    return shown
 
 
 def _lengths_in_train(dataset: Dataset) -> np.ndarray:

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST, Manifest
+from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST, Dataset, Manifest
 from gpu_pipelines.component_interface.machines import on_machines
 from gpu_pipelines.component_interface.step import log_metrics, output_files, own_process, place_of, with_advanced
 from gpu_pipelines.data.prepare import prepare_together
-from gpu_pipelines.data.report import write_report
+from gpu_pipelines.data.report import learned_of_first_row, write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
 from gpu_pipelines.distributed.executor import executor_for
@@ -104,6 +104,8 @@ def _prepared(settings: PrepareSettings, place: str, dataset: Any, report: Path,
         with output_files(dataset, MANIFEST) as directory:
             manifest = prepare_together(settings, directory, work, executor, named=named)
             write_report(directory, report)
+            if text := learned_of_first_row(Dataset(directory)):
+                print(f"the first row; what is learned of it stands between « and »:\n{text}", flush=True)
         work.remove()
     return manifest
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.tasks.text_encoding import Encoded, TextEncoder
+from gpu_pipelines.tasks.text_encoding import Chat, Encoded, TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import named_token
 
 # Both libraries must give the same tokens for these: contractions, white space of all kinds, digits, letters of many
@@ -83,7 +83,7 @@ class BatchEncoder:
             made.append(Encoded(tokens, targets))
         return made
 
-    def chat(self, messages: list[dict[str, Any]]) -> Encoded:
+    def chat(self, chat: Chat) -> Encoded:
         """A conversation, as `TextEncoder.chat` encodes it.
 
         Raises:
@@ -91,7 +91,7 @@ class BatchEncoder:
         """
         if self._chats is None:
             self._chats = TextEncoder.load(str(self._directory))
-        return self._chats.chat(messages)
+        return self._chats.chat(chat)
 
     def _opening(self, tokens: np.ndarray) -> np.ndarray:
         length = len(tokens)

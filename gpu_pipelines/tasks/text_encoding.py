@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,26 @@ PLAIN_CHAT_TEMPLATE = (
     "{% else %}{{ message['content'] }}{% endif %}{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
 )
+
+
+# What marks answers in a chat template, and text that no answer begins or ends like.
+_MARKED_ANSWERS = r"\{%-?\s*generation\b"
+_ANOTHER_ANSWER = "\ue000another answer\ue001"
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation, of which the answers of the assistant are learned.
+
+    Attributes:
+        messages: each with `role` and `content`, or with what else the chat template knows, such as `tool_calls`.
+        tools: JSON schemas of the functions that the assistant may call; None for none.
+        given: so many messages at the beginning are the prompt, of which nothing is learned.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None = None
+    given: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,49 +141,88 @@ class TextEncoder:
         self._tokenizer.save_pretrained(directory)
         self._tokenizer.model_max_length = usual
 
-    def chat(self, messages: list[dict[str, Any]]) -> Encoded:
+    def chat(self, chat: Chat) -> Encoded:
         """A conversation in the tokenizer's chat template; the answers of the assistant are to be learned.
 
         Raises:
             CannotEncodeError: the template refuses it, or its answers cannot be told from the rest.
         """
+        template = self._tokenizer.chat_template
         try:
-            if "{% generation" in self._tokenizer.chat_template or "{%- generation" in self._tokenizer.chat_template:
+            if isinstance(template, str) and re.search(_MARKED_ANSWERS, template):
                 found = self._tokenizer.apply_chat_template(
-                    messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+                    chat.messages, tools=chat.tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
                 )
                 tokens, targets = found["input_ids"], found["assistant_masks"]
+                given = self._given_tokens(chat, tokens)
+                targets = [0] * given + targets[given:]
             else:
-                tokens, targets = self._chat_by_prefixes(messages)
+                tokens, targets = self._answers_by_rendering(chat)
         except CannotEncodeError:
             raise
         except Exception as error:  # a template raises what it likes
             raise CannotEncodeError(f"the chat template refuses it: {error}") from None
         return Encoded(np.asarray(tokens, dtype=np.int32), np.asarray(targets, dtype=np.uint8))
 
-    def _chat_by_prefixes(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[int]]:
-        """Where a template does not mark the answers: what each message adds to the text of those before it."""
-        whole = self._rendered(messages)
-        spans = []
-        for number, message in enumerate(messages):
-            if message["role"] == "assistant":
-                before = self._rendered(messages[:number], add_generation_prompt=True)
-                after = self._rendered(messages[: number + 1])
-                if not (whole.startswith(after) and after.startswith(before)):
-                    raise CannotEncodeError("the chat template changes earlier messages when later ones follow")
-                spans.append((len(before), len(after)))
+    def _given_tokens(self, chat: Chat, tokens: list[int]) -> int:
+        """Tokens of the prompt at the beginning of a conversation."""
+        if not chat.given:
+            return 0
+        prompt = self._tokenizer.apply_chat_template(
+            chat.messages[: chat.given], tools=chat.tools, tokenize=True, return_dict=True, add_generation_prompt=True
+        )["input_ids"]
+        return _shared(prompt, tokens)
+
+    def _answers_by_rendering(self, chat: Chat) -> tuple[list[int], list[int]]:
+        """Where a template does not mark the answers: what the text has of each of them."""
+        whole = self._rendered(chat, chat.messages)
+        spans = [
+            self._answer(chat, number, whole)
+            for number, message in enumerate(chat.messages)
+            if message["role"] == "assistant" and number >= chat.given
+        ]
         found = self._tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         starts = [start for start, _ in found["offset_mapping"]]
         return found["input_ids"], [int(any(low <= start < high for low, high in spans)) for start in starts]
 
-    def _rendered(self, messages: list[dict[str, Any]], add_generation_prompt: bool = False) -> str:
+    def _answer(self, chat: Chat, number: int, whole: str) -> tuple[int, int]:
+        """Where an answer begins and ends in the text of the whole conversation, with the token that ends it.
+
+        A template that writes the same whatever follows shows it by the text up to the answer and with it. One that
+        does not, as where the thoughts of earlier answers are left out, shows it when the answer is another one.
+        """
+        before = self._rendered(chat, chat.messages[:number], add_generation_prompt=True)
+        after = self._rendered(chat, chat.messages[: number + 1])
+        if after.startswith(before) and whole.startswith(after):
+            return len(before), len(after)
+        other = {"role": chat.messages[number]["role"], "content": _ANOTHER_ANSWER}
+        changed = self._rendered(chat, [*chat.messages[:number], other, *chat.messages[number + 1 :]])
+        start = _shared(whole, changed)
+        same = _shared(whole[start:][::-1], changed[start:][::-1])
+        end = len(whole) - same
+        if _ANOTHER_ANSWER not in changed or start >= end:
+            raise CannotEncodeError(f"the chat template does not show message {number + 1}, an answer")
+        ending = "|".join(re.escape(str(token)) for token in self._tokenizer.added_tokens_decoder.values())
+        if ending and (closing := re.compile(rf"\s*(?:{ending})\s*").match(whole, end)):
+            end = closing.end()
+        return min(start, len(before)) if whole.startswith(before) else start, end
+
+    def _rendered(self, chat: Chat, messages: list[dict[str, Any]], add_generation_prompt: bool = False) -> str:
         return self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=add_generation_prompt
+            messages, tools=chat.tools, tokenize=False, add_generation_prompt=add_generation_prompt
         )
 
 
-def texts_of(record: str | tuple[str, str] | list[dict[str, Any]]) -> list[str]:
+def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How far two sequences are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def texts_of(record: str | tuple[str, str] | Chat) -> list[str]:
     """All text of a record, for training a tokenizer."""
     if isinstance(record, str):
         return [record]
-    return [part if isinstance(part, str) else part["content"] for part in record]
+    if isinstance(record, Chat):
+        return [message.get("content") or "" for message in record.messages]
+    return list(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
 from gpu_pipelines.data.prepare import prepare_data
-from gpu_pipelines.data.report import padding_share, write_report
+from gpu_pipelines.data.report import learned_of_first_row, padding_share, write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.text.packing import Packer, packed_rows
 from gpu_pipelines.errors import UserError
@@ -162,6 +163,69 @@ def test_of_a_chat_the_answers_alone_are_learned(tmp_path: Path, template: str) 
         assert manifest.rejected == {"malformed messages": 1}
     wanted = [f"{word} {n}<eos>" for n in range(60) for word in ("yes", "no")]
     assert sorted(learned(tmp_path / "out")) == sorted(wanted)
+
+
+def asked(n: int) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"hi {n}"}]
+
+
+def answered(n: int) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": f"yes {n}"}]
+
+
+@pytest.mark.parametrize(
+    "row_of",
+    [
+        lambda n: {"prompt": [*answered(-n), *asked(n)], "completion": answered(n)},
+        lambda n: {"messages": [*asked(n), *answered(n)], "tools": [{"name": "now", "strict": None}]},
+        lambda n: {"prompt": asked(n), "completion": answered(n), "tools": '[{"name": "now"}]'},
+        lambda n: {
+            "conversations": [
+                {"from": "system", "value": "be kind"},
+                {"from": "human", "value": f"hi {n}"},
+                {"from": "gpt", "value": f"yes {n}"},
+            ]
+        },
+    ],
+    ids=["prompt of messages", "tools", "tools as JSON", "ShareGPT"],
+)
+def test_conversations_are_read_as_trl_reads_them(row_of: Any, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", [row_of(n) for n in range(60)])
+    manifest = prepare(source, tmp_path / "out", "causal_lm", sequence_length=128)
+    assert not manifest.rejected
+    assert sorted(learned(tmp_path / "out")) == sorted(f"yes {n}<eos>" for n in range(60))
+    text = learned_of_first_row(Dataset(tmp_path / "out"))
+    assert re.search(r"user:\nhi (\d+)\nassistant:\n«yes \1<eos>»", text)
+
+
+def test_messages_and_tools_that_are_none_are_rejected_with_the_reason(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "now", "arguments": {}}}
+    bad: list[dict[str, Any]] = [
+        {"messages": [{"role": "user"}, *answered(0)]},
+        {"messages": [{"role": "assistant", "content": None}]},
+        {"messages": [*asked(0), *answered(0)], "tools": "no JSON"},
+        {"messages": [*asked(0), *answered(0)], "tools": ["a name"]},
+        {"messages": [*asked(0), {"role": "assistant", "content": " "}]},
+    ]
+    good: list[dict[str, Any]] = [{"messages": [*asked(n), *answered(n)], "tools": []} for n in range(60)]
+    called = {"messages": [*asked(99), {"role": "assistant", "tool_calls": [call], "content": ""}], "tools": []}
+    manifest = prepare(write_lines(tmp_path / "t.jsonl", [*good, called, *bad]), tmp_path / "out", "causal_lm")
+    assert manifest.rejected == {"malformed messages": 2, "malformed tools": 2, "no answer": 1}
+    assert manifest.records_kept == 61
+
+
+def test_the_report_marks_what_is_learned(tmp_path: Path) -> None:
+    rows = [{"prompt": f"What is {n}?", "completion": f" It is {n}!"} for n in range(60)]
+    prepare(write_lines(tmp_path / "t.jsonl", rows), tmp_path / "out", "causal_lm", sequence_length=64)
+    write_report(tmp_path / "out", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r"What is (\d+)\?<mark> It is \1!&lt;eos&gt;</mark>", page)
+    assert "Marked is what is learned" in page
+    texts = [{"text": f"number {n} of many"} for n in range(60)]
+    prepare(write_lines(tmp_path / "t.jsonl", texts), tmp_path / "all", "causal_lm", sequence_length=64)
+    assert learned_of_first_row(Dataset(tmp_path / "all")) == ""
+    write_report(tmp_path / "all", tmp_path / "report.html")
+    assert "<mark>" not in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("task", ["text_classification", "causal_lm"])

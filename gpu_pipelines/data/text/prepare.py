@@ -31,7 +31,7 @@ from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Sizes, UnitWriters, Writing, candidates, leave_out
 from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.text_encoding import TextEncoder, texts_of
+from gpu_pipelines.tasks.text_encoding import Chat, TextEncoder, texts_of
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 TOKENIZER = "tokenizer"
@@ -112,7 +112,7 @@ class TextPreparation(Preparation[Survey]):
         found, trains = self.empty_survey(), settings.tokenizer == "train"
         for record in found.usable(records, meter, host.check):
             found.labels.update(self.names_in(record))
-            found.has_chats = found.has_chats or isinstance(record.text, list)
+            found.has_chats = found.has_chats or isinstance(record.text, Chat)
             if trains:
                 number = content_number(record.content, settings.split_seed)
                 if split_at(number, settings.val_fraction, settings.test_fraction) == "train":
@@ -188,9 +188,7 @@ def _encoder(settings: PrepareSettings, found: Survey, ends: bool) -> TextEncode
 
 
 def _size(text: Text) -> int:
-    if isinstance(text, str):
-        return len(text)
-    return sum(len(part) if isinstance(part, str) else len(part["content"]) for part in text)
+    return sum(map(len, texts_of(text)))
 
 
 @dataclass

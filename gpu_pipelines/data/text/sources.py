@@ -13,9 +13,14 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.text_encoding import Chat
 
-#: A text, a (prompt, completion), or the messages of a chat, each with `role` and `content`.
-Text = str | tuple[str, str] | list[dict[str, Any]]
+#: A text, a (prompt, completion), or a conversation.
+Text = str | tuple[str, str] | Chat
+#: A column beside a conversation: the functions that the assistant may call, as a list or as JSON.
+TOOLS = "tools"
+#: Who speaks, as datasets of the form of ShareGPT call it, and as chat templates do.
+_ROLES = {"human": "user", "gpt": "assistant"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,13 @@ class TextRecord:
     @property
     def content(self) -> bytes:
         """What decides its split: equal content is equal bytes, whatever the label."""
-        text = self.text if isinstance(self.text, str) else json.dumps(self.text, sort_keys=True)
-        return text.encode("utf-8")
+        if isinstance(self.text, str):
+            return self.text.encode("utf-8")
+        held: Any = self.text
+        if isinstance(held, Chat):
+            plain = not (held.tools or held.given)
+            held = held.messages if plain else [held.messages, held.tools, held.given]
+        return json.dumps(held, sort_keys=True).encode("utf-8")
 
 
 def labelled_texts(
@@ -118,17 +128,18 @@ def _labelled(
 
 
 def text_record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, ...]) -> TextRecord:
-    """The text, the prompt and completion, or the chat in some columns of a row, or why there is none."""
+    """The text, the prompt and completion, or the conversation in some columns of a row, or why there is none."""
     if isinstance(row, Problem):
         return TextRecord(where, "", problem=row)
-    values = [row.get(column) for column in columns]
-    if len(values) == 1 and isinstance(values[0], list):
-        return _chat(where, values[0])
+    named = columns[:-1] if len(columns) > 1 and columns[-1] == TOOLS else columns
+    values = [row.get(column) for column in named]
+    if all(isinstance(value, list) for value in values):
+        return _chat(where, values, row.get(TOOLS) if named != columns else None)
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) < len(values) or not texts[-1].strip():
         column, value = next(
-            (pair for pair in zip(columns, values, strict=True) if not isinstance(pair[1], str)),
-            (columns[-1], values[-1]),
+            (pair for pair in zip(named, values, strict=True) if not isinstance(pair[1], str)),
+            (named[-1], values[-1]),
         )
         nested = isinstance(value, (dict, list))
         return _unusable(where, "no text", _nested(column, value) if nested else f"{column!r} is empty or no text")
@@ -137,16 +148,49 @@ def text_record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, .
     return TextRecord(where, texts[0] if len(texts) == 1 else (texts[0], texts[1]))
 
 
-def _chat(source: str, messages: list[Any]) -> TextRecord:
-    for message in messages:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            return _unusable(source, "malformed messages", "each must have a role and a content, both text")
-    if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
+def _chat(source: str, parts: list[list[Any]], tools: Any) -> TextRecord:
+    """A conversation: whole, or a prompt and what follows it."""
+    messages = [_message(message) for part in parts for message in part]
+    if None in messages:
+        said = "each must have a role and a content, both text; an answer may have tool_calls in place of the content"
+        return _unusable(source, "malformed messages", said)
+    try:
+        schemas = json.loads(tools) if isinstance(tools, str) and tools.strip() else tools or None
+    except ValueError:
+        schemas = tools
+    if not (schemas is None or (isinstance(schemas, list) and all(isinstance(each, dict) for each in schemas))):
+        return _unusable(source, "malformed tools", "tools must be a list of JSON schemas, or such a list as JSON")
+    held = [message for message in messages if message is not None]
+    given = len(parts[0]) if len(parts) > 1 else 0
+    if not any(_is_answer(message) for message in held[given:]):
         return _unusable(source, "no answer", "no message of the assistant")
-    if problem := encoding_problem([message["content"] for message in messages]):
+    if problem := encoding_problem([message.get("content") or "" for message in held]):
         return TextRecord(source, "", problem=problem)
+    return TextRecord(source, Chat(held, _without_nothing(schemas), given))
+
+
+def _message(given: Any) -> dict[str, Any] | None:
+    """A message as chat templates have it; None for what is none."""
+    if not isinstance(given, dict):
+        return None
     # A table of messages gives each the keys of all; a template would take an empty tool call for one.
-    return TextRecord(source, [{k: v for k, v in message.items() if v is not None} for message in messages])
+    message = _without_nothing(given)
+    if {"from", "value"} <= message.keys() and "role" not in message:
+        message = {"role": _ROLES.get(message["from"], message["from"]), "content": message["value"]}
+    may_lack = message.get("role") == "assistant" and isinstance(message.get("tool_calls"), list)
+    content = message.get("content", "" if may_lack else None)
+    return message if isinstance(message.get("role"), str) and isinstance(content, str) else None
+
+
+def _is_answer(message: dict[str, Any]) -> bool:
+    return message["role"] == "assistant" and bool(message.get("content", "").strip() or message.get("tool_calls"))
+
+
+def _without_nothing(value: Any) -> Any:
+    """The same without the keys of objects that have no value."""
+    if isinstance(value, dict):
+        return {key: _without_nothing(each) for key, each in value.items() if each is not None}
+    return [_without_nothing(each) for each in value] if isinstance(value, list) else value
 
 
 def _nested(column: str, value: Any) -> str:

@@ -11,7 +11,7 @@ from gpu_pipelines.data.text.packing import PackedRow, Packer, packed_features, 
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, plain_texts, text_columns
 from gpu_pipelines.data.text.work import TextRows, TextWork, UsableText
-from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Encoded
+from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Chat, Encoded
 
 
 class PackedWork(TextWork):
@@ -45,7 +45,7 @@ class PackedWork(TextWork):
         pairs = iter(self._encoder.completions([r.text for r in batch if isinstance(r.text, tuple)]))
         found: list[Encoded | Problem] = []
         for record in batch:
-            if isinstance(record.text, list):
+            if isinstance(record.text, Chat):
                 try:
                     found.append(self._encoder.chat(record.text))
                 except CannotEncodeError as error:

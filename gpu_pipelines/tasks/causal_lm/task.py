@@ -46,17 +46,18 @@ class CausalLanguageModelTask(Task):
         return found
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        return [(settings.text_column,), ("prompt", "completion"), ("messages",)]
+        return [(settings.text_column,), ("prompt", "completion"), ("messages",), ("conversations",)]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         for wanted in self.columns(settings):
             if set(wanted) <= set(has):
-                return wanted
+                with_tools = wanted != (settings.text_column,) and "tools" in has
+                return (*wanted, "tools") if with_tools else wanted
         if not has:
             raise UserError(f"The source {settings.source} holds no texts.")
         raise UserError(
             f"The source {settings.source} has no column {settings.text_column!r}, no columns 'prompt' and "
-            f"'completion', and no column 'messages'; it has {', '.join(has)}.",
+            f"'completion', and no column 'messages' or 'conversations'; it has {', '.join(has)}.",
             self.remedy_for_columns,
         )
 

@@ -1,0 +1,123 @@
+"""What is learned of a chat is what TRL learns of it, whether a template marks the answers or not."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Chat, TextEncoder
+
+#: What a template writes that is one token of its models.
+SPECIAL = re.compile(r"<\|\w+\|>|<\w+_of_turn>|</?think>")
+ANSWERS = ["yes, 3", "no", "I think so: 7.", "ok"]
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Berne"}}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells it.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def words() -> Any:
+    texts = ["user assistant system model", "hi there", "and then?", *ANSWERS, "weather Berne sunny"] * 30
+    return TextEncoder.train(texts, 600, ends=False)
+
+
+def template_of_trl(name: str) -> str:
+    """A template as TRL has it, read without importing TRL."""
+    spec = find_spec("trl")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return (Path(spec.submodule_search_locations[0]) / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def encoder_of(words: TextEncoder) -> Any:
+    def made(name: str) -> tuple[TextEncoder, Any]:
+        tokenizer = deepcopy(words._tokenizer)
+        tokenizer.chat_template = template_of_trl(name)
+        tokenizer.add_tokens(sorted(set(SPECIAL.findall(tokenizer.chat_template))), special_tokens=True)
+        return TextEncoder(tokenizer), tokenizer
+
+    return made
+
+
+def turns(number: int) -> list[dict[str, Any]]:
+    found = []
+    for turn in range(number):
+        found += [{"role": "user", "content": f"hi {turn}?"}, {"role": "assistant", "content": ANSWERS[turn]}]
+    return found
+
+
+def learned(tokenizer: Any, encoded: Any) -> list[str]:
+    """The runs of learned tokens, as text."""
+    edges = np.flatnonzero(np.diff(encoded.targets)) + 1
+    runs = zip(np.split(encoded.tokens, edges), np.split(encoded.targets, edges), strict=True)
+    return [tokenizer.decode(tokens, skip_special_tokens=False) for tokens, targets in runs if targets[0]]
+
+
+@pytest.mark.parametrize("name", ["llama3", "gemma3", "phi3", "cohere2", "qwen3_instruct_2507"])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_of_a_template_without_marks_is_learned_what_trl_learns_of_its_marked_one(
+    name: str, number: int, encoder_of: Any
+) -> None:
+    encoder, tokenizer = encoder_of(name)
+    encoded = encoder.chat(Chat(turns(number)))
+    marked = tokenizer.apply_chat_template(
+        turns(number),
+        chat_template=template_of_trl(f"{name}_training"),
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    assert encoded.tokens.tolist() == marked["input_ids"]
+    assert encoded.targets.tolist() == marked["assistant_masks"]
+    assert sum(encoded.targets) > number
+
+
+def test_a_template_that_drops_earlier_thoughts_shows_its_answers_all_the_same(encoder_of: Any) -> None:
+    encoder, tokenizer = encoder_of("qwen3")
+    answers = ["<think>\nhm\n</think>\n\nyes, 3", "<think>\nso\n</think>\n\nno"]
+    chat = turns(2)
+    chat[1]["content"], chat[3]["content"] = answers
+    found = learned(tokenizer, encoder.chat(Chat(chat)))
+    assert found == ["yes, 3<|im_end|>\n", "<think>\nso\n</think>\n\nno<|im_end|>\n"]
+
+
+def test_calls_of_tools_are_learned_and_what_they_answer_is_not(encoder_of: Any) -> None:
+    encoder, tokenizer = encoder_of("qwen2_5")
+    chat = [
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "sunny"},
+        {"role": "assistant", "content": "sunny there"},
+    ]
+    encoded = encoder.chat(Chat(chat, [TOOL]))
+    call, answer = learned(tokenizer, encoded)
+    assert '"name": "weather", "arguments": {"city": "Berne"}' in call
+    assert "tool_response" not in call
+    assert answer == "sunny there<|im_end|>\n"
+    assert "Tells it." in tokenizer.decode(encoded.tokens)
+
+
+@pytest.mark.parametrize("name", ["llama3", "llama3_training"])
+def test_of_a_prompt_nothing_is_learned_not_even_its_answers(name: str, encoder_of: Any) -> None:
+    encoder, tokenizer = encoder_of(name)
+    assert learned(tokenizer, encoder.chat(Chat(turns(2), given=3))) == ["no<|eot_id|>"]
+
+
+def test_a_template_that_hides_an_answer_is_refused(encoder_of: Any) -> None:
+    encoder, tokenizer = encoder_of("llama3")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{{ m.content if loop.last }};{% endfor %}"
+    with pytest.raises(CannotEncodeError, match="does not show message 2"):
+        encoder.chat(Chat(turns(2)))
