@@ -21,6 +21,11 @@ def check_request(
     learning_rate: float = 0.0,
     global_batch_size: int = 64,
     lora_rank: int = 0,
+    space: str = "",
+    trials: int = 40,
+    parallel_trials: int = 1,
+    budget: float = 0.0,
+    longer: float = 1.0,
     gates: list = [],  # noqa: B006 (KFP takes the default from here)
     registry: str = "./registry",
     model_name: str = "",
@@ -61,6 +66,11 @@ def check_request(
         learning_rate: As for train_model.
         global_batch_size: As for train_model.
         lora_rank: As for train_model.
+        space: As for tune_model.
+        trials: As for tune_model.
+        parallel_trials: As for tune_model.
+        budget: As for tune_model.
+        longer: As for tune_model.
         gates: As for evaluate_checkpoints.
         registry: As for upload_model.
         model_name: As for upload_model.
@@ -103,6 +113,11 @@ def check_request(
             "learning_rate": learning_rate,
             "global_batch_size": global_batch_size,
             "lora_rank": lora_rank,
+            "space": space,
+            "trials": trials,
+            "parallel_trials": parallel_trials,
+            "budget": budget,
+            "longer": longer,
             "gates": gates,
             "registry": registry,
             "model_name": model_name,

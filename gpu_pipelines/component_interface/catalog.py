@@ -11,6 +11,7 @@ from gpu_pipelines.component_interface.parameter import parameters_in
 COMPONENTS = {
     "prepare_data": "data_prep",
     "train_model": "training",
+    "tune_model": "tuning",
     "run_training_script": "training_script",
     "evaluate_checkpoints": "evaluation",
     "upload_model": "model_upload",
@@ -22,6 +23,7 @@ COMPONENTS = {
 _SETTINGS = {
     "prepare_data": "gpu_pipelines.data.settings:PrepareSettings",
     "train_model": "gpu_pipelines.training.settings:TrainingSettings",
+    "tune_model": "gpu_pipelines.tuning.settings:TuningSettings",
     "run_training_script": "gpu_pipelines.training.script.settings:ScriptSettings",
     "evaluate_checkpoints": "gpu_pipelines.evaluation.settings:EvaluationSettings",
     "upload_model": "gpu_pipelines.registry.upload:UploadSettings",
@@ -46,11 +48,10 @@ def settings_of(name: str) -> type[Any]:
 
 
 def common_parameters() -> dict[str, str]:
-    """The parameters that stand in the forms of trainings one by one, each with the component that declares it."""
-    return {
-        name: component
-        for component in COMPONENTS
-        if component != _PREDICTS
-        for name, declared in parameters_in(settings_of(component)).items()
-        if declared.common
-    }
+    """The parameters that stand in the forms of trainings one by one, each with the first component that declares it."""
+    found: dict[str, str] = {}
+    for component in COMPONENTS:
+        for name, declared in parameters_in(settings_of(component)).items() if component != _PREDICTS else ():
+            if declared.common:
+                found.setdefault(name, component)
+    return found

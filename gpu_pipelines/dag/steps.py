@@ -9,6 +9,7 @@ from typing import Any
 from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.one_gpu import one_gpu
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.parameter import Parameter
@@ -17,10 +18,10 @@ from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.model_upload.component import upload_model
 from gpu_pipelines.components.training.component import train_model
-from gpu_pipelines.components.training_script.component import run_training_script
+from gpu_pipelines.components.tuning.component import tune_model
 from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_of, parameter_with, parameters_of_users
 from gpu_pipelines.dag.parameters import inputs_from
-from gpu_pipelines.dag.placement import Placement
+from gpu_pipelines.dag.placement import Placement, placed_study
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -70,7 +71,7 @@ class Steps:
         plan: accelerators of the training; None for those that the target has.
         evaluation: those of the evaluation; None for one GPU of the training's.
         task: the one that the pipeline is for; empty where that is a parameter.
-        by_script: whether a script of somebody's trains, and not `train_model`.
+        training: the component that trains.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Steps:
         evaluation: AcceleratorPlan | None = None,
         *,
         task: str = "",
-        by_script: bool = False,
+        training: Any = train_model,
     ) -> None:
         self._pipeline_job, self._encryption_key = target.pipeline_job, target.encryption_key
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
@@ -93,8 +94,13 @@ class Steps:
         }
         self._check: Callable[..., Any] = target.place(check_request, None)
         self._prepare: Callable[..., Any] = target.place(prepare_data, None)
-        self._training = run_training_script if by_script else train_model
-        self._train: Callable[..., Any] = target.place(self._training, plan)
+        self._training = training
+        is_study = training is tune_model
+        self._train: Callable[..., Any] = (
+            placed_study(target, training, plan) if is_study else target.place(training, plan)
+        )
+        price = dollars_per_hour(plan) if is_study and plan else None
+        self._of_plan = {} if price is None else {"dollars_per_hour": price}
         self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, evaluation or (plan and one_gpu(plan)))
         self._upload: Callable[..., Any] = target.place(upload_model, None)
 
@@ -128,6 +134,7 @@ class Steps:
         trained = self._train(
             dataset=prepared.outputs["dataset"],
             checkpoint_uri=self._checkpoint_uri,
+            **self._of_plan,
             # One that was given is among the others, and wins. A script's parameters all stand one by one.
             **inputs_from(self._training, {**values, "advanced": checked.outputs["train"]}),
         )

@@ -102,7 +102,25 @@ def read_space(path: Path) -> SearchSpace:
         UserError: the file cannot be read, or lists everything that is wrong with it.
     """
     what = f"The search space {path}"
-    root = node_of(read_text(path, what), what)
+    return space_in(read_text(path, what), what)
+
+
+def is_address(space: str) -> bool:
+    """Whether a text says where a search space is, and is not the space itself."""
+    return not any(sign in space for sign in ("\n", "{", ": "))
+
+
+def space_in(text: str, what: str = "The search space") -> SearchSpace:
+    """Reads a search space from the text of such a file.
+
+    Args:
+        text: YAML, as in a file.
+        what: what it is called in messages.
+
+    Raises:
+        UserError: lists everything that is wrong with it.
+    """
+    root = node_of(text, what)
     entries = text_of(root) if root is not None else None
     if not isinstance(entries, dict) or not entries:
         raise UserError(f"{what} is not a mapping of parameters to what is searched.", _EXAMPLE)

@@ -1,0 +1,40 @@
+"""What can be wrong with a request for `tune_train_evaluate_upload`; see that of `train_evaluate_upload`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_pipelines.component_interface.step import fields_from
+from gpu_pipelines.dag import train_evaluate_upload as one_training
+from gpu_pipelines.dag.places import FILE, Place
+from gpu_pipelines.tuning.settings import TuningSettings
+from gpu_pipelines.tuning.space import is_address
+
+#: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
+SETTINGS = {**one_training.SETTINGS, "train": TuningSettings}
+
+
+def problems(arguments: Mapping[str, Any]) -> list[str]:
+    """Everything that is wrong with the parameters of a run, without reading any data."""
+    settings = fields_from(TuningSettings, arguments)
+    return one_training.problems_around(arguments, settings.problems)
+
+
+def places(arguments: Mapping[str, Any]) -> list[Place]:
+    """The places that a run reads and writes."""
+    space = fields_from(TuningSettings, arguments).space
+    return [*one_training.places(arguments), *([Place("space", space, FILE)] if is_address(space) else [])]
+
+
+def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[str]:
+    """What cannot be opened from where this is asked, which is to be where the steps run.
+
+    Args:
+        arguments: all parameters.
+        storage: where the run leaves its artifacts; empty for this machine.
+    """
+    settings = fields_from(TuningSettings, arguments)
+    return one_training.problems_of_access_around(
+        arguments, storage, lambda task: [*settings.base.problems_here(task), *settings.problems_of_space(task)]
+    )
