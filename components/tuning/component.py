@@ -138,8 +138,8 @@ def tune_model(
         reduction: One trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1
             trains all trials to their end.
         study_seed: Of the choice of values; that of the trainings is seed.
-        dollars_per_hour: Price of the machine of the search, US dollars; 0 for the list price of the accelerator that
-            the pipeline was made for, which on this machine is nothing.
+        dollars_per_hour: Price of the machine of the search, US dollars, by which the budget is counted. A pipeline for
+            an accelerator has its list price here.
         checkpoint_uri: Directory of the study, local or gs://, the same over restarts of one run: the study goes on
             from what is there, and no trial is lost or begun twice. Empty for the artifact's own place.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.
