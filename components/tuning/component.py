@@ -1,5 +1,7 @@
 """The KFP interface of `tune_model`."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 from kfp.dsl import HTML, Artifact, Dataset, Input, Metrics, Output
 
@@ -62,7 +64,7 @@ def tune_model(
     checkpoint_uri: str = "",
     tracking: str = "none",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
-) -> dict:
+) -> NamedTuple("Outputs", [("best_parameters", dict)]):  # type: ignore[valid-type]
     """Searches for the parameters of a training with the lowest loss on val, by many trainings of which most end early.
 
     Args:
@@ -150,7 +152,7 @@ def tune_model(
         training_metrics: Lowest loss on val, trials, rows and seconds, dollars, and the best parameters.
         training_report: Trials, importance of the parameters, parallel coordinates, curves, and what it cost.
         study: The folder of the study: its journal, result.json, and each trial with its curve and its checkpoints.
-        Output: The best parameters, by name.
+        best_parameters: Those that were searched for, with the values of the best trial.
     """
     from gpu_pipelines.tuning.step import TuningSettings, run
 
