@@ -9,6 +9,7 @@ from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag import train_evaluate_upload as one_training
 from gpu_pipelines.dag.places import Place, places_of_space
 from gpu_pipelines.tuning.halving import shares_of_rungs, usual_sizes
+from gpu_pipelines.tuning.sampler import problems_of_sampler
 from gpu_pipelines.tuning.settings import TuningSettings
 
 #: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
@@ -62,6 +63,8 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         storage: where the run leaves its artifacts; empty for this machine.
     """
     settings = fields_from(TuningSettings, arguments)
-    return one_training.problems_of_access_around(
-        arguments, storage, lambda task: [*settings.base.problems_here(task), *settings.problems_of_space(task)]
-    )
+
+    def of_search(task: str) -> list[str]:
+        return [*problems_of_sampler(), *settings.base.problems_here(task), *settings.problems_of_space(task)]
+
+    return one_training.problems_of_access_around(arguments, storage, of_search)

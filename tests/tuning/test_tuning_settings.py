@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.accelerators.cost import dollars_per_hour, estimate_cost
 from gpu_pipelines.dag.tune_train_evaluate_upload import told
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.tuning.halving import Halving, usual_sizes
+from gpu_pipelines.tuning.sampler import problems_of_sampler, require_optuna
 from gpu_pipelines.tuning.settings import TuningSettings
 
 SPACE = "learning_rate: {type: float, low: 1e-3, high: 1e-1, log: true}"
@@ -108,3 +111,15 @@ def test_sizes_of_rungs_are_those_of_a_study_whose_first_losses_tell() -> None:
         done[part.rung] += 1
         halving.note(part, float(part.trial))
     assert done == usual_sizes(27, 3) == [27, 9, 3]
+
+
+def test_a_search_without_optuna_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert problems_of_sampler() == []
+    # As where it is not installed: nothing is found by its name.
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.setattr("sys.path_importer_cache", {})
+    monkeypatch.delitem(sys.modules, "optuna", raising=False)
+    (problem,) = problems_of_sampler()
+    assert "pip install 'gpu-pipelines[tune]'" in problem
+    with pytest.raises(UserError, match="needs Optuna"):
+        require_optuna()
