@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.components.model_upload.component import upload_model
     from gpu_pipelines.components.training.component import train_model
     from gpu_pipelines.components.training_script.component import run_training_script
+    from gpu_pipelines.components.tuning.component import tune_model
 
 __all__ = [
     "STEPS_IMAGE",
@@ -26,6 +27,7 @@ __all__ = [
     "prepare_data",
     "run_training_script",
     "train_model",
+    "tune_model",
     "upload_model",
 ]
 #: What is no component, and where it is.

@@ -23,7 +23,7 @@ import gpu_pipelines
 import gpu_pipelines.tuning.tune as tuning
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.tuning.journal import JOURNAL
+from gpu_pipelines.tuning.folder import JOURNAL
 from gpu_pipelines.tuning.result import TuningResult
 
 GOAL_PERCENT = 40.0

@@ -129,6 +129,18 @@ def estimate_cost(
     return _with_regions(estimate, prices)
 
 
+def dollars_per_hour(plan: AcceleratorPlan) -> float | None:
+    """The list price of all nodes of a plan, USD per hour; None for `cpu:N`, and where none is known.
+
+    Where the region is open it is that of the dearest region, so that a budget holds in each.
+    """
+    cost = estimate_cost(plan)
+    prices = [cost.here] if cost and plan.region else cost.regions if cost else ()
+    known = [cost.per_hour(price) for price in prices if cost and price]
+    found = [price for price in known if price is not None]
+    return round(max(found), 4) if found else None
+
+
 def price_in(
     catalog: Catalog, gpu: Gpu | None, count: int, machine: MachineType, region: str, nodes: int = 1
 ) -> RegionPrice | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from gpu_pipelines.component_interface.parameter import parameters_in
+from gpu_pipelines.component_interface.parameter import Parameter, parameters_in
 
 # The folder of each component, by its name; in the order in which a pipeline's form has their parameters.
 COMPONENTS = {
     "prepare_data": "data_prep",
     "train_model": "training",
+    "tune_model": "tuning",
     "run_training_script": "training_script",
     "evaluate_checkpoints": "evaluation",
     "upload_model": "model_upload",
@@ -22,6 +23,7 @@ COMPONENTS = {
 _SETTINGS = {
     "prepare_data": "gpu_pipelines.data.settings:PrepareSettings",
     "train_model": "gpu_pipelines.training.settings:TrainingSettings",
+    "tune_model": "gpu_pipelines.tuning.settings:TuningSettings",
     "run_training_script": "gpu_pipelines.training.script.settings:ScriptSettings",
     "evaluate_checkpoints": "gpu_pipelines.evaluation.settings:EvaluationSettings",
     "upload_model": "gpu_pipelines.registry.upload:UploadSettings",
@@ -45,12 +47,21 @@ def settings_of(name: str) -> type[Any]:
     return found
 
 
-def common_parameters() -> dict[str, str]:
-    """The parameters that stand in the forms of trainings one by one, each with the component that declares it."""
+def flagged_parameters() -> dict[str, Parameter]:
+    """The parameters that have an option of the command line of their own, by name."""
     return {
-        name: component
+        name: declared
         for component in COMPONENTS
-        if component != _PREDICTS
         for name, declared in parameters_in(settings_of(component)).items()
-        if declared.common
+        if declared.flag
     }
+
+
+def common_parameters() -> dict[str, str]:
+    """The parameters that stand in the forms of trainings one by one, with the first component that declares each."""
+    found: dict[str, str] = {}
+    for component in COMPONENTS:
+        for name, declared in parameters_in(settings_of(component)).items() if component != _PREDICTS else ():
+            if declared.common:
+                found.setdefault(name, component)
+    return found

@@ -8,9 +8,15 @@ from typing import Any
 from gpu_pipelines.errors import UserError, nearest
 
 #: Names of the pipelines on the command line, which are those of their folders.
-PIPELINES = ("train_evaluate_upload", "scheduled_retraining", "train_script_evaluate_upload", "batch_prediction")
+PIPELINES = (
+    "train_evaluate_upload",
+    "scheduled_retraining",
+    "train_script_evaluate_upload",
+    "tune_train_evaluate_upload",
+    "batch_prediction",
+)
 #: Those of which files are published.
-PUBLISHED = ("train_evaluate_upload", "scheduled_retraining", "batch_prediction")
+PUBLISHED = ("train_evaluate_upload", "scheduled_retraining", "tune_train_evaluate_upload", "batch_prediction")
 #: The one that trains nothing: what it reads needs no labels.
 PREDICTION = "batch_prediction"
 #: The pipeline that trains by a script in place of another, by the name of that one.

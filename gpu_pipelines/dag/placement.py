@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
@@ -15,8 +17,10 @@ PREPARES = "prepare-data"
 TRAINS = "train-model"
 #: The step that trains by a script of somebody's.
 RUNS_SCRIPT = "run-training-script"
+#: The step that searches for the parameters of a training.
+TUNES = "tune-model"
 #: The steps that train, in the pipelines of this project and in those of others.
-TRAINING_STEPS = (TRAINS, RUNS_SCRIPT)
+TRAINING_STEPS = (TRAINS, RUNS_SCRIPT, TUNES)
 #: The step that scores the checkpoints, each GPU with a whole model.
 EVALUATES = "evaluate-checkpoints"
 #: The step whose output `model` is the version in the registry.
@@ -63,3 +67,38 @@ class Placement(Protocol):
             plan: the accelerators it runs on; None for a step that needs none, and for those that the target has.
         """
         ...
+
+
+@runtime_checkable
+class StudyPlacement(Protocol):
+    """A place that carries out a search for parameters in its own way, by a service for studies, say.
+
+    Where a place has no such method, the search is one step, placed as a training is: its trials share the machine.
+    """
+
+    def study(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
+        """What a pipeline uses for the search instead of `component`.
+
+        Args:
+            component: the KFP component `tune_model`.
+            plan: the accelerators that a trial runs on; None for those that the target has.
+
+        Returns:
+            A function that takes the inputs of `component` by name, adds as many tasks as it needs to the pipeline
+            that is being built, and returns something whose `outputs` are, by name, those of `component`.
+        """
+        ...
+
+
+def placed_study(target: Placement, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
+    """What a pipeline uses for a search for parameters; see `StudyPlacement`.
+
+    Raises:
+        UserError: the plan has several machines, and the place has no way of its own to use them.
+    """
+    if plan is not None and plan.nodes > 1 and not isinstance(target, StudyPlacement):
+        raise UserError(
+            f"{plan.spec} on {plan.nodes} nodes: a search runs on one machine, whose GPUs its trials share.",
+            "Give an accelerator with one node.",
+        )
+    return target.study(component, plan) if isinstance(target, StudyPlacement) else target.place(component, plan)

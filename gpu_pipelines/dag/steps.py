@@ -17,10 +17,10 @@ from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.model_upload.component import upload_model
 from gpu_pipelines.components.training.component import train_model
-from gpu_pipelines.components.training_script.component import run_training_script
+from gpu_pipelines.components.tuning.component import tune_model
 from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_of, parameter_with, parameters_of_users
 from gpu_pipelines.dag.parameters import inputs_from
-from gpu_pipelines.dag.placement import Placement
+from gpu_pipelines.dag.placement import Placement, placed_study
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -70,7 +70,7 @@ class Steps:
         plan: accelerators of the training; None for those that the target has.
         evaluation: those of the evaluation; None for one GPU of the training's.
         task: the one that the pipeline is for; empty where that is a parameter.
-        by_script: whether a script of somebody's trains, and not `train_model`.
+        training: the component that trains.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Steps:
         evaluation: AcceleratorPlan | None = None,
         *,
         task: str = "",
-        by_script: bool = False,
+        training: Any = train_model,
     ) -> None:
         self._pipeline_job, self._encryption_key = target.pipeline_job, target.encryption_key
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
@@ -93,8 +93,11 @@ class Steps:
         }
         self._check: Callable[..., Any] = target.place(check_request, None)
         self._prepare: Callable[..., Any] = target.place(prepare_data, None)
-        self._training = run_training_script if by_script else train_model
-        self._train: Callable[..., Any] = target.place(self._training, plan)
+        self._training = training
+        is_study = training is tune_model
+        self._train: Callable[..., Any] = (
+            placed_study(target, training, plan) if is_study else target.place(training, plan)
+        )
         self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, evaluation or (plan and one_gpu(plan)))
         self._upload: Callable[..., Any] = target.place(upload_model, None)
 

@@ -16,12 +16,14 @@ from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.errors import ERROR_FILE, Interrupted, ProcessKilledError, UserError, left_error
 from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.tracking.train_job_status import SERVER as TRAIN_JOB_STATUS
+from gpu_pipelines.tuning.folder import LOG
 from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.shares import Share
 
-_JOB, _ERROR, LOG = "job.json", "error.json", "log.txt"
+_JOB, _ERROR = "job.json", "error.json"
 #: Set by a platform for one training; several would write into it.
-_OF_ONE_TRAINING = ("AIP_TENSORBOARD_LOG_DIR",)
+_OF_ONE_TRAINING = ("AIP_TENSORBOARD_LOG_DIR", TRAIN_JOB_STATUS)
 _SECONDS_TO_STOP = Timing().stop + 2
 
 
@@ -33,16 +35,30 @@ class _Running:
     began: float
 
 
+def environment_of(share: Share, run: str, error: Path) -> dict[str, str]:
+    """The variables of a trial's process: those of this one, with what is the trial's own.
+
+    Args:
+        share: of the machine.
+        run: what the training belongs to, where the platform has not said it.
+        error: the file that gets its error.
+    """
+    variables = {**os.environ, RUN: os.environ.get(RUN) or run, ERROR_FILE: str(error)}
+    variables |= {**dict.fromkeys(_OF_ONE_TRAINING, ""), **share.variables}
+    return {name: value for name, value in variables.items() if value}
+
+
 class Processes:
     """Starts processes, one for each share of the machine at most, and ends all that it has started.
 
     Args:
         shares: of the machine.
         run: what the trainings belong to: after a restart each waits for its former self to be gone.
+        study: where the study is, for people; empty for where the folders of the trials are.
     """
 
-    def __init__(self, shares: list[Share], run: str) -> None:
-        self._shares, self._run = shares, run
+    def __init__(self, shares: list[Share], run: str, study: str = "") -> None:
+        self._shares, self._run, self._study = shares, run, study
         self._running: dict[Part, _Running] = {}
 
     def start(self, part: Part, folder: Path, job: dict[str, Any]) -> None:
@@ -57,9 +73,7 @@ class Processes:
         slot = next(slot for slot in range(len(self._shares)) if slot not in taken)
         write_document(folder / _JOB, job)
         (folder / _ERROR).unlink(missing_ok=True)
-        variables = {**os.environ, RUN: os.environ.get(RUN) or self._run, ERROR_FILE: str(folder / _ERROR)}
-        variables |= {**dict.fromkeys(_OF_ONE_TRAINING, ""), **self._shares[slot].variables}
-        environment = {name: value for name, value in variables.items() if value}
+        environment = environment_of(self._shares[slot], self._run, folder / _ERROR)
         command = [sys.executable, "-m", "gpu_pipelines.tuning.trial", str(folder / _JOB), str(os.getpid())]
         with (folder / LOG).open("ab") as log:
             # In a session of its own a Ctrl-C does not reach it: the study tells it to stop.
@@ -87,9 +101,10 @@ class Processes:
         if isinstance(error, Interrupted):
             raise Interrupted(f"trial {part.trial} was interrupted: {error.message}")
         if error is None:
+            log = f"{LOG} of trial {part.trial} in {self._study}" if self._study else ended.folder / LOG
             raise ProcessKilledError(
                 f"The process of trial {part.trial} has ended with status {status}.",
-                f"Its log is {ended.folder / LOG}. Tune again to continue.",
+                f"Its log is {log}. Tune again to continue.",
             )
         return seconds, error
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from gpu_pipelines.errors import UserError
@@ -36,12 +37,17 @@ class Known:
     is_running: bool
 
 
+def problems_of_sampler() -> list[str]:
+    """That Optuna is not installed, if it is not; without the second that its import takes."""
+    if find_spec("optuna") is not None:
+        return []
+    return ["A search for parameters needs Optuna. Install it: pip install 'gpu-pipelines[tune]'."]
+
+
 def require_optuna() -> None:
     """Raises UserError where Optuna is not installed."""
-    try:
-        import optuna  # noqa: F401
-    except ImportError:
-        raise UserError("tune needs Optuna.", "Install it: pip install 'gpu-pipelines[tune]'.") from None
+    if problems := problems_of_sampler():
+        raise UserError.of_all(problems)
 
 
 def next_values(space: SearchSpace, known: Sequence[Known], seed: int, sampler: str = "tpe") -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.components.training_script.component import run_training_script
 from gpu_pipelines.dag.parameters import with_parameters
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS, Steps, pipeline_parameters
@@ -29,7 +30,7 @@ def build(
     Returns:
         A KFP pipeline (`kfp.dsl.GraphComponent`).
     """
-    steps = Steps(target, plan, evaluation, task=task, by_script=True)
+    steps = Steps(target, plan, evaluation, task=task, training=run_training_script)
     parameters = {**pipeline_parameters(target, _OTHERS, task), **script_parameters()}
     # An empty one would be the artifact's own place, which a second attempt at the step does not have.
     del parameters["checkpoint_uri"]

@@ -39,6 +39,7 @@ _RETRIES = {
     "check-for-new-data": 2,
     PREPARES: 2,
     "train-model": 1,
+    "tune-model": 1,
     "evaluate-checkpoints": 2,
     "upload-model": 2,
     PREDICTS: 2,

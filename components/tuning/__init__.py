@@ -1,0 +1,1 @@
+"""The step `tuning`: a dataset and a search space become the checkpoints of the best parameters."""

@@ -1,0 +1,70 @@
+"""What can be wrong with a request for `tune_train_evaluate_upload`; see that of `train_evaluate_upload`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_pipelines.component_interface.step import fields_from
+from gpu_pipelines.dag import train_evaluate_upload as one_training
+from gpu_pipelines.dag.places import Place, places_of_space
+from gpu_pipelines.tuning.halving import shares_of_rungs, usual_sizes
+from gpu_pipelines.tuning.sampler import problems_of_sampler
+from gpu_pipelines.tuning.settings import TuningSettings
+
+#: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
+SETTINGS = {**one_training.SETTINGS, "train": TuningSettings}
+
+
+def problems(arguments: Mapping[str, Any]) -> list[str]:
+    """Everything that is wrong with the parameters of a run, without reading any data.
+
+    Args:
+        arguments: all parameters; and, where it is known, `processes`, how many the machine of the search has.
+    """
+    settings = fields_from(TuningSettings, arguments)
+    return one_training.problems_around(arguments, lambda task: settings.problems(task, arguments.get("processes", 0)))
+
+
+def told(arguments: Mapping[str, Any]) -> list[str]:
+    """What a run is going to do, for whoever asks for it: how much it trains, and what it costs.
+
+    Args:
+        arguments: all parameters.
+    """
+    settings = fields_from(TuningSettings, arguments)
+    trials, price, budget = settings.trials, settings.dollars_per_hour, settings.budget
+    sizes, shares = usual_sizes(trials, settings.reduction), shares_of_rungs(settings.reduction)
+    rungs = list(zip(sizes, shares, [0.0, *shares], strict=False))
+    usual = sum(size * (share - before) for size, share, before in rungs)
+    ends = [f"{size:,} {'to the end' if share == 1 else f'for {share:.0%} of the steps'}" for size, share, _ in rungs]
+    most = trials + (settings.longer if settings.longer > 1 else 0)
+    steps = f", {round(most * settings.max_steps):,} steps" if settings.max_steps else ""
+    lines = [
+        f"search: {trials:,} trials, {settings.parallel_trials} at a time; where early losses tell, {', '.join(ends)}",
+        f"search: then as much as {usual:,.1f} whole trainings; at most {most:,.6g}{steps}",
+    ]
+    if not price:
+        return [*lines, "search: no price is known of what it runs on, so that it has no budget"]
+    limit = f"at most ${budget:,.2f}, {budget / price:,.1f} hours" if budget else "no budget: it ends with its trials"
+    return [*lines, f"search: {limit}, on a machine of ${price:,.2f} an hour"]
+
+
+def places(arguments: Mapping[str, Any]) -> list[Place]:
+    """The places that a run reads and writes."""
+    return [*one_training.places(arguments), *places_of_space(fields_from(TuningSettings, arguments).space)]
+
+
+def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[str]:
+    """What cannot be opened from where this is asked, which is to be where the steps run.
+
+    Args:
+        arguments: all parameters.
+        storage: where the run leaves its artifacts; empty for this machine.
+    """
+    settings = fields_from(TuningSettings, arguments)
+
+    def of_search(task: str) -> list[str]:
+        return [*problems_of_sampler(), *settings.base.problems_here(task), *settings.problems_of_space(task)]
+
+    return one_training.problems_of_access_around(arguments, storage, of_search)

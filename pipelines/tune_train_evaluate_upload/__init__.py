@@ -1,0 +1,1 @@
+"""The pipeline `tune_train_evaluate_upload`."""
