@@ -60,7 +60,8 @@ class TuningResult:
 
     Attributes:
         best_parameters: those of the trial with the lowest loss on val among those that came furthest.
-        checkpoints: of that trial, or of the longer training with its parameters.
+        checkpoints: of that trial, or of the longer training with its parameters; a text where the study is in
+            object storage, as is `report`.
         loss: lowest on val of that trial, nats.
         best: number of that trial.
         trials: all that were begun.
@@ -71,14 +72,14 @@ class TuningResult:
     """
 
     best_parameters: Mapping[str, Any]
-    checkpoints: Path
+    checkpoints: Path | str
     loss: float
     best: int
     trials: tuple[Trial, ...]
     seconds: float
     dollars: float
     ended_by: str
-    report: Path
+    report: Path | str
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,128 @@
+"""What the steps around a study do with their KFP inputs and outputs: `begin_study` and `finish_study`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpu_pipelines.component_interface.step import (
+    in_this_run,
+    log_metrics,
+    of_this_training,
+    own_process,
+    place_of,
+    with_advanced,
+)
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tuning.result import TuningResult
+from gpu_pipelines.tuning.service.begin import begin
+from gpu_pipelines.tuning.service.finish import finish
+from gpu_pipelines.tuning.service.settings import FinishSettings
+from gpu_pipelines.tuning.service.vertex_study import algorithm_of, parameters_of, stopping_of
+from gpu_pipelines.tuning.settings import TuningSettings
+
+__all__ = ["FinishSettings", "TuningSettings", "run_begin", "run_finish"]
+
+
+class Begun(NamedTuple):
+    """What a tuning job of Vertex AI is made of, besides its machines."""
+
+    study: str
+    parameters: list[dict[str, Any]]
+    algorithm: str
+    early_stopping: dict[str, Any]
+    trials: int
+    parallel_trials: int
+    trains_longer: bool
+
+
+def run_begin(
+    settings: TuningSettings,
+    *,
+    dataset: Any,
+    processes: int = 0,
+    checkpoint_uri: str = "",
+    advanced: Mapping[str, Any],
+) -> Begun:
+    """Runs the step `begin_study`.
+
+    Args:
+        settings: the parameters that the component declares.
+        dataset: a KFP artifact.
+        processes: of each trial; 0 where that is not known.
+        checkpoint_uri: folder of the study.
+        advanced: values of parameters by name, which win; one is the folder.
+    """
+    with own_process():
+        settings = with_advanced(settings, advanced, "checkpoint_uri")
+        uri = of_this_training(str(advanced.get("checkpoint_uri", checkpoint_uri)), settings, dataset)
+        if not uri:
+            raise UserError("The study has no folder.", "Give one as checkpoint_uri, the same over restarts.")
+        parameters = parameters_of(settings.search_space())
+        study = in_this_run(uri)
+        begin(settings, place_of(dataset), study, processes)
+        return Begun(
+            study=study,
+            parameters=parameters,
+            algorithm=algorithm_of(settings.sampler),
+            early_stopping=stopping_of(settings.reduction),
+            trials=settings.trials,
+            parallel_trials=min(settings.parallel_trials, settings.trials),
+            trains_longer=settings.longer > 1,
+        )
+
+
+def run_finish(
+    settings: FinishSettings,
+    *,
+    dataset: Any,
+    checkpoints: Any,
+    training_metrics: Any,
+    training_report: Any,
+    folder: Any,
+) -> dict[str, Any]:
+    """Runs the step `finish_study`.
+
+    Args:
+        settings: the parameters that the component declares.
+        dataset: a KFP artifact, as are the others; its place stands in the request of the study.
+        checkpoints: gets those of the best trial, or of the longer training.
+        training_metrics: gets the figures.
+        training_report: gets the report.
+        folder: gets the folder of the study.
+
+    Returns:
+        The best parameters.
+    """
+    with own_process():
+        page = Path(training_report.path)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        result = finish(settings.study, page, Cluster.from_environment(os.environ))
+        if result is None:
+            # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
+            sys.exit(0)
+        place_of(checkpoints, str(result.checkpoints))
+        place_of(folder, settings.study)
+        log_metrics(training_metrics, figures_of(result))
+        return dict(result.best_parameters)
+
+
+def figures_of(result: TuningResult) -> dict[str, float]:
+    """The figures of a study: those of the search, and the best parameters that are numbers."""
+    numbers = {
+        f"best_{name}": float(value)
+        for name, value in result.best_parameters.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    return {
+        "lowest_val_loss": round(result.loss, 6),
+        "trials": len(result.trials),
+        "rows": result.rows,
+        "seconds": result.seconds,
+        "dollars": result.dollars,
+        **numbers,
+    }
