@@ -18,7 +18,7 @@ def requirements(setup: str, extra: str) -> list[str]:
     Args:
         setup: content of setup.cfg.
         extra: `steps`, which use the whole package, need its own requirements, and those to start a TrainJob and a Ray
-            cluster and to speak to MLflow, as well; or `serving`, which does not.
+            cluster, to speak to MLflow and to search for parameters, as well; or `serving`, which does not.
     """
     parser = configparser.ConfigParser()
     parser.read_string(setup)
@@ -27,7 +27,13 @@ def requirements(setup: str, extra: str) -> list[str]:
     for named in re.findall(rf"{PACKAGE}\[(\w+)\]", extras[extra]):
         lines += extras[named].split("\n")
     if extra == "steps":
-        wholes = (parser["options"]["install_requires"], extras["kubeflow"], extras["ray"], extras["mlflow"])
+        wholes = (
+            parser["options"]["install_requires"],
+            extras["kubeflow"],
+            extras["ray"],
+            extras["mlflow"],
+            extras["tune"],
+        )
         lines += [line for whole in wholes for line in whole.split("\n")]
     wanted = dict.fromkeys(line for line in lines if line)
     return [line for line in wanted if re.split(r"[^\w.-]", line)[0] not in (*LEFT_OUT, PACKAGE)]

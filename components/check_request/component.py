@@ -26,6 +26,7 @@ def check_request(
     parallel_trials: int = 1,
     budget: float = 0.0,
     longer: float = 1.0,
+    dollars_per_hour: float = 0.0,
     gates: list = [],  # noqa: B006 (KFP takes the default from here)
     registry: str = "./registry",
     model_name: str = "",
@@ -71,6 +72,7 @@ def check_request(
         parallel_trials: As for tune_model.
         budget: As for tune_model.
         longer: As for tune_model.
+        dollars_per_hour: As for tune_model.
         gates: As for evaluate_checkpoints.
         registry: As for upload_model.
         model_name: As for upload_model.
@@ -81,7 +83,8 @@ def check_request(
         tracking: Tracker that shows the run beside others: mlflow (on this machine a file beside the runs) or
             mlflow:https://HOST, vertex or vertex:EXPERIMENT for Vertex AI Experiments, wandb or wandb:ENTITY/PROJECT
             for Weights & Biases, or none. Switching it trains nothing again.
-        pipeline: Pipeline whose request it is, train_evaluate_upload or scheduled_retraining.
+        pipeline: Pipeline whose request it is: train_evaluate_upload, scheduled_retraining or
+            tune_train_evaluate_upload.
         place: Where the pipeline runs: local, vertex or kubeflow.
         data_nodes: Machines that prepare the data.
         processes: Processes that train, on all nodes together; 0 if that is not known.
@@ -118,6 +121,7 @@ def check_request(
             "parallel_trials": parallel_trials,
             "budget": budget,
             "longer": longer,
+            "dollars_per_hour": dollars_per_hour,
             "gates": gates,
             "registry": registry,
             "model_name": model_name,

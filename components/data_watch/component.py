@@ -32,8 +32,8 @@ def check_for_new_data(
         tokenizer: As for prepare_data. Where it is train and there is a champion, the champion's is taken instead: two
             models of texts can be compared on the same tokens only.
         model: As for train_model.
-        registry: Directory of the model registry, or vertex://PROJECT/REGION for Vertex AI Model Registry, vertex://
-            alone for that of the job's own project and region.
+        registry: Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone
+            for that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
         model_name: Name of the model in the registry; empty to name it after the source.
         min_champion_age_days: Days that a champion stays without a challenger, however the data has grown; 0 for none.
         start_from_champion: Whether to train on from the champion's weights, if there is a champion, in place of model.

@@ -56,8 +56,9 @@ def evaluate_checkpoints(
             checkpoint-NUMBER and epoch-NUMBER.
         average_last: How many of the last checkpoints are averaged into one more candidate, 2 or more; 0 for none.
         slice_by: Column whose values are scored apart as well; prepare_data must have kept it. Empty for none.
-        registry: Model registry whose champion is compared with: a directory, or vertex://PROJECT/REGION for Vertex AI
-            Model Registry, vertex:// alone for that of the job's own project and region.
+        registry: Model registry whose champion is compared with: a directory, vertex://PROJECT/REGION for Vertex AI
+            Model Registry, vertex:// alone for that of the job's own project and region, or mlflow:https://HOST for
+            that of an MLflow server.
         model_name: Name of the model in the registry; empty to name it after the source of the data.
         accept_shift: Whether the data is meant to be another than the champion was evaluated on. Otherwise no model
             passes where the champion's own score has fallen by more than chance allows, where classes or columns that

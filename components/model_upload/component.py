@@ -26,8 +26,9 @@ def upload_model(
         best_checkpoint: Made by evaluate_checkpoints; or any model: a folder in Hugging Face layout, an ONNX file, a
             SavedModel, whatever. Without the evaluation.json of evaluate_checkpoints it is registered under model_name,
             without metrics, and does not take the place of a champion that was evaluated.
-        registry: Directory of the model registry, made if it does not exist; or vertex://PROJECT/REGION for Vertex AI
-            Model Registry, vertex:// alone for that of the job's own project and region.
+        registry: Directory of the model registry, made if it does not exist; vertex://PROJECT/REGION for Vertex AI
+            Model Registry, vertex:// alone for that of the job's own project and region; or mlflow:https://HOST for
+            that of an MLflow server.
         model_name: Name of the model in the registry: lower-case letters, digits, dots, dashes, underscores. Empty for
             the name that the evaluation used; a model without evaluation.json needs one.
         serving_image: Container that serves the model, for Vertex AI Model Registry. Empty for the image of this step,

@@ -53,8 +53,8 @@ def predict_batch(
             prediction writes it, or parquet. A table in BigQuery has the columns of parquet.
         key_column: Of a table, the column whose values are the keys of the predictions, in place of the instances.
             Empty for the place of each row in the source, such as rows.csv:17.
-        registry: Directory of the model registry, or vertex://PROJECT/REGION for Vertex AI Model Registry, vertex://
-            alone for that of the job's own project and region.
+        registry: Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone
+            for that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
         model_name: Name of the model in the registry; empty for the only one that is there. Not used with an input
             model.
         model_version: Alias or number of the version.

@@ -1,5 +1,7 @@
 """The KFP interface of `tune_model`."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 from kfp.dsl import HTML, Artifact, Dataset, Input, Metrics, Output
 
@@ -62,7 +64,7 @@ def tune_model(
     checkpoint_uri: str = "",
     tracking: str = "none",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
-) -> dict:
+) -> NamedTuple("Outputs", [("best_parameters", dict)]):  # type: ignore[valid-type]
     """Searches for the parameters of a training with the lowest loss on val, by many trainings of which most end early.
 
     Args:
@@ -138,8 +140,8 @@ def tune_model(
         reduction: One trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1
             trains all trials to their end.
         study_seed: Of the choice of values; that of the trainings is seed.
-        dollars_per_hour: Price of the machine of the search, US dollars; 0 for the list price of the accelerator that
-            the pipeline was made for, which on this machine is nothing.
+        dollars_per_hour: Price of the machine of the search, US dollars, by which the budget is counted. A pipeline for
+            an accelerator has its list price here.
         checkpoint_uri: Directory of the study, local or gs://, the same over restarts of one run: the study goes on
             from what is there, and no trial is lost or begun twice. Empty for the artifact's own place.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.
@@ -150,7 +152,7 @@ def tune_model(
         training_metrics: Lowest loss on val, trials, rows and seconds, dollars, and the best parameters.
         training_report: Trials, importance of the parameters, parallel coordinates, curves, and what it cost.
         study: The folder of the study: its journal, result.json, and each trial with its curve and its checkpoints.
-        Output: The best parameters, by name.
+        best_parameters: Those that were searched for, with the values of the best trial.
     """
     from gpu_pipelines.tuning.step import TuningSettings, run
 

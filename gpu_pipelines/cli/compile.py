@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
 
 DIFFERENCE_LINES_SHOWN = 20
+Default = Annotated[
+    list[str] | None,
+    typer.Option("--param", "-p", metavar="KEY=VALUE", help="A default of a parameter in the file. May be repeated."),
+]
 
 
-@of_targets("compile", default=HERE)
+@of_targets("compile", default=HERE, with_flags=True)
 def compile_pipelines(
     target: Any,
     pipeline: Annotated[str | None, typer.Argument(help="Name of the pipeline, FILE.py or FILE.py:function.")] = None,
@@ -31,6 +35,7 @@ def compile_pipelines(
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="With --all: compare instead of writing.")] = False,
     directory: Annotated[Path, typer.Option(metavar="DIR", help="With --all: where the files are.")] = Path("compiled"),
+    param: Default = None,
 ) -> None:
     """Compile a pipeline, or all pipelines and components.
 
@@ -41,15 +46,19 @@ def compile_pipelines(
         raise UserError("Give either the name of a pipeline or --all.")
     if every and task:
         raise UserError("--all writes files of every task.", "Leave --task out, or give the name of a pipeline.")
+    if every and param:
+        raise UserError("--all writes files with the defaults of the pipelines.", "Leave -p and its like out.")
     if pipeline is None:
         _all(directory, check, target.settings)
         return
+    from gpu_pipelines.driver.defaults import defaults_in_file
     from gpu_pipelines.targets.compiled import write_file
     from gpu_pipelines.tasks.tasks import task_problems
 
     if task and (problems := task_problems(task)):
         raise UserError.of_all(problems)
-    compiled = target.compile(pipeline, task)
+    with defaults_in_file(pipeline, param or []):
+        compiled = target.compile(pipeline, task)
     for line in compiled.told:
         print(line, file=sys.stderr)
     path = output or Path(f"{compiled.name}.yaml")
@@ -61,22 +70,25 @@ def compile_pipelines(
             print("To compile it for an image of your own give --image, or write image into gpu-pipelines.yaml.")
 
 
-@of_targets("upload", can="publish", default=THERE)
+@of_targets("upload", can="publish", default=THERE, with_flags=True)
 def upload(
     pipeline: Annotated[str, typer.Argument(help="Name of the pipeline, FILE.py, or a compiled file.")],
     target: Any,
     tag: Annotated[
         list[str] | None, typer.Option(help="A tag for this version, default latest; kubeflow: the version's name.")
     ] = None,
+    param: Default = None,
     as_json: AsJson = False,
 ) -> None:
     """Upload a pipeline to Artifact Registry, as an immutable version with tags, or to Kubeflow Pipelines.
 
     With a name the pipeline is compiled for the accelerator first.
     """
+    from gpu_pipelines.driver.defaults import defaults_in_file
     from gpu_pipelines.targets.messages import Request
 
-    compiled = target.load(Request(pipeline, to_publish=True))
+    with defaults_in_file(pipeline, param or []):
+        compiled = target.load(Request(pipeline, to_publish=True))
     for line in compiled.told:
         print(line, file=sys.stderr)
     done = target.publish(compiled, tag or [])

@@ -39,13 +39,13 @@ Run = Annotated[
 _SIGNS = {"✓": "green", "✗": "red"}
 
 
-@of_targets("run", default=HERE)
+@of_targets("run", default=HERE, with_flags=True)
 def run(
     pipeline: Annotated[
         str,
         typer.Argument(
             help="A name, FILE.py, FILE.py:function or a compiled file; vertex: also an address. "
-            "Names: train_evaluate_upload, scheduled_retraining."
+            "Names: train_evaluate_upload, scheduled_retraining, tune_train_evaluate_upload, batch_prediction."
         ),
     ],
     target: Any,

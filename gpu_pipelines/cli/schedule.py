@@ -24,13 +24,13 @@ Start = Annotated[str | None, typer.Option(metavar="TIME", help="No run before, 
 End = Annotated[str | None, typer.Option(metavar="TIME", help="No run after.")]
 
 
-def of_schedules(verb: str) -> Any:
+def of_schedules(verb: str, *, with_flags: bool = False) -> Any:
     """Lets a function be a command on schedules of the targets that have them."""
-    return of_targets(f"schedule {verb}", can="schedules", default=THERE)
+    return of_targets(f"schedule {verb}", can="schedules", default=THERE, with_flags=with_flags)
 
 
 @app.command()
-@of_schedules("create")
+@of_schedules("create", with_flags=True)
 def create(
     pipeline: Annotated[
         str,

@@ -24,7 +24,7 @@ Words = Callable[[typer.Context, str], Iterable[str]]
 HERE, THERE = "local", "vertex"
 
 
-def of_targets(name: str, can: str = "", default: str = HERE) -> Callable[[Any], Any]:
+def of_targets(name: str, can: str = "", default: str = HERE, *, with_flags: bool = False) -> Callable[[Any], Any]:
     """Lets a function be a command with `--target` and the options of all targets that take it.
 
     The function is called with its own parameters and `target`, which it gets opened.
@@ -33,6 +33,8 @@ def of_targets(name: str, can: str = "", default: str = HERE) -> Callable[[Any],
         name: of the command, by which the options of targets say that they are its.
         can: the method or attribute that a target must have for it; empty for any.
         default: the target where none is named.
+        with_flags: whether it takes the options that parameters of pipelines have of their own; their values come to
+            the function in its list `param`.
     """
 
     def parameters() -> list[inspect.Parameter]:
@@ -40,7 +42,8 @@ def of_targets(name: str, can: str = "", default: str = HERE) -> Callable[[Any],
         choice = typer.Option(
             "--target", help=f"Where: {', '.join(able)}.", autocompletion=_completion(lambda others: able)
         )
-        return [_parameter("target", Annotated[str, choice], default), *_options(name, able)]
+        flags = _flags() if with_flags else []
+        return [_parameter("target", Annotated[str, choice], default), *_options(name, able), *flags]
 
     def opened(given: dict[str, Any]) -> Target:
         return open_target(given.pop("target"), given, name, can)
@@ -80,6 +83,8 @@ def _completed(
     def whole() -> Callable[..., None]:
         def command(**given: Any) -> None:
             values = {name: given.pop(name) for name in own}
+            if named := [f"{name}={text}" for name, text in _taken_flags(given) if text is not None]:
+                values["param"] = [*(values["param"] or []), *named]
             function(**values, **{last: made(given)})
 
         hints = typing.get_type_hints(function, include_extras=True)
@@ -115,6 +120,33 @@ def _options(name: str, able: Sequence[str]) -> list[inspect.Parameter]:
             found.setdefault(each, tuple(declaration))
     prefixes = {each: f"{names[0]}: " if len(names) == 1 else "" for each, names in owners.items()}
     return [option_parameter(each, *declaration, prefixes[each]) for each, declaration in found.items()]
+
+
+#: What stands before the name of a parameter of a pipeline among those of a command.
+_OF_A_FLAG = "parameter_"
+
+
+def _flags() -> list[inspect.Parameter]:
+    """The options that parameters of pipelines have of their own."""
+    from gpu_pipelines.component_interface.catalog import flagged_parameters
+
+    found = []
+    for name, declared in flagged_parameters().items():
+        assert declared.flag is not None
+        option = typer.Option(
+            declared.flag.name,
+            help=declared.text.partition(".")[0] + ".",
+            metavar=declared.flag.metavar,
+            rich_help_panel=declared.flag.group,
+        )
+        found.append(_parameter(f"{_OF_A_FLAG}{name}", Annotated[str | None, option], None))
+    return found
+
+
+def _taken_flags(given: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """The values of these options by the names of the parameters; they are taken out of what was given."""
+    names = [name for name in given if name.startswith(_OF_A_FLAG)]
+    return [(name.removeprefix(_OF_A_FLAG), given.pop(name)) for name in names]
 
 
 def option_parameter(name: str, option: Option, hint: Any, default: Any, prefix: str = "") -> inspect.Parameter:

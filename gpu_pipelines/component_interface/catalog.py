@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from gpu_pipelines.component_interface.parameter import parameters_in
+from gpu_pipelines.component_interface.parameter import Parameter, parameters_in
 
 # The folder of each component, by its name; in the order in which a pipeline's form has their parameters.
 COMPONENTS = {
@@ -51,8 +51,18 @@ def settings_of(name: str) -> type[Any]:
     return found
 
 
+def flagged_parameters() -> dict[str, Parameter]:
+    """The parameters that have an option of the command line of their own, by name."""
+    return {
+        name: declared
+        for component in COMPONENTS
+        for name, declared in parameters_in(settings_of(component)).items()
+        if declared.flag
+    }
+
+
 def common_parameters() -> dict[str, str]:
-    """The parameters that stand in the forms of trainings one by one, each with the first component that declares it."""
+    """The parameters that stand in the forms of trainings one by one, with the first component that declares each."""
     found: dict[str, str] = {}
     for component in COMPONENTS:
         for name, declared in parameters_in(settings_of(component)).items() if component != _PREDICTS else ():

@@ -19,6 +19,14 @@ _PARTS = {
         ["accelerate", "prepare_data", "train_model"],
         f'{_PREPARED}    accelerate(train_model(dataset=dataset, model="vit-small"), "l4:4", strategy="spot")\n',
     ),
+    "tune_model": (
+        ["accelerate", "evaluate_checkpoints", "prepare_data", "tune_model"],
+        f"""{_PREPARED}    space = "learning_rate: {{type: float, low: 5e-4, high: 5e-2, log: true}}"
+    tuned = tune_model(dataset=dataset, space=space, trials=12, parallel_trials=4)
+    accelerate(tuned, "l4:4", strategy="spot")
+    accelerate(evaluate_checkpoints(dataset=dataset, checkpoints=tuned.outputs["checkpoints"]), "l4:1")
+""",
+    ),
     "run_training_script": (
         ["accelerate", "prepare_data", "run_training_script"],
         f"""{_PREPARED}    trained = run_training_script(dataset=dataset, script="gs://my-bucket/train.py")

@@ -39,6 +39,23 @@ _DECLARED = "parameter"
 
 
 @dataclass(frozen=True)
+class Flag:
+    """The option of the command line that a parameter has besides `-p`.
+
+    Attributes:
+        name: of the option, such as `--trials`.
+        metavar: what stands for its value.
+        group: heading in the help.
+        is_file: whether it names a file of this machine, whose text is the value.
+    """
+
+    name: str
+    metavar: str
+    group: str
+    is_file: bool = False
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A parameter of a step or of a pipeline.
 
@@ -50,6 +67,7 @@ class Parameter:
         common: whether it stands in a pipeline's form; the others are fields of the parameter `advanced`.
         filled_in: whether pipelines fill it in themselves, so that no user gives it.
         choices: the values that it can have; empty if these are not few.
+        flag: its own option of the command line; None for none.
     """
 
     type: str
@@ -59,10 +77,17 @@ class Parameter:
     common: bool = False
     filled_in: bool = False
     choices: tuple[str, ...] = ()
+    flag: Flag | None = None
 
 
 def parameter(
-    default: Value, text: str, *, common: bool = False, filled_in: bool = False, choices: tuple[str, ...] = ()
+    default: Value,
+    text: str,
+    *,
+    common: bool = False,
+    filled_in: bool = False,
+    choices: tuple[str, ...] = (),
+    flag: Flag | None = None,
 ) -> Value:
     """Declares a parameter as a field of a dataclass: `epochs: float = parameter(3.0, "Passes over the rows.")`.
 
@@ -72,11 +97,12 @@ def parameter(
         common: whether it stands in a pipeline's form; the others are fields of the parameter `advanced`.
         filled_in: whether pipelines fill it in themselves, so that no user gives it.
         choices: the values that it can have; empty if these are not few.
+        flag: its own option of the command line; None for none.
 
     Returns:
         What a dataclass makes a field of.
     """
-    declared = Parameter(KFP_TYPES[type(default)], default, True, text, common, filled_in, choices)
+    declared = Parameter(KFP_TYPES[type(default)], default, True, text, common, filled_in, choices, flag)
     metadata = {_DECLARED: declared}
     if isinstance(default, (list, dict)):
         return cast("Value", field(default_factory=lambda: copy.copy(default), metadata=metadata))

@@ -9,11 +9,11 @@ from typing import Any
 from gpu_pipelines.accelerators import Catalog, load_catalog, plan
 from gpu_pipelines.accelerators.cost import LEFT_OUT, RegionPrice, estimate_cost, price_in
 from gpu_pipelines.console.shown import Task
-from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, RUNS_SCRIPT, TRAINS
+from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, RUNS_SCRIPT, TRAINS, TUNES
 from gpu_pipelines.errors import UserError
 
 #: The steps of this project that run on the accelerator.
-_ON_THE_ACCELERATOR = (TRAINS, RUNS_SCRIPT, EVALUATES, PREDICTS)
+_ON_THE_ACCELERATOR = (TRAINS, RUNS_SCRIPT, TUNES, EVALUATES, PREDICTS)
 #: What a run on this machine is priced with where nobody chooses.
 DEFAULT = "l4:1"
 _POOLS = "worker_pool_specs"

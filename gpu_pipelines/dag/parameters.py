@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter
+
+#: The defaults that pipelines built now get in place of their own, by the names of their parameters.
+_DEFAULTS: ContextVar[Mapping[str, Any]] = ContextVar("defaults", default={})  # noqa: B039 (nothing changes it)
+
+
+@contextmanager
+def other_defaults(values: Mapping[str, Any]) -> Iterator[None]:
+    """Lets the pipelines that are built in the block have other defaults, where they have the parameters.
+
+    Args:
+        values: by name; a parameter that had to be given need not be any more.
+    """
+    token = _DEFAULTS.set(values)
+    try:
+        yield
+    finally:
+        _DEFAULTS.reset(token)
 
 
 def inputs_from(component: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,7 +51,13 @@ def with_parameters(
             return function(dict(zip(ordered, values, strict=True)))
 
         # In a signature, parameters without a default come first.
-        ordered = dict(sorted(parameters.items(), key=lambda named: named[1].optional))
+        own = {
+            name: replace(parameters[name], default=value)
+            for name, value in _DEFAULTS.get().items()
+            if name in parameters
+        }
+        own = {name: replace(each, optional=True) for name, each in own.items()}
+        ordered = dict(sorted({**parameters, **own}.items(), key=lambda named: named[1].optional))
         listed = [_in_signature(name, parameter) for name, parameter in ordered.items()]
         returned = inspect.signature(function).return_annotation
         summary, _, rest = str(inspect.getdoc(function)).partition("\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from gpu_pipelines.errors import UserError
+
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.dag.parameters import Parameter
@@ -89,5 +91,14 @@ class StudyPlacement(Protocol):
 
 
 def placed_study(target: Placement, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
-    """What a pipeline uses for a search for parameters; see `StudyPlacement`."""
+    """What a pipeline uses for a search for parameters; see `StudyPlacement`.
+
+    Raises:
+        UserError: the plan has several machines, and the place has no way of its own to use them.
+    """
+    if plan is not None and plan.nodes > 1 and not isinstance(target, StudyPlacement):
+        raise UserError(
+            f"{plan.spec} on {plan.nodes} nodes: a search runs on one machine, whose GPUs its trials share.",
+            "Give an accelerator with one node.",
+        )
     return target.study(component, plan) if isinstance(target, StudyPlacement) else target.place(component, plan)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
 from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.tuning.space import is_address
 
 #: What a place holds: data is read by sources of many kinds, and a registry is written to as well; a directory may
 #: also be the name of a model on a hub; a file has a function of Python, and a program is a script or a folder of code.
@@ -47,3 +48,13 @@ def places_of_script(settings: ScriptSettings) -> Iterator[Place]:
     # An absolute path that is not here is one of the image.
     if "://" in place or not Path(place).is_absolute() or Path(place).exists():
         yield Place(name, place, PROGRAM)
+
+
+def places_of_space(space: str) -> Iterator[Place]:
+    """Where a search space is; one that is given as its text is in no place.
+
+    Args:
+        space: the parameter of `tune_model`.
+    """
+    if space and is_address(space):
+        yield Place("space", space, FILE)

@@ -29,7 +29,8 @@ class Request:
         common=True,
     )
     pipeline: str = parameter(
-        "train_evaluate_upload", "Pipeline whose request it is, train_evaluate_upload or scheduled_retraining."
+        "train_evaluate_upload",
+        "Pipeline whose request it is: train_evaluate_upload, scheduled_retraining or tune_train_evaluate_upload.",
     )
     place: str = parameter("local", "Where the pipeline runs: local, vertex or kubeflow.")
     data_nodes: int = parameter(1, "Machines that prepare the data.")

@@ -9,7 +9,6 @@ from typing import Any
 from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.one_gpu import one_gpu
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.parameter import Parameter
@@ -99,8 +98,6 @@ class Steps:
         self._train: Callable[..., Any] = (
             placed_study(target, training, plan) if is_study else target.place(training, plan)
         )
-        price = dollars_per_hour(plan) if is_study and plan else None
-        self._of_plan = {} if price is None else {"dollars_per_hour": price}
         self._evaluate: Callable[..., Any] = target.place(evaluate_checkpoints, evaluation or (plan and one_gpu(plan)))
         self._upload: Callable[..., Any] = target.place(upload_model, None)
 
@@ -134,7 +131,6 @@ class Steps:
         trained = self._train(
             dataset=prepared.outputs["dataset"],
             checkpoint_uri=self._checkpoint_uri,
-            **self._of_plan,
             # One that was given is among the others, and wins. A script's parameters all stand one by one.
             **inputs_from(self._training, {**values, "advanced": checked.outputs["train"]}),
         )

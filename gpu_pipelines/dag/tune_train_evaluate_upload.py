@@ -7,24 +7,26 @@ from typing import Any
 
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag import train_evaluate_upload as one_training
-from gpu_pipelines.dag.places import FILE, Place
+from gpu_pipelines.dag.places import Place, places_of_space
 from gpu_pipelines.tuning.settings import TuningSettings
-from gpu_pipelines.tuning.space import is_address
 
 #: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
 SETTINGS = {**one_training.SETTINGS, "train": TuningSettings}
 
 
 def problems(arguments: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with the parameters of a run, without reading any data."""
+    """Everything that is wrong with the parameters of a run, without reading any data.
+
+    Args:
+        arguments: all parameters; and, where it is known, `processes`, how many the machine of the search has.
+    """
     settings = fields_from(TuningSettings, arguments)
-    return one_training.problems_around(arguments, settings.problems)
+    return one_training.problems_around(arguments, lambda task: settings.problems(task, arguments.get("processes", 0)))
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:
     """The places that a run reads and writes."""
-    space = fields_from(TuningSettings, arguments).space
-    return [*one_training.places(arguments), *([Place("space", space, FILE)] if is_address(space) else [])]
+    return [*one_training.places(arguments), *places_of_space(fields_from(TuningSettings, arguments).space)]
 
 
 def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[str]:

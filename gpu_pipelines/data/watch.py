@@ -34,8 +34,8 @@ class WatchSettings:
     model: str = parameter("convnext-micro", "As for train_model.")
     registry: str = parameter(
         "./registry",
-        "Directory of the model registry, or vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone "
-        "for that of the job's own project and region.",
+        "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
+        "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
     )
     model_name: str = parameter("", "Name of the model in the registry; empty to name it after the source.")
     min_champion_age_days: float = parameter(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from gpu_pipelines.component_interface.catalog import flagged_parameters
 from gpu_pipelines.component_interface.parameter import CALLED, Parameter
 from gpu_pipelines.driver.opening import option_of_targets
 from gpu_pipelines.errors import UserError, nearest
@@ -239,7 +240,7 @@ def all_arguments(
             problems.append(f"There is no parameter {name[:80]!r}. {remedy}")
             continue
         try:
-            given[name] = _converted(known[name].type, value, of_anybody)
+            given[name] = _converted(known[name].type, _text_of_file(name, value, of_anybody), of_anybody)
         except (ValueError, RecursionError):
             given[name] = None
             wanted = "a list" if of_anybody and known[name].type == "List" else _TYPES.get(known[name].type)
@@ -252,6 +253,18 @@ def all_arguments(
     if isinstance(given.get("task"), str) and not of_anybody:
         known = with_defaults_of_task(known, given["task"])
     return {name: given.get(name, copy.deepcopy(parameter.default)) for name, parameter in known.items()}
+
+
+def _text_of_file(name: str, value: Any, of_anybody: bool) -> Any:
+    """What stands in a file of this machine, where a parameter of this project is the text of one and names it."""
+    declared = None if of_anybody else flagged_parameters().get(name)
+    if declared is None or declared.flag is None or not declared.flag.is_file or not isinstance(value, str):
+        return value
+    path = Path(value).expanduser()
+    with suppress(OSError):  # a text that is longer than any name
+        if path.is_file():
+            return read_text(path, f"The file {path}")
+    return value
 
 
 def _opened(texts: Sequence[tuple[str, Any]], problems: list[str]) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,7 @@ from gpu_pipelines.errors import UserError
 STEPS = (
     "prepare_data",
     "train_model",
+    "tune_model",
     "run_training_script",
     "evaluate_checkpoints",
     "upload_model",

@@ -68,8 +68,9 @@ class EvaluationSettings:
     )
     registry: str = parameter(
         "./registry",
-        "Model registry whose champion is compared with: a directory, or vertex://PROJECT/REGION for Vertex AI Model "
-        "Registry, vertex:// alone for that of the job's own project and region.",
+        "Model registry whose champion is compared with: a directory, vertex://PROJECT/REGION for Vertex AI Model "
+        "Registry, vertex:// alone for that of the job's own project and region, or mlflow:https://HOST for that of an "
+        "MLflow server.",
     )
     model_name: str = parameter("", "Name of the model in the registry; empty to name it after the source of the data.")
     accept_shift: bool = parameter(

@@ -25,7 +25,7 @@ from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.trainings import named_by_settings, names_of
 from gpu_pipelines.tracking.facts import facts_of_dataset, facts_of_evaluation
-from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at
+from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at, run_of
 
 
 def run(
@@ -68,7 +68,7 @@ def run(
         places = _places([checkpoints, more_checkpoints, *(collected or [])])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             directories = _copied(places, Path(scratch), has_own_scores=bool(settings.scoring_function))
-            with _tracked(tracking, places, directories) as tracked:
+            with _tracked(tracking, checkpoints, places, directories) as tracked:
                 with output_files(best_checkpoint, EVALUATION) as exported:
                     found = evaluate_checkpoints(settings, rows, directories, exported)
                 write_report(found, rows, Path(report.path))
@@ -93,11 +93,13 @@ def run(
     return (found.passed,)
 
 
-def _tracked(tracking: str, places: Mapping[str, str], directories: Mapping[str, Path]) -> Tracked:
+def _tracked(tracking: str, checkpoints: Any, places: Mapping[str, str], directories: Mapping[str, Path]) -> Tracked:
     """The run that the training is in; of a single training it gets what it may have missed of the curves."""
     directory = next(iter(directories.values()))
-    settings = _told(directory)
-    tracked = Tracked(tracking, run_at(next(iter(places.values())), settings.get("resume_from_step", 0)))
+    place, from_step = next(iter(places.values())), _told(directory).get("resume_from_step", 0)
+    # The checkpoints of a search say whose they are: their place is that of a trial.
+    says = checkpoints is not None and RUN_OF_ARTIFACT in checkpoints.metadata
+    tracked = Tracked(tracking, run_of(checkpoints, place) if says else run_at(place, from_step))
     tracked.require_tracker()
     if len(directories) == 1:
         tracked.follow(directory)

@@ -93,8 +93,8 @@ class PredictSettings:
     )
     registry: str = parameter(
         "./registry",
-        "Directory of the model registry, or vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone "
-        "for that of the job's own project and region.",
+        "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
+        "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
         common=True,
     )
     model_name: str = parameter(

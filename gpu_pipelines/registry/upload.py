@@ -31,8 +31,9 @@ class UploadSettings:
 
     registry: str = parameter(
         "./registry",
-        "Directory of the model registry, made if it does not exist; or vertex://PROJECT/REGION for Vertex AI Model "
-        "Registry, vertex:// alone for that of the job's own project and region.",
+        "Directory of the model registry, made if it does not exist; vertex://PROJECT/REGION for Vertex AI Model "
+        "Registry, vertex:// alone for that of the job's own project and region; or mlflow:https://HOST for that of an "
+        "MLflow server.",
         common=True,
     )
     model_name: str = parameter(

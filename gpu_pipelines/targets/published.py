@@ -15,8 +15,9 @@ from gpu_pipelines.tasks.tasks import TASKS
 #: What a file is called after its GPU: see `file_of`.
 _PUBLISHED = re.compile(r"(?P<count>[0-9]+)(-(?P<nodes>[0-9]+)-nodes)?(-(?P<strategy>[a-z-]+))?")
 
-#: What files of predictions are published for.
+#: What files of predictions are published for, and those of searches for parameters.
 _PREDICTS_ON = "l4:1"
+_SEARCHES_ON = ("l4:1", "l4:4")
 
 
 def published(most_used: bool = False) -> tuple[PlanRequest, ...]:
@@ -53,8 +54,8 @@ def published_in_the_cloud(options: Any) -> Iterator[Published]:
     """The files of a target in Google Cloud.
 
     `train_evaluate_upload` has one for each accelerator and each task that files are published for;
-    `scheduled_retraining`, of all tasks in one, has one for each of the accelerators that are used most, and
-    `batch_prediction` one for the smallest GPU.
+    `scheduled_retraining`, of all tasks in one, has one for each of the accelerators that are used most,
+    `tune_train_evaluate_upload` two, and `batch_prediction` one for the smallest GPU.
 
     Args:
         options: the dataclass of the target's options, a subclass of `CloudOptions`.
@@ -62,6 +63,7 @@ def published_in_the_cloud(options: Any) -> Iterator[Published]:
     tasks = [task.name for task in TASKS.values() if task.published]
     wanted = [("train_evaluate_upload", request, task) for request in published() for task in tasks]
     wanted += [("scheduled_retraining", request, "") for request in published(most_used=True)]
+    wanted += [("tune_train_evaluate_upload", PlanRequest(spec), "") for spec in _SEARCHES_ON]
     wanted.append(("batch_prediction", PlanRequest(_PREDICTS_ON), ""))
     for pipeline, request, task in wanted:
         file = file_of(plan_request(request))

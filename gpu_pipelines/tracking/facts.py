@@ -84,6 +84,17 @@ def facts_of_training(configuration: Mapping[str, Any]) -> Facts:
     return Facts(_texts(told)) + facts_of_plan(os.environ.get(ACCELERATOR, ""))
 
 
+def facts_of_study(parameters: Mapping[str, Any], figures: Mapping[str, float]) -> Facts:
+    """What a search for parameters has found.
+
+    Args:
+        parameters: the best ones.
+        figures: of the search.
+    """
+    told = facts_of_plan(os.environ.get(ACCELERATOR, ""))
+    return Facts(_texts(parameters), {f"study_{name}": value for name, value in figures.items()}) + told
+
+
 def facts_of_plan(spec: str) -> Facts:
     """What a step was placed on and its list price where it is cheapest.
 

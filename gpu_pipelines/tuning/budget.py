@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gpu_pipelines.artifacts.documents import read_document, write_document
+from gpu_pipelines.tuning.folder import SPENT
 
-SPENT = "spent.json"
-#: So much is written down ahead, and again when no more than half of it is left.
-SECONDS_AHEAD = 10.0
+#: So much is written down ahead, and again when no more than half of it is left; in object storage, where each time is
+#: a request, it is more.
+SECONDS_AHEAD, SECONDS_AHEAD_AFAR = 10.0, 40.0
 #: What is left for the trials to save their state in, at most, as a share of the budget; and for killing them.
 _SECONDS_TO_STOP, _SHARE_TO_STOP, _SECONDS_TO_KILL = 28.0, 0.2, 3.0
 
@@ -26,10 +28,19 @@ class Budget:
         dollars: that it may cost in all, over all its starts; 0 for no limit.
         dollars_per_hour: price of this machine; 0 where it costs nothing.
         began: when this start of the study began, on the clock of `time.monotonic`; left out, now.
+        keep: makes the file that is written last where the folder does not; None where it does.
     """
 
-    def __init__(self, folder: Path, dollars: float, dollars_per_hour: float, began: float | None = None) -> None:
-        self._path = folder / SPENT
+    def __init__(
+        self,
+        folder: Path,
+        dollars: float,
+        dollars_per_hour: float,
+        began: float | None = None,
+        keep: Callable[[str], None] | None = None,
+    ) -> None:
+        self._path, self._keep = folder / SPENT, keep
+        self._ahead = SECONDS_AHEAD_AFAR if keep else SECONDS_AHEAD
         self._price = dollars_per_hour / 3600
         self.most_seconds = dollars / self._price if dollars and self._price else math.inf
         self._before = float(read_document(self._path, "study")["seconds"]) if self._path.exists() else 0.0
@@ -48,8 +59,8 @@ class Budget:
 
     def look(self) -> None:
         """Writes down what is used next; called several times a second."""
-        if self._written - self.seconds < SECONDS_AHEAD / 2:
-            self._write(min(self.seconds + SECONDS_AHEAD, max(self.most_seconds, self.seconds)))
+        if self._written - self.seconds < self._ahead / 2:
+            self._write(min(self.seconds + self._ahead, max(self.most_seconds, self.seconds)))
 
     @property
     def is_ending(self) -> bool:
@@ -68,4 +79,6 @@ class Budget:
 
     def _write(self, seconds: float) -> None:
         write_document(self._path, {"seconds": round(seconds, 3)})
+        if self._keep:
+            self._keep(SPENT)
         self._written = seconds

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import DamagedError
+from gpu_pipelines.tuning.folder import JOURNAL
 from gpu_pipelines.tuning.halving import Part
-
-JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Journal:
 
     Args:
         folder: which is there.
+        keep: makes all lines of a trial last where the folder does not; left out, it does.
 
     Attributes:
         parameters: what is searched for, with the values that each trial has, by number.
@@ -54,8 +54,9 @@ class Journal:
         UserError: a line of it is damaged.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / JOURNAL
+    def __init__(self, folder: Path, keep: Callable[[int, Sequence[bytes]], None] = lambda trial, lines: None) -> None:
+        self._path, self._keep = folder / JOURNAL, keep
+        self._lines: dict[int, list[bytes]] = {}
         self.parameters: dict[int, dict[str, Any]] = {}
         self.outcomes: dict[Part, Outcome] = {}
         content = self._path.read_bytes() if self._path.exists() else b""
@@ -64,7 +65,7 @@ class Journal:
             os.truncate(self._path, len(whole))
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                self._take(json.loads(line))
+                self._take(json.loads(line), line + b"\n")
             except (ValueError, KeyError, TypeError):
                 raise DamagedError(f"{self._path} is damaged in line {number}.", "Begin a study elsewhere.") from None
 
@@ -77,13 +78,16 @@ class Journal:
         self._write({**asdict(part), **asdict(outcome)})
 
     def _write(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps(entry, allow_nan=False).encode() + b"\n"
         with self._path.open("ab") as file:
-            file.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self._take(entry)
+        self._keep(entry["trial"], [*self._lines.get(entry["trial"], ()), line])
+        self._take(entry, line)
 
-    def _take(self, entry: Mapping[str, Any]) -> None:
+    def _take(self, entry: Mapping[str, Any], line: bytes) -> None:
+        self._lines.setdefault(entry["trial"], []).append(line)
         if "parameters" in entry:
             self.parameters[entry["trial"]] = dict(entry["parameters"])
             return

@@ -16,10 +16,11 @@ from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.errors import ERROR_FILE, Interrupted, ProcessKilledError, UserError, left_error
 from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.tuning.folder import LOG
 from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.shares import Share
 
-_JOB, _ERROR, LOG = "job.json", "error.json", "log.txt"
+_JOB, _ERROR = "job.json", "error.json"
 #: Set by a platform for one training; several would write into it.
 _OF_ONE_TRAINING = ("AIP_TENSORBOARD_LOG_DIR",)
 _SECONDS_TO_STOP = Timing().stop + 2
@@ -39,10 +40,11 @@ class Processes:
     Args:
         shares: of the machine.
         run: what the trainings belong to: after a restart each waits for its former self to be gone.
+        study: where the study is, for people; empty for where the folders of the trials are.
     """
 
-    def __init__(self, shares: list[Share], run: str) -> None:
-        self._shares, self._run = shares, run
+    def __init__(self, shares: list[Share], run: str, study: str = "") -> None:
+        self._shares, self._run, self._study = shares, run, study
         self._running: dict[Part, _Running] = {}
 
     def start(self, part: Part, folder: Path, job: dict[str, Any]) -> None:
@@ -87,9 +89,10 @@ class Processes:
         if isinstance(error, Interrupted):
             raise Interrupted(f"trial {part.trial} was interrupted: {error.message}")
         if error is None:
+            log = f"{LOG} of trial {part.trial} in {self._study}" if self._study else ended.folder / LOG
             raise ProcessKilledError(
                 f"The process of trial {part.trial} has ended with status {status}.",
-                f"Its log is {ended.folder / LOG}. Tune again to continue.",
+                f"Its log is {log}. Tune again to continue.",
             )
         return seconds, error
 

@@ -11,10 +11,11 @@ from gpu_pipelines.artifacts.checkpoint import METRICS, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tuning.folder import StudyFolder, trial_folder
 from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.journal import Journal
 from gpu_pipelines.tuning.sampler import Known
-from gpu_pipelines.tuning.study import StudyRequest, checkpoints_of, trial_folder
+from gpu_pipelines.tuning.study import StudyRequest
 
 RESULT = "result.json"
 
@@ -98,18 +99,18 @@ class TuningResult:
         write_document(folder / RESULT, content)
 
 
-def trials_of(request: StudyRequest, folder: Path, journal: Journal) -> list[Trial]:
+def trials_of(request: StudyRequest, folder: StudyFolder, journal: Journal) -> list[Trial]:
     """What is known of the trials of a study, by number."""
     return [_trial(request, folder, journal, number) for number in sorted(journal.parameters)]
 
 
-def _trial(request: StudyRequest, folder: Path, journal: Journal, number: int) -> Trial:
+def _trial(request: StudyRequest, folder: StudyFolder, journal: Journal, number: int) -> Trial:
     outcomes = [(rung, journal.outcomes.get(Part(number, rung))) for rung in range(request.rungs)]
     known = [(rung, outcome) for rung, outcome in outcomes if outcome is not None]
     rung, last = known[-1] if known else (-1, None)
-    checkpoints = checkpoints_of(trial_folder(folder, number))
-    entries = [each for each in read_metrics(checkpoints / METRICS) if each.get("val_loss") is not None]
-    there = complete_checkpoints(checkpoints)
+    seen = folder.seen_of(trial_folder(number))
+    entries = [each for each in read_metrics(seen / METRICS) if each.get("val_loss") is not None]
+    there = complete_checkpoints(seen)
     return Trial(
         number=number,
         parameters=journal.parameters[number],

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place
-from gpu_pipelines.component_interface.parameter import parameter, parameters_in
+from gpu_pipelines.component_interface.parameter import Flag, parameter, parameters_in
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.sampler import SAMPLERS
 from gpu_pipelines.tuning.space import SearchSpace, is_address, read_space, space_in
 
-#: The largest whole numbers that a search takes.
-_MOST = {"trials": 10_000, "parallel_trials": 1_000, "reduction": 9}
+#: The largest whole numbers that a search takes; one of them has another name in the form of a pipeline.
+_MOST = {"trials": 10_000, "parallel": 1_000, "parallel_trials": 1_000, "reduction": 9}
 _MOST_LONGER = 1_000
+_GROUP = "Search for parameters (pipeline tune_train_evaluate_upload)"
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,20 @@ class TuningSettings(TrainingSettings):
         "What is searched for: the text of a search space in YAML, or where such a file is, local or gs://. "
         "docs/tuning.md says what stands in it.",
         common=True,
+        flag=Flag("--space", "FILE", _GROUP, is_file=True),
     )
-    trials: int = parameter(40, "Trials that are begun.", common=True)
+    trials: int = parameter(40, "Trials that are begun.", common=True, flag=Flag("--trials", "N", _GROUP))
     parallel_trials: int = parameter(
-        1, "Trials that are trained at the same time; they share the GPUs, or the CPUs, of the machine.", common=True
+        1,
+        "Trials that are trained at the same time; they share the GPUs, or the CPUs, of the machine.",
+        common=True,
+        flag=Flag("--parallel", "N", _GROUP),
     )
     budget: float = parameter(
-        0.0, "US dollars that the search may cost by the price of its machine; 0 for no limit.", common=True
+        0.0,
+        "US dollars that the search may cost by the price of its machine; 0 for no limit.",
+        common=True,
+        flag=Flag("--budget", "DOLLARS", _GROUP),
     )
     longer: float = parameter(
         1.0,
@@ -44,14 +55,15 @@ class TuningSettings(TrainingSettings):
     sampler: str = parameter("tpe", "How values are chosen: tpe, by the losses so far, or random.", choices=SAMPLERS)
     reduction: int = parameter(
         3,
-        "One trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1 trains all "
-        "trials to their end.",
+        "One trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1 trains "
+        "all trials to their end.",
     )
     study_seed: int = parameter(0, "Of the choice of values; that of the trainings is seed.")
     dollars_per_hour: float = parameter(
         0.0,
-        "Price of the machine of the search, US dollars; 0 for the list price of the accelerator that the pipeline was "
-        "made for, which on this machine is nothing.",
+        "Price of the machine of the search, US dollars, by which the budget is counted. A pipeline for an accelerator "
+        "has its list price here.",
+        common=True,
     )
 
     @property
@@ -78,20 +90,33 @@ class TuningSettings(TrainingSettings):
             raise UserError(f"There is no search space {self.space}.", "Give the address of such a file, or its text.")
         return space_in(content.decode("utf-8", "replace"), f"The search space {self.space}")
 
-    def problems(self, task: str = "image_classification") -> list[str]:
-        """Everything that is wrong with the values; of a space that is elsewhere than here, what can be known."""
-        found = [*self.base.problems(task), *self.problems_of_search()]
-        if self.resume_from_step:
-            found.append(f"resume_from_step is {self.resume_from_step}; trials begin at step 0. Leave it out.")
-        if is_address(self.space) and is_remote(self.space):
-            return [*found, *problems_of_place("space", self.space)]
-        return [*found, *self.problems_of_space(task)]
-
-    def problems_of_space(self, task: str = "image_classification", processes: int = 0) -> list[str]:
-        """What is wrong with the search space, which is read for it.
+    def problems(self, task: str = "image_classification", processes: int = 0) -> list[str]:
+        """Everything that is wrong with the values; of a space in object storage, what can be known without reading it.
 
         Args:
             task: of the dataset.
+            processes: of the machine, which the trials share; 0 if that is not known.
+        """
+        share = max(1, processes // max(1, self.parallel_trials)) if processes else 0
+        found = [*self.base.problems(task), *self.base.problems_on(share), *self.problems_of_values()]
+        if is_address(self.space) and is_remote(self.space):
+            return [*found, *problems_of_place("space", self.space)]
+        return [*found, *self.problems_of_space(task, share)]
+
+    def problems_of_values(self) -> list[str]:
+        """What is wrong with the values whatever the data is, the space aside."""
+        found = problems_of_search(asdict(self))
+        if not 0 <= self.study_seed <= LARGEST_WHOLE_NUMBER:
+            found.append(f"study_seed is {self.study_seed}; give 0 to 2^53.")
+        if self.resume_from_step:
+            found.append(f"resume_from_step is {self.resume_from_step}; trials begin at step 0. Leave it out.")
+        return found
+
+    def problems_of_space(self, task: str = "", processes: int = 0) -> list[str]:
+        """What is wrong with the search space, which is read for it.
+
+        Args:
+            task: of the dataset; empty for what is wrong whatever it is.
             processes: of each trial; 0 if that is not known.
         """
         try:
@@ -104,31 +129,31 @@ class TuningSettings(TrainingSettings):
             for name in space.names
             if getattr(self, name) != declared[name].default
         ]
-        return [*found, *space.problems(self.base, task, processes)]
+        return [*found, *space.problems(self.base, task, processes)] if task else found
 
-    def problems_of_search(self) -> list[str]:
-        """What is wrong with the parameters of the search itself."""
-        found = [
-            f"{name} is {getattr(self, name)}; give a whole number from 1 to {most:,}."
-            for name, most in _MOST.items()
-            if not 1 <= getattr(self, name) <= most
-        ]
-        for name in ("budget", "dollars_per_hour"):
-            if not 0 <= getattr(self, name) < math.inf:
-                found.append(f"{name} is {getattr(self, name)}; give dollars, at least 0.")
-        if self.study_seed < 0:
-            found.append(f"study_seed is {self.study_seed}; give at least 0.")
-        if self.sampler not in SAMPLERS:
-            found.append(f"There is no sampler {self.sampler!r}. {nearest(self.sampler, SAMPLERS)}")
-        if not 1 <= self.longer <= _MOST_LONGER:
-            found.append(f"longer is {self.longer}; give 1 to {_MOST_LONGER:,}.")
-        return found
 
-    def problems_of_price(self) -> list[str]:
-        """What is wrong with the budget where the price is known to be the one that stands here."""
-        if self.budget <= 0 or self.dollars_per_hour > 0:
-            return []
-        return [
-            f"budget is {self.budget:g} dollars, and no price of the machine is known. Give dollars_per_hour, which "
-            "gpu-pipelines accelerators plan shows, or no budget."
-        ]
+def problems_of_search(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the parameters of a search, its space aside.
+
+    Args:
+        values: of all of them, by name; others are passed over.
+    """
+    found = [
+        f"{name} is {values[name]}; give a whole number from 1 to {most:,}."
+        for name, most in _MOST.items()
+        if name in values and not (isinstance(values[name], int) and 1 <= values[name] <= most)
+    ]
+    budget, price, sampler, longer = (values[name] for name in ("budget", "dollars_per_hour", "sampler", "longer"))
+    for name in ("budget", "dollars_per_hour"):
+        if not 0 <= values[name] < math.inf:
+            found.append(f"{name} is {values[name]}; give dollars, at least 0.")
+    if budget > 0 and price == 0:
+        found.append(
+            f"budget is {budget:g} dollars, and no price is known of what the search runs on; this machine costs "
+            "nothing. Give dollars_per_hour, which gpu-pipelines accelerators plan shows, or no budget."
+        )
+    if sampler not in SAMPLERS:
+        found.append(f"There is no sampler {sampler!r}. {nearest(sampler, SAMPLERS)}")
+    if not 1 <= longer <= _MOST_LONGER:
+        found.append(f"longer is {longer}; give 1 to {_MOST_LONGER:,}.")
+    return found

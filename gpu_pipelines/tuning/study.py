@@ -20,13 +20,13 @@ from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError, first_line
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.budget import Budget
+from gpu_pipelines.tuning.folder import StudyFolder, trial_folder, winner_folder
 from gpu_pipelines.tuning.halving import Halving, Part, rungs_of, with_rungs
 from gpu_pipelines.tuning.journal import Journal, Outcome
 from gpu_pipelines.tuning.processes import Processes
 from gpu_pipelines.tuning.sampler import Known, next_values
 from gpu_pipelines.tuning.space import SearchSpace
 
-TRIALS = "trials"
 _SECONDS_BETWEEN_LOOKS = 0.05
 
 
@@ -35,7 +35,7 @@ class StudyRequest:
     """What a study is asked for.
 
     Attributes:
-        dataset: directory of the dataset.
+        dataset: where the dataset is: a directory, or `gs://…`.
         task: of the dataset.
         rows: of its training split.
         base: the parameters that are not searched for.
@@ -73,16 +73,6 @@ class BudgetSpentError(Exception):
     """The budget is spent."""
 
 
-def trial_folder(folder: Path, trial: int) -> Path:
-    """The folder of a trial in that of its study."""
-    return folder / TRIALS / f"{trial:04d}"
-
-
-def checkpoints_of(folder: Path) -> Path:
-    """The checkpoint directory of a trial, by its folder."""
-    return folder / "checkpoints"
-
-
 class Study:
     """Does what a request asks for.
 
@@ -99,7 +89,7 @@ class Study:
     def __init__(
         self,
         request: StudyRequest,
-        folder: Path,
+        folder: StudyFolder,
         journal: Journal,
         processes: Processes,
         budget: Budget,
@@ -131,7 +121,7 @@ class Study:
             clock, _, part = heapq.heappop(queue)
             self._halving.note(part, self._outcome(part).rank)
 
-    def train_longer(self, trial: int, times: float) -> Path:
+    def train_longer(self, trial: int, times: float) -> str:
         """Trains anew with the values of a trial, for so many times its steps.
 
         Args:
@@ -139,7 +129,7 @@ class Study:
             times: more than 1.
 
         Returns:
-            The folder, as of a trial.
+            The name of its folder in that of the study.
 
         Raises:
             BudgetSpentError: the budget is spent before its end.
@@ -149,7 +139,7 @@ class Study:
         settings, steps = self._request.trained_with(self._journal.parameters[trial])
         longer = replace(settings, max_steps=round(steps[-1] * times), checkpoint_every_steps=0)
         longer = replace(longer, checkpoint_every_steps=longer.steps_between_checkpoints(longer.max_steps))
-        folder = self._folder / f"winner-{trial:04d}-{longer.max_steps}"
+        folder = winner_folder(trial, longer.max_steps)
         # Beyond the last rung, and another one for each length that is asked for.
         part = Part(trial, self._request.rungs + longer.max_steps)
         self._start(part, folder, longer, longer.max_steps)
@@ -162,21 +152,21 @@ class Study:
             values = next_values(self._request.space, self._known(), self._request.seed, self._request.sampler)
             self._journal.begin(part.trial, values)
         settings, steps = self._request.trained_with(self._journal.parameters[part.trial])
-        self._start(part, trial_folder(self._folder, part.trial), settings, steps[part.rung])
+        self._start(part, trial_folder(part.trial), settings, steps[part.rung])
 
-    def _start(self, part: Part, folder: Path, settings: TrainingSettings, until: int) -> None:
+    def _start(self, part: Part, name: str, settings: TrainingSettings, until: int) -> None:
         """Starts to train a part, if that was not done before."""
         self._look()
         if part in self._journal.outcomes:
             return
-        checkpoints = checkpoints_of(folder)
+        seen, folder = self._folder.seen_of(name), self._folder.directory / name
         folder.mkdir(parents=True, exist_ok=True)
-        there = complete_checkpoints(checkpoints)
+        there = complete_checkpoints(seen)
         if there and there[-1].info.step >= until:
-            self._end(part, Outcome(_loss(checkpoints, until), 0.0))
+            self._end(part, Outcome(_loss(seen, until), 0.0))
             return
         job = {"settings": asdict(settings), "dataset": self._request.dataset, "until": until}
-        self._processes.start(part, folder, {**job, "checkpoints": str(checkpoints)})
+        self._processes.start(part, folder, {**job, "checkpoints": self._folder.checkpoints_of(name)})
 
     def _known(self) -> list[Known]:
         """The trials before the next one, as far as their results have been taken."""
@@ -215,11 +205,13 @@ class Study:
             self._processes.kill()
             raise BudgetSpentError
         for part, folder in self._processes.ended():
+            name = folder.relative_to(self._folder.directory).as_posix()
+            self._folder.look_at(name)
             seconds, error = self._processes.take(part)
             if error is not None and not isinstance(error, UnfitParametersError):
                 values = ", ".join(f"{name}={value}" for name, value in self._journal.parameters[part.trial].items())
                 raise UserError(f"Trial {part.trial} ({values}) failed: {error.problem}", error.remedy) from error
-            loss = None if error else _loss(checkpoints_of(folder))
+            loss = None if error else _loss(self._folder.seen_of(name))
             self._end(part, Outcome(loss, round(seconds, 3), first_line(error) if error else ""))
 
     def _end(self, part: Part, outcome: Outcome) -> None:
@@ -229,7 +221,7 @@ class Study:
         self._told(f"trial {part.trial}, part {share}: {result}")
 
 
-def _loss(checkpoints: Path, until: int | None = None) -> float | None:
+def _loss(seen: Path, until: int | None = None) -> float | None:
     """The lowest loss on val up to a step; None if there is none."""
-    entries = read_metrics(checkpoints / METRICS, up_to_step=until)
+    entries = read_metrics(seen / METRICS, up_to_step=until)
     return min((entry["val_loss"] for entry in entries if entry.get("val_loss") is not None), default=None)

@@ -6,6 +6,7 @@ from typing import Any
 from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.components.tuning.component import tune_model
 from gpu_pipelines.dag.parameters import with_parameters
 from gpu_pipelines.dag.placement import Placement
@@ -34,6 +35,8 @@ def build(
     steps = Steps(target, plan, evaluation, task=task, training=tune_model)
     parameters = pipeline_parameters(target, STEPS, task)
     parameters["space"] = replace(parameters["space"], optional=False)
+    price = dollars_per_hour(plan) if plan else None
+    parameters["dollars_per_hour"] = replace(parameters["dollars_per_hour"], default=price or 0.0)
 
     @dsl.pipeline(name="tune-train-evaluate-upload")
     @with_parameters(parameters, target.note)

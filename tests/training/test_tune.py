@@ -85,8 +85,6 @@ def test_all_that_is_wrong_is_told_before_anything_is_trained(numbers: Path, tmp
     with pytest.raises(UserError, match=r"There is no model 'mlp-smal'.*'mlp-small'"):
         gpu_pipelines.tune(dataset, folder, SPACE, model="mlp-smal")
     assert not folder.exists()
-    with pytest.raises(UserError, match="give a folder of this machine"):
-        gpu_pipelines.tune(dataset, "gs://bucket/study", SPACE)
 
 
 PROGRAM = """

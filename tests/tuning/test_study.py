@@ -14,13 +14,14 @@ from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.budget import Budget
+from gpu_pipelines.tuning.folder import StudyFolder
 from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.journal import Journal
 from gpu_pipelines.tuning.processes import Processes
 from gpu_pipelines.tuning.result import best_of, trials_of
 from gpu_pipelines.tuning.shares import Share
 from gpu_pipelines.tuning.space import space_of
-from gpu_pipelines.tuning.study import Study, StudyRequest, checkpoints_of
+from gpu_pipelines.tuning.study import Study, StudyRequest
 
 SPACE = space_of(
     {
@@ -76,11 +77,14 @@ def study(folder: Path, asked: StudyRequest, formulas: Formulas, **others: Any) 
     folder.mkdir(exist_ok=True)
     budget = others.pop("budget", None) or Budget(folder, 0.0, 0.0)
     signalled = others.pop("signalled", None) or Signalled()
-    return Study(asked, folder, Journal(folder), formulas, budget, signalled, lambda line: None)
+    return Study(asked, StudyFolder(folder), Journal(folder), formulas, budget, signalled, lambda line: None)
 
 
 def known(folder: Path, asked: StudyRequest) -> list[Any]:
-    return [(each.parameters, each.loss, each.rung, each.step) for each in trials_of(asked, folder, Journal(folder))]
+    return [
+        (each.parameters, each.loss, each.rung, each.step)
+        for each in trials_of(asked, StudyFolder(folder), Journal(folder))
+    ]
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
@@ -117,7 +121,7 @@ def test_a_study_that_is_killed_at_any_line_of_its_journal_is_the_same(
 def test_fewer_rows_are_trained_on_than_by_whole_trainings(tmp_path: Path) -> None:
     asked = request(trials=27)
     study(tmp_path, asked, Formulas(3)).run()
-    trials = trials_of(asked, tmp_path, Journal(tmp_path))
+    trials = trials_of(asked, StudyFolder(tmp_path), Journal(tmp_path))
     whole = sum(90 * each.parameters["global_batch_size"] for each in trials)
     assert sum(each.rows for each in trials) < 0.4 * whole
     best = best_of(trials)
@@ -142,7 +146,7 @@ def test_trials_that_diverge_are_known_and_other_errors_end_the_study(tmp_path: 
 
     asked = request()
     study(tmp_path / "some", asked, Formulas(3, diverges)).run()
-    trials = trials_of(asked, tmp_path / "some", Journal(tmp_path / "some"))
+    trials = trials_of(asked, StudyFolder(tmp_path / "some"), Journal(tmp_path / "some"))
     assert {each.error for each in trials} == {"", "it has diverged."}
     assert best_of(trials).parameters["learning_rate"] <= 0.01
     with pytest.raises(UserError, match=r"Trial \d+ \(.*learning_rate=.*\) failed: the disk is full"):
@@ -152,20 +156,20 @@ def test_trials_that_diverge_are_known_and_other_errors_end_the_study(tmp_path: 
     assert Part(0, 0) in repaired.started, "what has failed so is tried again"
     study(tmp_path / "none", asked, Formulas(3, lambda settings: UnfitParametersError("too large"))).run()
     with pytest.raises(UserError, match="No trial has a loss on val: too large"):
-        best_of(trials_of(asked, tmp_path / "none", Journal(tmp_path / "none")))
+        best_of(trials_of(asked, StudyFolder(tmp_path / "none"), Journal(tmp_path / "none")))
 
 
 def test_the_winner_is_trained_longer_once_for_each_length(tmp_path: Path) -> None:
     asked = request(trials=4)
     study(tmp_path, asked, Formulas(3)).run()
-    best = best_of(trials_of(asked, tmp_path, Journal(tmp_path)))
+    best = best_of(trials_of(asked, StudyFolder(tmp_path), Journal(tmp_path)))
     for times, steps in ((2.0, 180), (3.0, 270), (2.0, 180)):
         formulas = Formulas(3)
         folder = study(tmp_path, asked, formulas).train_longer(best.number, times)
-        assert folder.name == f"winner-{best.number:04d}-{steps}"
-        assert complete_checkpoints(checkpoints_of(folder))[-1].info.step == steps
+        assert folder == f"winner-{best.number:04d}-{steps}"
+        assert complete_checkpoints(StudyFolder(tmp_path).seen_of(folder))[-1].info.step == steps
     assert formulas.started == [], "it was done before"
-    assert best_of(trials_of(asked, tmp_path, Journal(tmp_path))) == best, "a longer training is no trial"
+    assert best_of(trials_of(asked, StudyFolder(tmp_path), Journal(tmp_path))) == best, "a longer training is no trial"
 
 
 def test_a_signal_interrupts_it(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.local_devices import Devices
-from gpu_pipelines.tuning.budget import SECONDS_AHEAD, SPENT, Budget
+from gpu_pipelines.tuning.budget import SECONDS_AHEAD, Budget
+from gpu_pipelines.tuning.folder import JOURNAL, SPENT
 from gpu_pipelines.tuning.halving import Part
-from gpu_pipelines.tuning.journal import JOURNAL, Journal, Outcome
+from gpu_pipelines.tuning.journal import Journal, Outcome
 from gpu_pipelines.tuning.shares import shares_of
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag import PIPELINES
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
@@ -37,6 +37,7 @@ _WHEN_STOPPED = {
     PREDICTS: "keeps what is done and ends",
     TRAINS: "writes a checkpoint and ends",
     RUNS_SCRIPT: "may write a checkpoint and ends",
+    TUNES: "lets each trial write a checkpoint and ends",
 }
 
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from gpu_pipelines.artifacts.digests import digest_of_files, digest_of_program
 from gpu_pipelines.component_interface.step import fields_from
-from gpu_pipelines.dag.placement import EVALUATES, LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, UPLOADS
+from gpu_pipelines.dag.placement import (
+    EVALUATES,
+    LOOKING_STEPS,
+    PREDICTS,
+    PREPARES,
+    RUNS_SCRIPT,
+    TRAINS,
+    TUNES,
+    UPLOADS,
+)
 from gpu_pipelines.dag.train_script_evaluate_upload import of_script
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
@@ -33,7 +42,7 @@ def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
     seen = f"{champion.place} {champion.digest}" if champion else ""
     if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
         seen += digest_of_files(scoring.resolve())
-    found = {PREPARES: program, TRAINS: program, EVALUATES: program + seen}
+    found = {PREPARES: program, TRAINS: program, TUNES: program, EVALUATES: program + seen}
     if script := digest_of_script(fields_from(ScriptSettings, of_script(arguments))):
         found[RUNS_SCRIPT] = program + script
     return found

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from
-from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, UPLOADS, Placement
-from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place, places_of_script
+from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES, UPLOADS, Placement
+from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place, places_of_script, places_of_space
 from gpu_pipelines.targets.own.placed import Step
 from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.script.settings import ScriptSettings
@@ -24,6 +24,7 @@ _PLACES = {
         "image_processor": DIRECTORY,
     },
     TRAINS: {"model": DIRECTORY, "checkpoint_uri": DIRECTORY},
+    TUNES: {"model": DIRECTORY, "checkpoint_uri": DIRECTORY},
     EVALUATES: {"registry": REGISTRY},
     UPLOADS: {"registry": REGISTRY},
     PREDICTS: {"source": DATA, "image_root": DATA, "registry": REGISTRY, "output": DIRECTORY},
@@ -80,7 +81,7 @@ def _problems(step: Step, values: Mapping[str, Any], task: str) -> list[str]:
         settings = replace(settings, source=_OF_A_STEP)
     if not hasattr(settings, "problems"):
         return []
-    if step.component not in (TRAINS, EVALUATES):
+    if step.component not in (TRAINS, TUNES, EVALUATES):
         found: list[str] = settings.problems()
         return found
     return settings.problems(task) if task and not task_problems(task) else []
@@ -103,3 +104,5 @@ def _places(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[Pla
                 yield Place(name, str(values[name]), kind)
         if step.is_ours and step.component == RUNS_SCRIPT:
             yield from places_of_script(fields_from(ScriptSettings, values))
+        if step.is_ours and step.component == TUNES:
+            yield from places_of_space(str(values.get("space", "")))

@@ -42,6 +42,7 @@ _RETRIES = {
     "train-model": 1,
     "begin-study": 2,
     "finish-study": 2,
+    "tune-model": 1,
     "evaluate-checkpoints": 2,
     "upload-model": 2,
     PREDICTS: 2,

@@ -1,0 +1,47 @@
+"""Other defaults of parameters in the file of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gpu_pipelines.driver.arguments import ADVANCED, all_arguments, as_taken, fields_of, parameters_of_pipeline
+from gpu_pipelines.errors import UserError
+
+
+@contextmanager
+def defaults_in_file(pipeline: str, assignments: Sequence[str]) -> Iterator[None]:
+    """Lets a pipeline that is compiled in the block have other defaults.
+
+    Args:
+        pipeline: its name.
+        assignments: texts of the form `key=value`.
+
+    Raises:
+        UserError: lists everything that is wrong with them; or it is no pipeline of this project.
+    """
+    if not assignments:
+        yield
+        return
+    from gpu_pipelines.dag import PIPELINES, load_pipeline, load_request
+    from gpu_pipelines.dag.parameters import other_defaults
+    from gpu_pipelines.targets.local.target import LocalTarget
+
+    if pipeline not in PIPELINES:
+        raise UserError(
+            f"{pipeline} has its defaults in its file.", "Give parameters to a run of it, or the name of a pipeline."
+        )
+    known = parameters_of_pipeline(load_pipeline(pipeline).build(LocalTarget(), None))
+    fields = fields_of(pipeline, known)
+    given = {assignment.partition("=")[0].strip() for assignment in assignments}
+    optional = {name: replace(each, optional=True) for name, each in known.items()}
+    values = all_arguments(optional, assignments, None, None, fields)
+    is_whole = all(each.optional or name in given for name, each in known.items())
+    if is_whole and (problems := load_request(pipeline).problems(values)):
+        raise UserError.of_all(problems)
+    taken = as_taken(values, known, fields)
+    inside = taken.get(ADVANCED)
+    changed = {name: value for name, value in taken.items() if name in given}
+    with other_defaults({**changed, **({ADVANCED: inside} if inside else {})}):
+        yield
