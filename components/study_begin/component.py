@@ -147,8 +147,8 @@ def begin_study(
         reduction: One trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1
             trains all trials to their end.
         study_seed: Of the choice of values; that of the trainings is seed.
-        dollars_per_hour: Price of the machine of the search, US dollars; 0 for the list price of the accelerator that
-            the pipeline was made for, which on this machine is nothing.
+        dollars_per_hour: Price of the machine of the search, US dollars, by which the budget is counted. A pipeline for
+            an accelerator has its list price here.
         processes: Processes that train each trial, for what its global batch can be; 0 if that is not known.
         checkpoint_uri: Directory of the study, local or gs://, with nothing in it yet.
         advanced: Parameters by name that win over those above, as check_request hands them on.

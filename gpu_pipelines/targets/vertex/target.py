@@ -147,7 +147,8 @@ class VertexTarget:
             begun = begin(processes=plan.processes, **given)
             pools = pools_of(self._of_the_form(job["job_spec"]["worker_pool_specs"]), begun.outputs["study"])
             places = {"base_output_directory": output, "encryption_spec_key_name": key}
-            return tasks.joined(begun, arguments["dataset"], worker_pool_specs=pools, **places)
+            tracking = arguments.get("tracking", "none")
+            return tasks.joined(begun, arguments["dataset"], tracking, worker_pool_specs=pools, **places)
 
         return study
 

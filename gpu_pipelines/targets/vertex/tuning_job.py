@@ -140,12 +140,13 @@ class TuningTasks:
     finish: Callable[..., Any]
     on_machines: Callable[..., Any]
 
-    def joined(self, begun: Any, dataset: Any, **fields: Any) -> StudyOutputs:
+    def joined(self, begun: Any, dataset: Any, tracking: Any, **fields: Any) -> StudyOutputs:
         """Adds them to the pipeline that is being built.
 
         Args:
             begun: the first task.
             dataset: of the trials.
+            tracking: the tracker.
             fields: further inputs of the tuning job.
         """
         from kfp import dsl
@@ -167,10 +168,11 @@ class TuningTasks:
             **fields,
         ).set_caching_options(False)
         given = {"dataset": dataset, "study": told["study"], "job": tuned.outputs["gcp_resources"]}
+        given["tracking"] = tracking
         with dsl.If(told["trains_longer"] == True, name="train-longer"):  # noqa: E712 (KFP makes a condition of it)
             longer = self.on_machines(**given)
         with dsl.Else(name="keep-the-best"):
             kept = self.finish(**given)
         names = {"checkpoints": "checkpoints", "training_metrics": "training_metrics", "study": "folder"}
-        names |= {"training_report": "training_report", "Output": "Output"}
+        names |= {"training_report": "training_report", "best_parameters": "best_parameters"}
         return StudyOutputs({name: dsl.OneOf(longer.outputs[own], kept.outputs[own]) for name, own in names.items()})

@@ -29,8 +29,8 @@ def begin(settings: TuningSettings, dataset: str, study: str, processes: int) ->
     """
     manifest = _manifest_of(dataset)
     task = manifest.task
-    problems = [*settings.problems(task), *settings.problems_of_price(), *settings.base.problems_on(processes)]
-    if problems := problems or settings.problems_of_space(task, processes):
+    # Each trial has all processes of its machines.
+    if problems := settings.problems(task, processes * settings.parallel_trials):
         raise UserError.of_all(problems)
     request = StudyRequest(
         dataset=dataset,

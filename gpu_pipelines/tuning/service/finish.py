@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,10 @@ def finish(study: str, report: Path, cluster: Cluster) -> TuningResult | None:
     documents = StudyDocuments(study)
     asked = ServiceStudy.load(documents)
     of_trials = [each for each in Records(documents).all() if not each.trial.startswith(_WINNER)]
-    trials = [_trial(asked.request, number, record) for number, record in enumerate(of_trials, 1)]
+    by_number = _numbered(of_trials)
+    trials = [_trial(asked.request, number, record) for number, record in sorted(by_number.items())]
     best = best_of(trials)
-    winner = of_trials[best.number - 1]
+    winner = by_number[best.number]
     checkpoints = checkpoints_of(documents, winner.trial)
     if asked.longer > 1:
         checkpoints = _trained_longer(asked, documents, winner, cluster) or checkpoints
@@ -69,6 +70,13 @@ def finish(study: str, report: Path, cluster: Cluster) -> TuningResult | None:
     write_report(result, asked.request, report)
     _keep(documents, result, report)
     return result
+
+
+def _numbered(records: Sequence[Record]) -> dict[int, Record]:
+    """Records by the number that the service gives a trial, or by the order in which they were begun."""
+    if all(each.trial.isdecimal() for each in records):
+        return {int(each.trial): each for each in records}
+    return dict(enumerate(records, 1))
 
 
 def _trial(request: StudyRequest, number: int, record: Record) -> Trial:

@@ -18,14 +18,16 @@ from gpu_pipelines.component_interface.step import (
 )
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tuning.result import TuningResult
+from gpu_pipelines.tracking.facts import facts_of_study
+from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at
 from gpu_pipelines.tuning.service.begin import begin
 from gpu_pipelines.tuning.service.finish import finish
 from gpu_pipelines.tuning.service.settings import FinishSettings
 from gpu_pipelines.tuning.service.vertex_study import algorithm_of, parameters_of, stopping_of
 from gpu_pipelines.tuning.settings import TuningSettings
+from gpu_pipelines.tuning.step import figures_of, metadata_of
 
-__all__ = ["FinishSettings", "TuningSettings", "run_begin", "run_finish"]
+__all__ = ["Begun", "FinishSettings", "TuningSettings", "run_begin", "run_finish"]
 
 
 class Begun(NamedTuple):
@@ -84,7 +86,8 @@ def run_finish(
     training_metrics: Any,
     training_report: Any,
     folder: Any,
-) -> dict[str, Any]:
+    tracking: str = "none",
+) -> tuple[dict[str, Any]]:
     """Runs the step `finish_study`.
 
     Args:
@@ -94,35 +97,27 @@ def run_finish(
         training_metrics: gets the figures.
         training_report: gets the report.
         folder: gets the folder of the study.
+        tracking: the tracker, which is told what came of the study.
 
     Returns:
-        The best parameters.
+        The output of the component that is no artifact: the best parameters.
     """
     with own_process():
         page = Path(training_report.path)
         page.parent.mkdir(parents=True, exist_ok=True)
-        result = finish(settings.study, page, Cluster.from_environment(os.environ))
+        place = place_of(folder, settings.study)
+        tracked = Tracked(tracking, run_at(place))
+        tracked.require_tracker()
+        with tracked:
+            result = finish(place, page, Cluster.from_environment(os.environ))
+            if result is not None:
+                place_of(checkpoints, str(result.checkpoints))
+                checkpoints.metadata.update(metadata_of(result))
+                checkpoints.metadata[RUN_OF_ARTIFACT] = tracked.run.to_json()
+                log_metrics(training_metrics, figures_of(result))
+                facts = facts_of_study(result.best_parameters, figures_of(result))
+                tracked.add(facts, training_report=training_report.path)
         if result is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
-        place_of(checkpoints, str(result.checkpoints))
-        place_of(folder, settings.study)
-        log_metrics(training_metrics, figures_of(result))
-        return dict(result.best_parameters)
-
-
-def figures_of(result: TuningResult) -> dict[str, float]:
-    """The figures of a study: those of the search, and the best parameters that are numbers."""
-    numbers = {
-        f"best_{name}": float(value)
-        for name, value in result.best_parameters.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
-    return {
-        "lowest_val_loss": round(result.loss, 6),
-        "trials": len(result.trials),
-        "rows": result.rows,
-        "seconds": result.seconds,
-        "dollars": result.dollars,
-        **numbers,
-    }
+    return (dict(result.best_parameters),)
