@@ -12,8 +12,6 @@ COMPONENTS = {
     "prepare_data": "data_prep",
     "train_model": "training",
     "tune_model": "tuning",
-    "begin_study": "study_begin",
-    "finish_study": "study_finish",
     "run_training_script": "training_script",
     "evaluate_checkpoints": "evaluation",
     "upload_model": "model_upload",
@@ -21,6 +19,8 @@ COMPONENTS = {
     "predict_batch": "predict_batch",
     "check_request": "check_request",
 }
+# Those that a target puts around a search by a service; nobody else places them.
+OF_TARGETS = {"begin_study": "study_begin", "finish_study": "study_finish"}
 # The dataclass that declares the parameters of each, as `module:class`.
 _SETTINGS = {
     "prepare_data": "gpu_pipelines.data.settings:PrepareSettings",
@@ -41,7 +41,8 @@ _PREDICTS = "predict_batch"
 
 def load_component(name: str) -> Any:
     """The KFP component of that name."""
-    return getattr(import_module(f"gpu_pipelines.components.{COMPONENTS[name]}.component"), name)
+    folder = {**COMPONENTS, **OF_TARGETS}[name]
+    return getattr(import_module(f"gpu_pipelines.components.{folder}.component"), name)
 
 
 def settings_of(name: str) -> type[Any]:

@@ -151,7 +151,7 @@ def test_a_study_in_which_nothing_can_be_trained_begins_no_further_trials(tmp_pa
         assert record(place, str(trial)).outcome == FAILED
     with pytest.raises(UserError, match="3 trials have failed, and none has a loss"):
         run(place, "9", GOOD, Cluster())
-    with pytest.raises(UserError, match="No trial has a loss on val: .*is not a dataset"):
+    with pytest.raises(UserError, match=r"No trial has a loss on val: .*is not a dataset"):
         finishing.finish(place, tmp_path / "report.html", Cluster())
 
 
