@@ -46,7 +46,7 @@ class Flag:
         name: of the option, such as `--trials`.
         metavar: what stands for its value.
         group: heading in the help.
-        is_file: whether it names a file of this machine, whose text is the value.
+        is_file: whether it names a YAML file of this machine, whose content, as JSON, is the value.
     """
 
     name: str

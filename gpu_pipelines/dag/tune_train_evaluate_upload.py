@@ -8,6 +8,7 @@ from typing import Any
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag import train_evaluate_upload as one_training
 from gpu_pipelines.dag.places import Place, places_of_space
+from gpu_pipelines.tuning.halving import shares_of_rungs, usual_sizes
 from gpu_pipelines.tuning.settings import TuningSettings
 
 #: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
@@ -22,6 +23,30 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
     """
     settings = fields_from(TuningSettings, arguments)
     return one_training.problems_around(arguments, lambda task: settings.problems(task, arguments.get("processes", 0)))
+
+
+def told(arguments: Mapping[str, Any]) -> list[str]:
+    """What a run is going to do, for whoever asks for it: how much it trains, and what it costs.
+
+    Args:
+        arguments: all parameters.
+    """
+    settings = fields_from(TuningSettings, arguments)
+    trials, price, budget = settings.trials, settings.dollars_per_hour, settings.budget
+    sizes, shares = usual_sizes(trials, settings.reduction), shares_of_rungs(settings.reduction)
+    rungs = list(zip(sizes, shares, [0.0, *shares], strict=False))
+    usual = sum(size * (share - before) for size, share, before in rungs)
+    ends = [f"{size:,} {'to the end' if share == 1 else f'for {share:.0%} of the steps'}" for size, share, _ in rungs]
+    most = trials + (settings.longer if settings.longer > 1 else 0)
+    steps = f", {round(most * settings.max_steps):,} steps" if settings.max_steps else ""
+    lines = [
+        f"search: {trials:,} trials, {settings.parallel_trials} at a time; where early losses tell, {', '.join(ends)}",
+        f"search: then as much as {usual:,.1f} whole trainings; at most {most:,.6g}{steps}",
+    ]
+    if not price:
+        return [*lines, "search: no price is known of what it runs on, so that it has no budget"]
+    limit = f"at most ${budget:,.2f}, {budget / price:,.1f} hours" if budget else "no budget: it ends with its trials"
+    return [*lines, f"search: {limit}, on a machine of ${price:,.2f} an hour"]
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:

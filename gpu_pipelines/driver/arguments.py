@@ -256,14 +256,17 @@ def all_arguments(
 
 
 def _text_of_file(name: str, value: Any, of_anybody: bool) -> Any:
-    """What stands in a file of this machine, where a parameter of this project is the text of one and names it."""
+    """What stands in a YAML file of this machine, where a parameter of this project is that and names the file."""
     declared = None if of_anybody else flagged_parameters().get(name)
     if declared is None or declared.flag is None or not declared.flag.is_file or not isinstance(value, str):
         return value
     path = Path(value).expanduser()
     with suppress(OSError):  # a text that is longer than any name
         if path.is_file():
-            return read_text(path, f"The file {path}")
+            what = f"The file {path}"
+            root = node_of(read_text(path, what), what)
+            # On one line: more of them are more than forms, and KFP's own comments in its files, can have.
+            return "" if root is None else json.dumps(text_of(root), ensure_ascii=False)
     return value
 
 

@@ -40,6 +40,10 @@ def defaults_in_file(pipeline: str, assignments: Sequence[str]) -> Iterator[None
     is_whole = all(each.optional or name in given for name, each in known.items())
     if is_whole and (problems := load_request(pipeline).problems(values)):
         raise UserError.of_all(problems)
+    if broken := [name for name in given if isinstance(values.get(name), str) and "\n" in values[name]]:
+        raise UserError(
+            f"{', '.join(broken)} has several lines, which KFP cannot write as a default.", "Give one line."
+        )
     taken = as_taken(values, known, fields)
     inside = taken.get(ADVANCED)
     changed = {name: value for name, value in taken.items() if name in given}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.dag import pipeline_for
+from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
 from gpu_pipelines.driver.arguments import checked_values, given_values
 from gpu_pipelines.driver.data_check import require_usable_data
 from gpu_pipelines.targets.messages import Request
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.messages import Submission
+    from gpu_pipelines.targets.messages import Submission, Values
     from gpu_pipelines.targets.target import Target
 
 
@@ -45,6 +45,15 @@ def submission_of(
         require_usable_data(compiled, values)
     compiled = target.fitted(compiled, request, values)
     submission = target.submission(compiled, request, values)
-    for line in compiled.told:
+    for line in [*compiled.told, *_told(compiled.name, values)]:
         print(line, file=sys.stderr)
     return submission
+
+
+def _told(pipeline: str, values: Values) -> Sequence[str]:
+    """What the request of a pipeline has to say of a run with these parameters, if anything."""
+    name = pipeline.replace("-", "_")
+    if name not in PIPELINES:
+        return ()
+    told: Callable[[Mapping[str, Any]], Sequence[str]] | None = getattr(load_request(name), "told", None)
+    return told(values.arguments) if told else ()

@@ -33,6 +33,20 @@ def rungs_of(reduction: int) -> int:
     return 1 + math.floor(math.log(1 / _LEAST_SHARE, reduction) + 1e-9) if reduction > 1 else 1
 
 
+def shares_of_rungs(reduction: int) -> list[float]:
+    """The share of its steps that a trial has done at each rung."""
+    rungs = rungs_of(reduction)
+    return [1 / reduction ** (rungs - 1 - rung) for rung in range(rungs)]
+
+
+def usual_sizes(trials: int, reduction: int) -> list[int]:
+    """How many of so many trials come to each rung, where those that lead early lead later, too."""
+    sizes = [trials]
+    while len(sizes) < rungs_of(reduction):
+        sizes.append(max(1, sizes[-1] // reduction))
+    return sizes
+
+
 def with_rungs(settings: TrainingSettings, rows: int, reduction: int) -> tuple[TrainingSettings, list[int]]:
     """The settings of a trial, whose checkpoints are such that each rung is one, and the steps of the rungs.
 

@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place
+from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place, read_remote
 from gpu_pipelines.component_interface.parameter import Flag, parameter, parameters_in
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.sampler import SAMPLERS
-from gpu_pipelines.tuning.space import SearchSpace, is_address, read_space, space_in
+from gpu_pipelines.tuning.space import SearchSpace, entries_in, is_address, space_and_problems, space_of
+from gpu_pipelines.yaml_input import LARGEST_BYTES, read_text
 
 #: The largest whole numbers that a search takes; one of them has another name in the form of a pipeline.
 _MOST = {"trials": 10_000, "parallel": 1_000, "parallel_trials": 1_000, "reduction": 9}
@@ -77,18 +78,22 @@ class TuningSettings(TrainingSettings):
         Raises:
             UserError: it cannot be read, or lists everything that is wrong with it.
         """
-        if not is_address(self.space):
-            return space_in(self.space)
+        return space_of(*self._entries())
+
+    def _entries(self) -> tuple[dict[str, Any], str]:
+        """What the search space says, and what it is called in messages."""
         if not self.space:
             raise UserError("The search space is not given.", "Give --space FILE; docs/tuning.md says what is in it.")
+        if not is_address(self.space):
+            return entries_in(self.space), "The search space"
+        what = f"The search space {self.space}"
         if not is_remote(self.space):
-            return read_space(Path(self.space).expanduser())
-        from gpu_pipelines.artifacts.versioned_file import versioned_file
-
-        content, _ = versioned_file(self.space).read()
-        if not content:
-            raise UserError(f"There is no search space {self.space}.", "Give the address of such a file, or its text.")
-        return space_in(content.decode("utf-8", "replace"), f"The search space {self.space}")
+            return entries_in(read_text(Path(self.space).expanduser(), what), what), what
+        try:
+            content = read_remote(self.space, LARGEST_BYTES)
+        except FileNotFoundError:
+            raise UserError(f"{what} is not there.", "Give the address of such a file, or its text.") from None
+        return entries_in(content.decode("utf-8", "replace"), what), what
 
     def problems(self, task: str = "image_classification", processes: int = 0) -> list[str]:
         """Everything that is wrong with the values; of a space in object storage, what can be known without reading it.
@@ -120,11 +125,11 @@ class TuningSettings(TrainingSettings):
             processes: of each trial; 0 if that is not known.
         """
         try:
-            space = self.search_space()
+            space, wrong = space_and_problems(*self._entries())
         except UserError as error:
             return [f"{error.problem} {error.remedy}".strip()]
         declared = parameters_in(TrainingSettings)
-        found = [
+        found = wrong + [
             f"{name} is searched for, and given as well. Leave one of the two out."
             for name in space.names
             if getattr(self, name) != declared[name].default

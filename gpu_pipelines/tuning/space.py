@@ -120,11 +120,24 @@ def space_in(text: str, what: str = "The search space") -> SearchSpace:
     Raises:
         UserError: lists everything that is wrong with it.
     """
+    return space_of(entries_in(text, what), what)
+
+
+def entries_in(text: str, what: str = "The search space") -> dict[str, Any]:
+    """What the text of such a file says of each parameter, its values as they are written.
+
+    Args:
+        text: YAML, as in a file.
+        what: what it is called in messages.
+
+    Raises:
+        UserError: it is no such mapping.
+    """
     root = node_of(text, what)
     entries = text_of(root) if root is not None else None
     if not isinstance(entries, dict) or not entries:
         raise UserError(f"{what} is not a mapping of parameters to what is searched.", _EXAMPLE)
-    return space_of(entries, what)
+    return entries
 
 
 _EXAMPLE = "Give, say, learning_rate: {type: float, low: 0.001, high: 0.1, log: true}."
@@ -140,6 +153,19 @@ def space_of(entries: Mapping[str, Any], what: str = "The search space") -> Sear
     Raises:
         UserError: lists everything that is wrong with it.
     """
+    space, problems = space_and_problems(entries, what)
+    if problems:
+        raise UserError.of_all(problems)
+    return space
+
+
+def space_and_problems(entries: Mapping[str, Any], what: str = "The search space") -> tuple[SearchSpace, list[str]]:
+    """The dimensions that are right in a search space, and everything that is wrong with the others.
+
+    Args:
+        entries: as in a file; values may be texts.
+        what: what it is called in messages.
+    """
     declared = parameters_in(TrainingSettings)
     problems: list[str] = []
     found = {name: _dimension(name, entry, declared, problems) for name, entry in entries.items()}
@@ -151,9 +177,8 @@ def space_of(entries: Mapping[str, Any], what: str = "The search space") -> Sear
         ordered = list(TopologicalSorter({name: list(each.when) for name, each in dimensions.items()}).static_order())
     except CycleError as error:
         problems.append(f"Each waits for the other by its when: {', '.join(error.args[1])}. Leave out one of these.")
-    if problems:
-        raise UserError.of_all([f"{what}: {each}" for each in problems])
-    return SearchSpace(tuple(dimensions[name] for name in ordered if name in dimensions))
+    space = SearchSpace(tuple(dimensions[name] for name in ordered if name in dimensions))
+    return space, [f"{what}: {each}" for each in problems]
 
 
 def _dimension(name: str, entry: Any, declared: Mapping[str, Parameter], problems: list[str]) -> Dimension | None:
@@ -208,7 +233,7 @@ def _ranged(name: str, entry: Mapping[str, Any], problems: list[str]) -> Dimensi
         problems.append(f"{name} goes from {low} to {high}. Give a high that is more than low.")
     if log and low <= 0:
         problems.append(f"{name} begins at {low}, and has log. Give a low of more than 0.")
-    if step < 0 or step > high - low:
+    if low < high and not 0 <= step <= high - low:
         problems.append(f"The step of {name} is {step}. Give more than 0, and at most {high - low:g}.")
     if log and step:
         problems.append(f"{name} has log and step. Give one of them.")

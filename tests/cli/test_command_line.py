@@ -49,6 +49,7 @@ def test_the_options_of_a_run_stand_in_groups(tmp_path: Path) -> None:
         "Container",
         "Project",
         "Kubeflow Pipelines",
+        "Search for parameters (pipeline tune_train_evaluate_upload)",
         "Options",
     ]
     project = told.partition("\nProject:\n")[2].partition("\n\n")[0]

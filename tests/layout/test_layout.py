@@ -126,8 +126,10 @@ def test_every_kind_of_source_is_judged_by_its_name_without_what_reads_data(tmp_
     assert printed_by(code, tmp_path).splitlines() == ["[]", "[]"]
 
 
-# One is there in place of train_model, in pipelines of the users' own, and two are of other pipelines alone.
-_ELSEWHERE = ("check_request", "run_training_script", "check_for_new_data", "predict_batch")
+# Two are there in place of train_model, in other pipelines, and two are of other pipelines alone.
+_ELSEWHERE = ("check_request", "tune_model", "run_training_script", "check_for_new_data", "predict_batch")
+#: What has to be given.
+_NEEDED = (("train_script_evaluate_upload", "script"), ("tune_train_evaluate_upload", "space"))
 IN_PIPELINE = [n for n in COMPONENTS if n not in _ELSEWHERE]
 TRAIN_AND_RETRAIN = ("train_evaluate_upload", "scheduled_retraining")
 
@@ -146,7 +148,7 @@ def test_every_input_and_output_is_described_and_every_parameter_has_a_default(n
         for entry, described in entries.items():
             assert described.description, f"{kind} {entry}"
     for entry, described in spec.inputs.items():
-        is_needed = "@" in described.type or (name, entry) == ("train_script_evaluate_upload", "script")
+        is_needed = "@" in described.type or (name, entry) in _NEEDED
         assert described.optional or is_needed, f"{entry} has no default"
 
 

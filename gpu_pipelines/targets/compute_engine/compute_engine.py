@@ -189,7 +189,9 @@ class ComputeEngine(LocalTarget, Target):
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, with the plan of the VM, what it costs and what to beware of."""
+        from gpu_pipelines.accelerators.cost import dollars_per_hour
         from gpu_pipelines.dag import load_pipeline
+        from gpu_pipelines.dag.parameters import other_defaults
         from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 
         if not (request.is_name or request.is_own):
@@ -199,10 +201,14 @@ class ComputeEngine(LocalTarget, Target):
             require_no_container(own.steps)
             name, spec, built = own.name, own.spec, None
         else:
-            own, name, built = None, request.pipeline, load_pipeline(request.pipeline).build(self, None)
-            spec = documents_of(compiled(built))[0]
+            own, name, built, pipeline = None, request.pipeline, None, load_pipeline(request.pipeline)
         request.require(self, "project", "pipeline_root", "image")
         vm, plan = self._machine("gs://bucket/run")
+        if own is None:
+            # On the VM it is a pipeline for the machine that it runs on, which has no price.
+            with other_defaults({"dollars_per_hour": dollars_per_hour(plan) or 0.0}):
+                built = pipeline.build(self, None)
+            spec = documents_of(compiled(built))[0]
         told = [told_plan(plan), told_cost(plan), *(f"warning: {message}" for message in vm.warnings)]
         return Compiled(name, spec=spec, built=built, known={"processes": plan.count}, origin=own, told=told)
 

@@ -107,6 +107,8 @@ class Local(LocalTarget, Target):
             return self._own(request.pipeline)
         if self.options.trial and request.pipeline == "train_script_evaluate_upload":
             raise UserError("--trial trains with train_model, not with a script.", "Leave out --trial, or the script.")
+        if self.options.trial and request.pipeline == "tune_train_evaluate_upload":
+            raise UserError("--trial tries one training, not a search.", "Leave out --trial, or the search.")
         plan = plan_here(self.options.accelerator)
         module = load_pipeline(request.pipeline)
         require_step_packages()
