@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_pipelines.targets.study_tasks import StudyOutputs, finished
 from gpu_pipelines.tuning.service.vertex_study import MEASUREMENT, METRICS
 
 #: What a replica of a trial runs; the service adds the parameters at the end.
@@ -25,17 +26,6 @@ _AFTER_STUDY, _TRIAL_JOB = ', "max_trial_count": ', ', "trial_job_spec": {'
 _KNOWN = ("worker_pool_specs", "service_account", "network", "base_output_directory")
 #: Of those that are added, the ones that `machines.py` reads from a compiled file.
 _READ = ("strategy", "timeout", "persistent_resource_id")
-
-
-@dataclass(frozen=True)
-class StudyOutputs:
-    """What the tasks of a search leave, in the place of a single task.
-
-    Attributes:
-        outputs: by the names of the outputs of `tune_model`.
-    """
-
-    outputs: Mapping[str, Any]
 
 
 def pools_of(pools: Sequence[Mapping[str, Any]], study: Any) -> list[dict[str, Any]]:
@@ -149,8 +139,6 @@ class TuningTasks:
             tracking: the tracker.
             fields: further inputs of the tuning job.
         """
-        from kfp import dsl
-
         told = begun.outputs
         tuned = self.tune(
             display_name="study",
@@ -167,12 +155,5 @@ class TuningTasks:
             max_failed_trial_count=told["trials"],
             **fields,
         ).set_caching_options(False)
-        given = {"dataset": dataset, "study": told["study"], "job": tuned.outputs["gcp_resources"]}
-        given["tracking"] = tracking
-        with dsl.If(told["trains_longer"] == True, name="train-longer"):  # noqa: E712 (KFP makes a condition of it)
-            longer = self.on_machines(**given)
-        with dsl.Else(name="keep-the-best"):
-            kept = self.finish(**given)
-        names = {"checkpoints": "checkpoints", "training_metrics": "training_metrics", "study": "folder"}
-        names |= {"training_report": "training_report", "best_parameters": "best_parameters"}
-        return StudyOutputs({name: dsl.OneOf(longer.outputs[own], kept.outputs[own]) for name, own in names.items()})
+        ended = tuned.outputs["gcp_resources"]
+        return finished(told, dataset, tracking, ended, self.finish, self.on_machines)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.component_interface.step import (
+    PLACE,
     in_this_run,
     log_metrics,
     of_this_training,
@@ -18,6 +21,7 @@ from gpu_pipelines.component_interface.step import (
 )
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import STORAGE
 from gpu_pipelines.tracking.facts import facts_of_study
 from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at
 from gpu_pipelines.tuning.service.begin import begin
@@ -66,7 +70,7 @@ def run_begin(
             raise UserError("The study has no folder.", "Give one as checkpoint_uri, the same over restarts.")
         parameters = parameters_of(settings.search_space())
         study = in_this_run(uri)
-        begin(settings, place_of(dataset), study, processes)
+        begin(settings, _shared(dataset, study), study, processes)
         return Begun(
             study=study,
             parameters=parameters,
@@ -76,6 +80,25 @@ def run_begin(
             parallel_trials=min(settings.parallel_trials, settings.trials),
             trains_longer=settings.longer > 1,
         )
+
+
+def _shared(dataset: Any, study: str) -> str:
+    """Where all trials can read a dataset: where it is, or a copy in the folder of the study.
+
+    Where a platform moves artifacts itself, those that are not in Cloud Storage are in the pod of this step alone.
+    """
+    here = place_of(dataset)
+    if not os.environ.get(STORAGE) or dataset.metadata.get(PLACE):
+        return here
+    if dataset.uri.startswith("gs://"):
+        return str(dataset.uri)
+    copy = f"{study}/dataset"
+    if not is_remote(copy):
+        shutil.copytree(here, copy, dirs_exist_ok=True)
+        return copy
+    names = [path.relative_to(here).as_posix() for path in sorted(Path(here).rglob("*")) if path.is_file()]
+    RemoteFolder(copy).upload(Path(here), names)
+    return copy
 
 
 def run_finish(

@@ -3,8 +3,9 @@
 `python3 -m gpu_pipelines.tuning.service.trial --study gs://… [--trial NAME] --learning_rate=0.01 …`
 
 A trial that is started again, after a preemption say, goes on to the same bits. Its exit status is 0 where it was
-trained to its end or the budget has ended it, and another where its parameters cannot be trained with: then it is
-infeasible to the service, and the study goes on.
+trained to its end or the budget has ended it. Where its parameters cannot be trained with it is 1 on Vertex AI, to
+which the trial is infeasible then. Kubernetes would start it again several times, so that it is 0 there, and the trial
+has no loss.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import ERROR_PREFIX, UnfitParametersError, UserError, root_of
+from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.records import FAILED, Price, Record, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy, values_of
@@ -79,15 +81,19 @@ def _record_of(records: Records, trial: str, values: Mapping[str, Any]) -> Recor
     return before
 
 
+class StudyIsOverError(UserError):
+    """No further trial of a study is to be trained."""
+
+
 def _require_study_goes_on(records: Records, asked: ServiceStudy, own: Record) -> None:
-    """Raises UserError where no further trial is to be trained."""
+    """Raises StudyIsOverError where no further trial is to be trained."""
     price = Price(asked.budget, asked.dollars_per_hour, asked.request.parallel)
     others = [each for each in records.all() if each.trial != own.trial]
     if price.is_spent([*others, own]):
-        raise UserError(f"The budget of {price.budget:g} dollars is spent, so this trial is not trained.")
+        raise StudyIsOverError(f"The budget of {price.budget:g} dollars is spent, so this trial is not trained.")
     failed = [each for each in others if each.outcome == FAILED]
     if len(failed) >= MOST_FAILURES and not any(each.loss is not None for each in others):
-        raise UserError(
+        raise StudyIsOverError(
             f"{len(failed)} trials have failed, and none has a loss, so this one is not trained: {failed[-1].error}"
         )
 
@@ -102,7 +108,14 @@ def main() -> None:
         trial = given.trial or os.environ.get(VERTEX_TRIAL, "")
         if not trial:
             raise UserError("The trial has no name.", f"Give --trial, or {VERTEX_TRIAL}, which Vertex AI sets.")
-        run(given.study, trial, arguments, Cluster.from_environment(os.environ))
+        # One that is started again takes the place of its former self at once.
+        os.environ[RUN] = f"{given.study} {trial}"
+        try:
+            run(given.study, trial, arguments, Cluster.from_environment(os.environ))
+        except UserError as error:
+            if VERTEX_TRIAL in os.environ or not isinstance(root_of(error), (UnfitParametersError, StudyIsOverError)):
+                raise
+            print(f"{ERROR_PREFIX}{error}", flush=True)
 
 
 if __name__ == "__main__":
