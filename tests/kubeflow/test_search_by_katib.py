@@ -175,7 +175,7 @@ def test_trials_are_train_jobs_whose_losses_katib_reads(
 
 
 @pytest.mark.slow
-def test_a_step_that_is_told_to_stop_deletes_its_experiment_and_another_one_goes_on(
+def test_a_step_that_is_told_to_stop_deletes_its_experiment_and_the_trial_saves_its_state(
     katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = begun(tmp_path, monkeypatch, trials=1, parallel_trials=1, max_steps=100_000, checkpoint_every_steps=100)
