@@ -18,7 +18,7 @@ from typing import Any
 import gpu_pipelines
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.tuning.journal import JOURNAL
+from gpu_pipelines.tuning.folder import JOURNAL
 from gpu_pipelines.tuning.result import TuningResult
 
 GOAL_PERCENT = 40.0

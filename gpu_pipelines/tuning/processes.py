@@ -16,13 +16,14 @@ from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.errors import ERROR_FILE, Interrupted, ProcessKilledError, UserError, left_error
 from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.tracking.train_job_status import SERVER as TRAIN_JOB_STATUS
 from gpu_pipelines.tuning.folder import LOG
 from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.shares import Share
 
 _JOB, _ERROR = "job.json", "error.json"
 #: Set by a platform for one training; several would write into it.
-_OF_ONE_TRAINING = ("AIP_TENSORBOARD_LOG_DIR",)
+_OF_ONE_TRAINING = ("AIP_TENSORBOARD_LOG_DIR", TRAIN_JOB_STATUS)
 _SECONDS_TO_STOP = Timing().stop + 2
 
 
@@ -32,6 +33,19 @@ class _Running:
     folder: Path
     slot: int
     began: float
+
+
+def environment_of(share: Share, run: str, error: Path) -> dict[str, str]:
+    """The variables of a trial's process: those of this one, with what is the trial's own.
+
+    Args:
+        share: of the machine.
+        run: what the training belongs to, where the platform has not said it.
+        error: the file that gets its error.
+    """
+    variables = {**os.environ, RUN: os.environ.get(RUN) or run, ERROR_FILE: str(error)}
+    variables |= {**dict.fromkeys(_OF_ONE_TRAINING, ""), **share.variables}
+    return {name: value for name, value in variables.items() if value}
 
 
 class Processes:
@@ -59,9 +73,7 @@ class Processes:
         slot = next(slot for slot in range(len(self._shares)) if slot not in taken)
         write_document(folder / _JOB, job)
         (folder / _ERROR).unlink(missing_ok=True)
-        variables = {**os.environ, RUN: os.environ.get(RUN) or self._run, ERROR_FILE: str(folder / _ERROR)}
-        variables |= {**dict.fromkeys(_OF_ONE_TRAINING, ""), **self._shares[slot].variables}
-        environment = {name: value for name, value in variables.items() if value}
+        environment = environment_of(self._shares[slot], self._run, folder / _ERROR)
         command = [sys.executable, "-m", "gpu_pipelines.tuning.trial", str(folder / _JOB), str(os.getpid())]
         with (folder / LOG).open("ab") as log:
             # In a session of its own a Ctrl-C does not reach it: the study tells it to stop.

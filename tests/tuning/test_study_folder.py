@@ -13,6 +13,7 @@ from gpu_pipelines.tuning.budget import SECONDS_AHEAD, Budget
 from gpu_pipelines.tuning.folder import JOURNAL, SPENT
 from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.journal import Journal, Outcome
+from gpu_pipelines.tuning.processes import environment_of
 from gpu_pipelines.tuning.shares import shares_of
 
 
@@ -86,3 +87,25 @@ def test_trials_share_the_machine(devices: Devices, parallel: int, processes: in
     name = "CUDA_VISIBLE_DEVICES" if devices.kind == "cuda" else "GPU_PIPELINES_ACCELERATOR"
     assert [share.variables[name] for share in shares] == seen
     assert {share.processes for share in shares} == {processes}
+
+
+def test_what_a_platform_says_for_one_training_is_not_told_to_the_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {
+        "AIP_TENSORBOARD_LOG_DIR": "gs://bucket/tensorboard",
+        "KUBEFLOW_TRAINER_SERVER_URL": "https://trainer",
+        "GPU_PIPELINES_ACCELERATOR": "l4:4",
+        "AIP_MODEL_DIR": "gs://bucket/model",
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    (share,) = shares_of(Devices("cuda", 4), 1, ["a", "b", "c", "d"])
+    environment = environment_of(share, "study x", tmp_path / "error.json")
+    assert not {"AIP_TENSORBOARD_LOG_DIR", "KUBEFLOW_TRAINER_SERVER_URL", "GPU_PIPELINES_ACCELERATOR"} & set(
+        environment
+    )
+    assert environment["AIP_MODEL_DIR"] == "gs://bucket/model"
+    assert environment["GPU_PIPELINES_RUN"] == "study x"
+    monkeypatch.setenv("GPU_PIPELINES_RUN", "run-1")
+    assert environment_of(share, "study x", tmp_path / "error.json")["GPU_PIPELINES_RUN"] == "run-1"
