@@ -134,7 +134,7 @@ class Tuner:
         trial.end_time = now()
         is_stopped = trial.state == _TRIAL.STOPPING and ended.state == STATES.JOB_STATE_CANCELLED
         if (ended.state == STATES.JOB_STATE_SUCCEEDED or is_stopped) and trial.measurements:
-            trial.state, trial.final_measurement = _TRIAL.SUCCEEDED, final(trial.measurements, job.study_spec)
+            trial.state, trial.final_measurement = _TRIAL.SUCCEEDED, final(list(trial.measurements), job.study_spec)
         else:
             trial.state = _TRIAL.INFEASIBLE
             trial.infeasible_reason = ended.error.message or "The trial reported no metric of the study."

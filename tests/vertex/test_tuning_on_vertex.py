@@ -186,6 +186,6 @@ def test_the_pipeline_searches_on_the_emulator_and_uploads_the_best_model(tmp_pa
     found = json.loads(result.read_text())
     assert (len(found["trials"]), found["ended_by"]) == (2, "trials")
     assert found["checkpoints"].endswith(f"winner-{found['best']}-24/checkpoints")
-    (page,) = [path for path in document["reports"] if "finish-study" in path]
+    (page,) = [path for path in document["reports"] if Path(path).name.startswith("finish-study")]
     assert f"Trial {found['best']} has the lowest loss on val" in Path(page).read_text()
     assert [path for path in document["reports"] if "evaluate-checkpoints" in path]

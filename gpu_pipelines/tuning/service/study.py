@@ -146,5 +146,5 @@ def conditions_of(space: SearchSpace, dimension: Dimension) -> Mapping[str, Any]
     above = {each.name: each for each in space.dimensions}
     inherited: dict[str, Any] = {}
     for name in dimension.when:
-        inherited |= conditions_of(space, above[name]) | dict(above[name].when)
+        inherited |= {**conditions_of(space, above[name]), **above[name].when}
     return {name: value for name, value in dimension.when.items() if name not in inherited}
