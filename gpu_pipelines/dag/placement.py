@@ -21,6 +21,8 @@ RUNS_SCRIPT = "run-training-script"
 TUNES = "tune-model"
 #: The steps that train, in the pipelines of this project and in those of others.
 TRAINING_STEPS = (TRAINS, RUNS_SCRIPT, TUNES)
+#: The step before a search whose trials a service starts, each on machines of its own.
+BEGINS_STUDY = "begin-study"
 #: The step that scores the checkpoints, each GPU with a whole model.
 EVALUATES = "evaluate-checkpoints"
 #: The step whose output `model` is the version in the registry.

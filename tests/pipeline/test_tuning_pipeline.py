@@ -128,7 +128,7 @@ def test_a_dry_run_says_what_it_would_do_and_cost(space: Path) -> None:
     done = command("run", TUNED, *asked, *there)
     assert done.status == 0, done.err
     assert "hyperparameter-tuning-job: 1 × g2-standard-48 with 4 × NVIDIA_L4" in done.err
-    assert "27 trials, 4 at a time" in done.err
+    assert "27 trials, 4 at a time, each on machines of its own" in done.err
     assert "at most 27, 2,430 steps" in done.err
     assert "at most $20.00" in done.err
     values = json.loads(done.out)["body"]["runtimeConfig"]["parameterValues"]

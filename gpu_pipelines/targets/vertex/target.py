@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.dag.placement import CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
+from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
@@ -41,7 +41,7 @@ _RETRIES = {
     "check-for-new-data": 2,
     PREPARES: 2,
     "train-model": 1,
-    "begin-study": 2,
+    BEGINS_STUDY: 2,
     "finish-study": 2,
     "tune-model": 1,
     "evaluate-checkpoints": 2,
