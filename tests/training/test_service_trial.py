@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from trainings import entries, names, train_here
 
 from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError
 from gpu_pipelines.tuning.service import finish as finishing
 from gpu_pipelines.tuning.service import training as trainings_of_studies
@@ -178,3 +181,24 @@ def test_the_end_of_a_study_is_a_report_and_a_longer_training(tmp_path: Path, nu
     assert again.checkpoints == result.checkpoints
     with pytest.raises(UserError, match="has 4 trials already"):
         study(tmp_path / "study", numbers)
+
+
+@pytest.mark.slow
+def test_the_budget_ends_a_trial_on_all_of_its_machines(tmp_path: Path, numbers: Path) -> None:
+    # A dollar a second.
+    asked = {"budget": 60.0, "dollars_per_hour": 3600.0, "max_steps": 10_000_000, "checkpoint_every_steps": 1_000}
+    place = study(tmp_path / "study", numbers, **asked)
+    command = [sys.executable, "-m", "gpu_pipelines.tuning.service.trial", "--study", place, "--trial", "1", *GOOD]
+    shared = {"PET_NNODES": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port())}
+    shared |= {"GPU_PIPELINES_ACCELERATOR": "cpu:1", "OMP_NUM_THREADS": "1"}
+    nodes = [
+        subprocess.Popen(command, env={**os.environ, **shared, "PET_NODE_RANK": str(rank)}, stdout=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    said = [node.communicate(timeout=200)[0].decode() for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], "".join(said)
+    assert "the budget of the study is spent" in said[0]
+    found = record(place)
+    assert found.outcome == BUDGET
+    assert found.seconds < 75
+    assert names(tmp_path / "study" / "trials" / "1" / "checkpoints")
