@@ -15,6 +15,7 @@ from gpu_pipelines.terminal import width_of, wrapped
 
 if TYPE_CHECKING:
     from gpu_pipelines.migration import Migration
+    from gpu_pipelines.migration.study import MigratedStudy
 
 #: What the config is called in commands when it is printed.
 _FILE = "vertex.yaml"
@@ -55,6 +56,7 @@ def migrate(
     from gpu_pipelines.migration import MigrationOptions, migrate
     from gpu_pipelines.migration.gcloud_flags import parse_command
     from gpu_pipelines.migration.job_file import read_job_file
+    from gpu_pipelines.migration.result import space_file
     from gpu_pipelines.project_settings import load_project_settings
     from gpu_pipelines.targets.compiled import write_file
 
@@ -66,12 +68,17 @@ def migrate(
     file = str(output or _FILE)
     if output is not None:
         write_file(output, migrated.config_text(_origin(command.file), file))
+        if migrated.study is not None:
+            place = space_file(file)
+            write_file(Path(place), migrated.study.text(_origin(command.file), place))
     if as_json:
         print_json(migrated.to_json(file))
         return
     if output is None:
         print(migrated.config_text(_origin(command.file), file), end="")
     _tell(migrated, file)
+    if migrated.study is not None:
+        _tell_study(migrated.study, space_file(file), is_written=output is not None)
 
 
 def _origin(file: Path | None) -> str:
@@ -90,4 +97,15 @@ def _tell(migrated: Migration, file: str) -> None:
     when = ", when what is to do is done" if any(note.kind == "to do" for note in migrated.notes) else ""
     lines.append(f"submit it{when}:" if own is None else f"submit it{when}, with one of:")
     lines += [f"  {command}" for command in (own, migrated.gcloud_command(file)) if command]
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _tell_study(study: MigratedStudy, file: str, *, is_written: bool) -> None:
+    """The same search with the trainings of this project."""
+    width = width_of(sys.stderr)
+    lines = [f"or search with the trainings of this project{'' if is_written else f', with {file}'}:"]
+    lines += [wrapped(f"{name}: {why}", "left out: ", width=width) for name, why in study.left_out.items()]
+    lines.append(f"  {study.command(file)}")
+    if not is_written:
+        lines += [f"{file}:", *(f"  {line}" for line in study.text_of_space().splitlines())]
     print("\n".join(lines), file=sys.stderr)

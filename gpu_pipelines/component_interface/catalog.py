@@ -19,11 +19,15 @@ COMPONENTS = {
     "predict_batch": "predict_batch",
     "check_request": "check_request",
 }
+# Those that a target puts around a search by a service; nobody else places them.
+OF_TARGETS = {"begin_study": "study_begin", "finish_study": "study_finish"}
 # The dataclass that declares the parameters of each, as `module:class`.
 _SETTINGS = {
     "prepare_data": "gpu_pipelines.data.settings:PrepareSettings",
     "train_model": "gpu_pipelines.training.settings:TrainingSettings",
     "tune_model": "gpu_pipelines.tuning.settings:TuningSettings",
+    "begin_study": "gpu_pipelines.tuning.settings:TuningSettings",
+    "finish_study": "gpu_pipelines.tuning.service.settings:FinishSettings",
     "run_training_script": "gpu_pipelines.training.script.settings:ScriptSettings",
     "evaluate_checkpoints": "gpu_pipelines.evaluation.settings:EvaluationSettings",
     "upload_model": "gpu_pipelines.registry.upload:UploadSettings",
@@ -37,7 +41,8 @@ _PREDICTS = "predict_batch"
 
 def load_component(name: str) -> Any:
     """The KFP component of that name."""
-    return getattr(import_module(f"gpu_pipelines.components.{COMPONENTS[name]}.component"), name)
+    folder = {**COMPONENTS, **OF_TARGETS}[name]
+    return getattr(import_module(f"gpu_pipelines.components.{folder}.component"), name)
 
 
 def settings_of(name: str) -> type[Any]:

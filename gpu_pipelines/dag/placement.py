@@ -21,6 +21,8 @@ RUNS_SCRIPT = "run-training-script"
 TUNES = "tune-model"
 #: The steps that train, in the pipelines of this project and in those of others.
 TRAINING_STEPS = (TRAINS, RUNS_SCRIPT, TUNES)
+#: The step before a search whose trials a service starts, each on machines of its own.
+BEGINS_STUDY = "begin-study"
 #: The step that scores the checkpoints, each GPU with a whole model.
 EVALUATES = "evaluate-checkpoints"
 #: The step whose output `model` is the version in the registry.
@@ -90,15 +92,22 @@ class StudyPlacement(Protocol):
         ...
 
 
+def require_one_node(plan: AcceleratorPlan | None) -> None:
+    """Raises UserError for a search that is one step on several machines."""
+    if plan is not None and plan.nodes > 1:
+        raise UserError(
+            f"{plan.spec} on {plan.nodes} nodes: a search runs on one machine, whose GPUs its trials share.",
+            "Give an accelerator with one node.",
+        )
+
+
 def placed_study(target: Placement, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
     """What a pipeline uses for a search for parameters; see `StudyPlacement`.
 
     Raises:
         UserError: the plan has several machines, and the place has no way of its own to use them.
     """
-    if plan is not None and plan.nodes > 1 and not isinstance(target, StudyPlacement):
-        raise UserError(
-            f"{plan.spec} on {plan.nodes} nodes: a search runs on one machine, whose GPUs its trials share.",
-            "Give an accelerator with one node.",
-        )
-    return target.study(component, plan) if isinstance(target, StudyPlacement) else target.place(component, plan)
+    if isinstance(target, StudyPlacement):
+        return target.study(component, plan)
+    require_one_node(plan)
+    return target.place(component, plan)

@@ -26,28 +26,43 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
     return one_training.problems_around(arguments, lambda task: settings.problems(task, arguments.get("processes", 0)))
 
 
-def told(arguments: Mapping[str, Any]) -> list[str]:
+def told(arguments: Mapping[str, Any], by_service: bool = False) -> list[str]:
     """What a run is going to do, for whoever asks for it: how much it trains, and what it costs.
 
     Args:
         arguments: all parameters.
+        by_service: whether a service starts the trials, each on machines of its own.
     """
     settings = fields_from(TuningSettings, arguments)
     trials, price, budget = settings.trials, settings.dollars_per_hour, settings.budget
-    sizes, shares = usual_sizes(trials, settings.reduction), shares_of_rungs(settings.reduction)
-    rungs = list(zip(sizes, shares, [0.0, *shares], strict=False))
-    usual = sum(size * (share - before) for size, share, before in rungs)
-    ends = [f"{size:,} {'to the end' if share == 1 else f'for {share:.0%} of the steps'}" for size, share, _ in rungs]
     most = trials + (settings.longer if settings.longer > 1 else 0)
     steps = f", {round(most * settings.max_steps):,} steps" if settings.max_steps else ""
-    lines = [
-        f"search: {trials:,} trials, {settings.parallel_trials} at a time; where early losses tell, {', '.join(ends)}",
-        f"search: then as much as {usual:,.1f} whole trainings; at most {most:,.6g}{steps}",
-    ]
+    at_a_time = f"search: {trials:,} trials, {settings.parallel_trials} at a time"
+    at_most = f"at most {most:,.6g}{steps}"
+    if by_service:
+        lines = [
+            f"{at_a_time}, each on machines of its own",
+            f"search: of whole trainings {at_most}; the service ends those that fall behind",
+        ]
+    else:
+        ends, usual = _usual(settings)
+        early = f"{at_a_time}; where early losses tell, {', '.join(ends)}"
+        lines = [early, f"search: then as much as {usual:,.1f} whole trainings; {at_most}"]
     if not price:
         return [*lines, "search: no price is known of what it runs on, so that it has no budget"]
+    machines = f"on {'machines' if by_service else 'a machine'} of ${price:,.2f} an hour"
     limit = f"at most ${budget:,.2f}, {budget / price:,.1f} hours" if budget else "no budget: it ends with its trials"
-    return [*lines, f"search: {limit}, on a machine of ${price:,.2f} an hour"]
+    return [*lines, f"search: {limit}, {machines}"]
+
+
+def _usual(settings: TuningSettings) -> tuple[list[str], float]:
+    """How far trials go where those that lead early lead later, too; and how many whole trainings that is."""
+    sizes, shares = usual_sizes(settings.trials, settings.reduction), shares_of_rungs(settings.reduction)
+    rungs = list(zip(sizes, shares, [0.0, *shares], strict=False))
+    usual = sum(size * (share - before) for size, share, before in rungs)
+    return [
+        f"{size:,} {'to the end' if share == 1 else f'for {share:.0%} of the steps'}" for size, share, _ in rungs
+    ], usual
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:

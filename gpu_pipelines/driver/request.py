@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
+from gpu_pipelines.dag.placement import BEGINS_STUDY
 from gpu_pipelines.driver.arguments import checked_values, given_values
 from gpu_pipelines.driver.data_check import require_usable_data
 from gpu_pipelines.targets.messages import Request
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.messages import Submission, Values
+    from gpu_pipelines.targets.messages import Compiled, Submission, Values
     from gpu_pipelines.targets.target import Target
 
 
@@ -45,15 +46,16 @@ def submission_of(
         require_usable_data(compiled, values)
     compiled = target.fitted(compiled, request, values)
     submission = target.submission(compiled, request, values)
-    for line in [*compiled.told, *_told(compiled.name, values)]:
+    for line in [*compiled.told, *_told(compiled, values)]:
         print(line, file=sys.stderr)
     return submission
 
 
-def _told(pipeline: str, values: Values) -> Sequence[str]:
+def _told(compiled: Compiled, values: Values) -> Sequence[str]:
     """What the request of a pipeline has to say of a run with these parameters, if anything."""
-    name = pipeline.replace("-", "_")
+    name = compiled.name.replace("-", "_")
     if name not in PIPELINES:
         return ()
-    told: Callable[[Mapping[str, Any]], Sequence[str]] | None = getattr(load_request(name), "told", None)
-    return told(values.arguments) if told else ()
+    told: Callable[[Mapping[str, Any], bool], Sequence[str]] | None = getattr(load_request(name), "told", None)
+    tasks = compiled.spec.get("root", {}).get("dag", {}).get("tasks", {})
+    return told(values.arguments, BEGINS_STUDY in tasks) if told else ()

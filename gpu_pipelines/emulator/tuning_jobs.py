@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -21,6 +21,8 @@ _ALGORITHMS = (
     api.StudySpec.Algorithm.RANDOM_SEARCH,
     api.StudySpec.Algorithm.GRID_SEARCH,
 )
+#: The rule of early stopping that is emulated.
+MEDIAN = "median_automated_stopping_spec"
 
 
 class TuningJobs(Resources):
@@ -106,7 +108,7 @@ class TuningJobs(Resources):
             if job.state in ENDED:
                 continue
             for trial in job.trials:
-                if trial.state == api.Trial.State.ACTIVE:
+                if trial.state in (api.Trial.State.ACTIVE, api.Trial.State.STOPPING):
                     trial.state, trial.end_time = api.Trial.State.INFEASIBLE, now()
             self.set_state(job.name, STATES.JOB_STATE_FAILED, EMULATOR_ENDED)
 
@@ -118,7 +120,7 @@ def _check_study(job: Any) -> None:
         raise ApiError(400, "A study needs metrics and parameters.")
     if job.max_trial_count < 1 or job.parallel_trial_count < 1:
         raise ApiError(400, "There is at least one trial.")
-    for parameter in study.parameters:
+    for parameter in _with_those_below(study.parameters):
         if not parameter.parameter_id:
             raise ApiError(400, "parameter_id is required.")
         if not api.StudySpec.ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec"):
@@ -131,6 +133,13 @@ def _check_study(job: Any) -> None:
                 raise ApiError(400, f"The parameter {parameter.parameter_id} has no values.")
 
 
+def _with_those_below(parameters: Iterable[Any]) -> Iterator[Any]:
+    """Parameters, each with those that count only for some of its values."""
+    for parameter in parameters:
+        yield parameter
+        yield from _with_those_below(each.parameter_spec for each in parameter.conditional_parameter_specs)
+
+
 def check_emulated(study: Any) -> None:
     """Raises ApiError for a study that the emulator has no trials for."""
     if found := list(_not_emulated(study)):
@@ -140,8 +149,10 @@ def check_emulated(study: Any) -> None:
 def _not_emulated(study: Any) -> Iterator[str]:
     if study.algorithm not in _ALGORITHMS:
         yield f"it has no algorithm {api.StudySpec.Algorithm(study.algorithm).name}"
-    if (found := api.StudySpec.pb(study).WhichOneof("automated_stopping_spec")) is not None:
+    found = api.StudySpec.pb(study).WhichOneof("automated_stopping_spec")
+    if found not in (None, MEDIAN):
         yield f"it has no early stopping ({found})"
-    for parameter in study.parameters:
-        if parameter.conditional_parameter_specs:
-            yield f"{parameter.parameter_id} has conditional parameters"
+    if study.algorithm == api.StudySpec.Algorithm.GRID_SEARCH:
+        for parameter in study.parameters:
+            if parameter.conditional_parameter_specs:
+                yield f"{parameter.parameter_id} has conditional parameters, of which it makes no grid"

@@ -2,16 +2,20 @@
 
 A trial reports its metrics as cloudml-hypertune does, in a file with a line of JSON for each. Which values are tried is
 by chance or on a grid, the same with the same seed; the service's own search learns from trials, which this does not.
+A trial that is below the median of the others ends early, where the study has that rule.
 """
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import math
 import random
+import statistics
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,13 +25,14 @@ from google.cloud import aiplatform_v1 as api
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.custom_jobs import CustomJobs
 from gpu_pipelines.emulator.job_states import STATES, now
-from gpu_pipelines.emulator.tuning_jobs import TuningJobs, check_emulated
+from gpu_pipelines.emulator.tuning_jobs import MEDIAN, TuningJobs, check_emulated
 
 TRIAL_ID = "CLOUD_ML_TRIAL_ID"
 _METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 _TRIAL: Any = api.Trial.State
 _SCALE: Any = api.StudySpec.ParameterSpec.ScaleType
 _WEEK_S = 7 * 24 * 3600.0
+_LOOK_S = 0.2
 
 
 class Tuner:
@@ -57,7 +62,7 @@ class Tuner:
     def _stop(self, name: str) -> bool:
         self._stopped.add(name)
         for trial in self._jobs.one(name).trials:
-            if trial.state == _TRIAL.ACTIVE:
+            if trial.state in (_TRIAL.ACTIVE, _TRIAL.STOPPING):
                 self._cancel(trial.custom_job)
         return True
 
@@ -97,7 +102,7 @@ class Tuner:
             found = (dict(zip(names, values, strict=True)) for values in grids)
             return itertools.islice(found, most)
         chance = random.Random(f"{self._seed} {job.display_name}")  # noqa: S311
-        return iter([{each.parameter_id: drawn(each, chance) for each in parameters} for _ in range(most)])
+        return iter([_by_chance(parameters, chance) for _ in range(most)])
 
     @staticmethod
     def _failed_too_often(job: Any) -> bool:
@@ -125,14 +130,39 @@ class Tuner:
         self._jobs.set_trial(name, trial)
         if name in self._stopped:
             self._cancel(made.name)
-        ended = self._custom_jobs.wait(made.name, _WEEK_S)
-        trial.measurements = list(measurements(file, [metric.metric_id for metric in job.study_spec.metrics]))
+        ended = self._ended(name, trial, file)
         trial.end_time = now()
-        if ended.state == STATES.JOB_STATE_SUCCEEDED and trial.measurements:
-            trial.state, trial.final_measurement = _TRIAL.SUCCEEDED, final(trial.measurements, job.study_spec)
+        is_stopped = trial.state == _TRIAL.STOPPING and ended.state == STATES.JOB_STATE_CANCELLED
+        if (ended.state == STATES.JOB_STATE_SUCCEEDED or is_stopped) and trial.measurements:
+            trial.state, trial.final_measurement = _TRIAL.SUCCEEDED, final(list(trial.measurements), job.study_spec)
         else:
             trial.state = _TRIAL.INFEASIBLE
             trial.infeasible_reason = ended.error.message or "The trial reported no metric of the study."
+        self._jobs.set_trial(name, trial)
+
+    def _ended(self, name: str, trial: Any, file: Path) -> Any:
+        """The custom job of a trial when it has ended; until then its measurements are read, and it may be stopped."""
+        until, ended = time.monotonic() + _WEEK_S, None
+        while ended is None:
+            try:
+                ended = self._custom_jobs.wait(trial.custom_job, _LOOK_S)
+            except TimeoutError:
+                if time.monotonic() > until:
+                    raise
+            self._read(name, trial, file)
+        return ended
+
+    def _read(self, name: str, trial: Any, file: Path) -> None:
+        """Reads what a trial has reported, and stops it where the rule of its study says so."""
+        study = self._jobs.one(name).study_spec
+        found = list(measurements(file, [metric.metric_id for metric in study.metrics], trial.start_time))
+        # A file that is being written anew has fewer lines for a moment.
+        if len(found) <= len(trial.measurements):
+            return
+        trial.measurements = found
+        if trial.state == _TRIAL.ACTIVE and is_below_the_median(trial, self._jobs.one(name).trials, study):
+            trial.state = _TRIAL.STOPPING
+            self._cancel(trial.custom_job)
         self._jobs.set_trial(name, trial)
 
     @staticmethod
@@ -150,6 +180,18 @@ class Tuner:
         if output.output_uri_prefix:
             output.output_uri_prefix = f"{output.output_uri_prefix.rstrip('/')}/{number}"
         return made
+
+
+def _by_chance(parameters: Iterable[Any], chance: random.Random) -> dict[str, Any]:
+    """Values of parameters by chance, with those that count for them."""
+    found: dict[str, Any] = {}
+    for parameter in parameters:
+        value = found[parameter.parameter_id] = drawn(parameter, chance)
+        for below in parameter.conditional_parameter_specs:
+            kind = api.StudySpec.ParameterSpec.ConditionalParameterSpec.pb(below).WhichOneof("parent_value_condition")
+            if kind and value in list(getattr(below, kind).values):
+                found |= _by_chance([below.parameter_spec], chance)
+    return found
 
 
 def drawn(parameter: Any, chance: random.Random) -> Any:
@@ -187,8 +229,14 @@ def text_of(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def measurements(file: Path, metrics: list[str]) -> Iterator[Any]:
-    """What a trial has reported of the metrics of its study, in its order; lines of another form are passed over."""
+def measurements(file: Path, metrics: list[str], start: Any = None) -> Iterator[Any]:
+    """What a trial has reported of the metrics of its study, in its order; lines of another form are passed over.
+
+    Args:
+        file: that the trial writes.
+        metrics: ids.
+        start: when the trial began, by which it is known how long it had run; None where that does not matter.
+    """
     if not file.exists():
         return
     for line in file.read_text(errors="replace").splitlines():
@@ -197,11 +245,47 @@ def measurements(file: Path, metrics: list[str]) -> Iterator[Any]:
             found = [
                 api.Measurement.Metric(metric_id=each, value=float(told[each])) for each in metrics if each in told
             ]
-            step = int(told.get("global_step", 0))
+            step, moment = int(told.get("global_step", 0)), float(told.get("timestamp", 0.0))
         except (ValueError, TypeError, AttributeError):
             continue
         if found:
-            yield api.Measurement(step_count=step, metrics=found)
+            elapsed = max(0.0, moment - start.timestamp()) if start and moment else 0.0
+            yield api.Measurement(step_count=step, metrics=found, elapsed_duration=datetime.timedelta(seconds=elapsed))
+
+
+def is_below_the_median(trial: Any, others: Iterable[Any], study: Any) -> bool:
+    """Whether the median rule ends a trial: its best value is worse than the median of the others' means so far.
+
+    https://cloud.google.com/vertex-ai/docs/reference/rest/v1/StudySpec#MedianAutomatedStoppingSpec.
+
+    Args:
+        trial: that runs.
+        others: the trials of its job; those that have ended with success count.
+        study: whose rule it is; without one no trial is ended.
+    """
+    if api.StudySpec.pb(study).WhichOneof("automated_stopping_spec") != MEDIAN:
+        return False
+    by_time, metric = study.median_automated_stopping_spec.use_elapsed_duration, study.metrics[0]
+    sign = 1 if metric.goal == api.StudySpec.MetricSpec.GoalType.MAXIMIZE else -1
+
+    def values(of: Any, until: float) -> list[float]:
+        told = [(_moment(each, by_time=by_time), each.metrics) for each in of.measurements]
+        return [
+            sign * one.value
+            for moment, found in told
+            for one in found
+            if one.metric_id == metric.metric_id and moment <= until
+        ]
+
+    until = max(_moment(each, by_time=by_time) for each in trial.measurements)
+    ended = [each for each in others if each.id != trial.id and each.state == _TRIAL.SUCCEEDED]
+    means = [statistics.fmean(found) for each in ended if (found := values(each, until))]
+    own = values(trial, until)
+    return bool(means and own) and max(own) < statistics.median(means)
+
+
+def _moment(measurement: Any, *, by_time: bool) -> float:
+    return measurement.elapsed_duration.total_seconds() if by_time else float(measurement.step_count)
 
 
 def final(found: list[Any], study: Any) -> Any:

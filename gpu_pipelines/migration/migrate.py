@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
+from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.catalog import Catalog, load_catalog
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError
@@ -18,6 +19,7 @@ from gpu_pipelines.migration.programs import Surroundings, programs
 from gpu_pipelines.migration.replicas import ROLES
 from gpu_pipelines.migration.result import Migration
 from gpu_pipelines.migration.schedule import schedule
+from gpu_pipelines.migration.study import MigratedStudy, study_of
 from gpu_pipelines.migration.tuning import tuning_fields
 from gpu_pipelines.project_settings import ProjectSettings, has_form, problems_of_labels
 from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
@@ -95,7 +97,15 @@ def migrate(
         plans=plans,
         notes=notes.sorted(),
         upload=packages.upload if uses_packages else (),
+        study=_study(training, plans, project, region),
     )
+
+
+def _study(
+    training: Mapping[str, Any], plans: Mapping[str, AcceleratorPlan], project: str | None, region: str | None
+) -> MigratedStudy | None:
+    given = training.get("hyperparameters")
+    return study_of(given, next(iter(plans.values()), None), project, region) if given else None
 
 
 def _require_training(training: Mapping[str, Any]) -> None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.migration.notes import Note
+from gpu_pipelines.migration.study import MigratedStudy
 from gpu_pipelines.submit_commands import Submission, leaves_a_pool_out
 from gpu_pipelines.yaml_output import comment, yaml_text
+
+
+def space_file(config: str) -> str:
+    """The file of the search space beside a config's."""
+    return str(Path(config).with_name(f"{Path(config).stem}-space.yaml"))
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,8 @@ class Migration:
         plans: of the pools with GPUs, by role.
         notes: what was changed, and what is left to do.
         upload: commands to run before, which bring packages to Cloud Storage.
+        study: a search of this project in the place of a tuning job; None for another job, and where none of its
+            hyperparameters is a parameter of `train_model`.
     """
 
     name: str
@@ -42,6 +51,7 @@ class Migration:
     plans: Mapping[str, AcceleratorPlan]
     notes: tuple[Note, ...]
     upload: tuple[str, ...] = field(default=())
+    study: MigratedStudy | None = None
 
     def gcloud_command(self, file: str) -> str | None:
         """The gcloud command that submits the config; None where gcloud would refuse it.
@@ -96,6 +106,7 @@ class Migration:
             "upload": list(self.upload),
             "commands": {"gpu_pipelines": self.own_command(file), "gcloud": self.gcloud_command(file)},
             "plans": {role: plan.to_json() for role, plan in self.plans.items()},
+            **({"study": self.study.to_json(space_file(file))} if self.study else {}),
         }
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
@@ -20,8 +20,7 @@ from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.restarts import MOST_RESTARTS
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RESTARTS
-from gpu_pipelines.tracking.facts import facts_of_dataset
-from gpu_pipelines.tracking.tracked import Tracked
+from gpu_pipelines.tracking.facts import Facts, facts_of_dataset
 from gpu_pipelines.tracking.train_job_status import progress_told
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
@@ -30,6 +29,18 @@ from gpu_pipelines.training.settings import PROFILE, TrainingSettings
 from gpu_pipelines.training.streaming import GivenData, given_data
 
 WORKER = ("-m", "gpu_pipelines.training.worker")
+
+
+class Follower(Protocol):
+    """Follows a training on rank 0, such as a `gpu_pipelines.tracking.tracked.Tracked`."""
+
+    def add(self, facts: Facts) -> None:
+        """Is told what is known of the dataset."""
+        ...
+
+    def follow(self, folder: Path) -> None:
+        """Is told where the log of the training will be."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ def train_model(
     dataset: Path | str,
     checkpoint_uri: str,
     cluster: Cluster | None = None,
-    tracked: Tracked | None = None,
+    tracked: Follower | None = None,
     until: int = 0,
 ) -> TrainingSummary | None:
     """Trains on all devices of all nodes and leaves checkpoints and metrics at `checkpoint_uri`.
@@ -135,7 +146,7 @@ def _train_on(
     devices: Devices,
     cluster: Cluster,
     restarts: int,
-    tracked: Tracked | None,
+    tracked: Follower | None,
     until: int,
 ) -> TrainingSummary | None:
     manifest = data.dataset().manifest
@@ -190,7 +201,7 @@ def _train_on(
 
 
 @contextmanager
-def _followed(tracked: Tracked | None, manifest: Manifest, directory: Path, cluster: Cluster) -> Iterator[None]:
+def _followed(tracked: Follower | None, manifest: Manifest, directory: Path, cluster: Cluster) -> Iterator[None]:
     """Lets the tracker follow what rank 0 writes into a directory, and Kubeflow Trainer where that runs it."""
     if not cluster.is_rank_0:
         yield

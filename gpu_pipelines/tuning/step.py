@@ -62,7 +62,7 @@ def run(
         with tracked:
             result = search(requested(settings), place_of(dataset), place, began=began)
             place_of(checkpoints, str(result.checkpoints))
-            checkpoints.metadata.update(_told(result))
+            checkpoints.metadata.update(metadata_of(result))
             checkpoints.metadata[RUN_OF_ARTIFACT] = tracked.run.to_json()
             log_metrics(training_metrics, figures_of(result))
             _copy_report(place, Path(training_report.path))
@@ -109,7 +109,8 @@ def figures_of(result: TuningResult) -> dict[str, float]:
     }
 
 
-def _told(result: TuningResult) -> dict[str, Any]:
+def metadata_of(result: TuningResult) -> dict[str, Any]:
+    """What the checkpoints of the best parameters say of the study."""
     return {
         "best_parameters": json.dumps(dict(result.best_parameters)),
         "trial": result.best,

@@ -21,10 +21,12 @@ from gpu_pipelines.targets.kubeflow.pods import pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec, runtime_for
 
-#: The names of the resources of Trainer's CRDs (manifests/base/crds of https://github.com/kubeflow/trainer).
+#: The names of the resources of CRDs: Trainer's (manifests/base/crds of https://github.com/kubeflow/trainer), KubeRay's
+#: and Katib's.
 RESOURCES = {
     "trainer.kubeflow.org": {"trainjobs", "trainingruntimes", "clustertrainingruntimes"},
     "ray.io": {"rayjobs"},
+    "kubeflow.org": {"experiments"},
     "": {"pods", "pods/log"},
 }
 VERBS = {"create", "get", "list", "watch", "update", "patch", "delete"}

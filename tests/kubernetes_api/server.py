@@ -16,11 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
+from kubernetes_api.experiments import Experiment
 from kubernetes_api.ray_jobs import RayJob, unknown_fields
 from kubernetes_api.train_jobs import RUNTIME, Invalid, TrainJob
 
-TRAINER, KUBERAY = "trainer.kubeflow.org/v1alpha1", "ray.io/v1"
-_JOBS = re.compile(r"/apis/([^/]+/[^/]+)/namespaces/default/(trainjobs|rayjobs)(?:/([^/]+))?")
+TRAINER, KUBERAY, KATIB = "trainer.kubeflow.org/v1alpha1", "ray.io/v1", "kubeflow.org/v1beta1"
+_JOBS = re.compile(r"/apis/([^/]+/[^/]+)/namespaces/default/(trainjobs|rayjobs|experiments)(?:/([^/]+))?")
 _RUNTIMES = re.compile(rf"/apis/{TRAINER}/clustertrainingruntimes/([^/]+)")
 _PODS = "/api/v1/namespaces/default/pods"
 
@@ -31,9 +32,10 @@ class KubernetesApi:
 
     Attributes:
         kubeconfig: a file by which clients find it.
-        jobs: the TrainJobs and RayJobs that there are.
+        jobs: the TrainJobs, RayJobs and Experiments that there are.
         created: all TrainJobs that were ever created, in order.
         ray_jobs: all RayJobs that were ever created, in order.
+        experiments: all Experiments of Katib that were ever created, in order.
         apis: groups and versions that the cluster has besides Kubernetes's own.
         ray_schema: what a RayJob is held against; None for that of KubeRay.
         with_ray: whether the pods of a RayJob really are a Ray cluster; else the step alone runs.
@@ -48,9 +50,10 @@ class KubernetesApi:
 
     kubeconfig: Path
     folder: Path
-    jobs: dict[str, TrainJob | RayJob] = field(default_factory=dict)
+    jobs: dict[str, TrainJob | RayJob | Experiment] = field(default_factory=dict)
     created: list[TrainJob] = field(default_factory=list)
     ray_jobs: list[RayJob] = field(default_factory=list)
+    experiments: list[Experiment] = field(default_factory=list)
     apis: set[str] = field(default_factory=lambda: {TRAINER})
     ray_schema: dict[str, Any] | None = None
     with_ray: bool = False
@@ -79,7 +82,7 @@ def serving(folder: Path) -> Iterator[KubernetesApi]:
         try:
             yield api
         finally:
-            for job in (*api.created, *api.ray_jobs):
+            for job in (*api.experiments, *api.created, *api.ray_jobs):
                 job.stop()
 
 
@@ -154,13 +157,28 @@ class _Handler(JsonHandler):
             self._refuse(409, "AlreadyExists", f'{jobs[2]} "{manifest["metadata"]["name"]}" already exists')
             return
         try:
-            job = self._train_job(manifest) if jobs[2] == TrainJob.plural else self._ray_job(manifest, parts.query)
+            job = self._made(jobs[2], manifest, parts.query)
         except Invalid as error:
             self._refuse(422, "Invalid", str(error))
             return
         self.api.jobs[job.name] = job
         job.start()
         self.send(201, job.to_json())
+
+    def _made(self, plural: str, manifest: dict[str, Any], query: str) -> TrainJob | RayJob | Experiment:
+        if plural == TrainJob.plural:
+            return self._train_job(manifest)
+        if plural == RayJob.plural:
+            return self._ray_job(manifest, query)
+        self.api.experiments.append(Experiment(manifest, self._trial))
+        return self.api.experiments[-1]
+
+    def _trial(self, manifest: dict[str, Any]) -> TrainJob:
+        """A TrainJob that Katib creates."""
+        job = self._train_job(manifest)
+        self.api.jobs[job.name] = job
+        job.start()
+        return job
 
     def _train_job(self, manifest: dict[str, Any]) -> TrainJob:
         api, runtime = self.api, self.api.runtimes[manifest["spec"]["runtimeRef"]["name"]]
@@ -191,11 +209,13 @@ class _Handler(JsonHandler):
             self.api.jobs.pop(job.name)
         self.send(200, {"kind": "Status", "status": "Success"})
 
-    def _remove(self, job: TrainJob | RayJob) -> None:
+    def _remove(self, job: TrainJob | RayJob | Experiment) -> None:
         """Removes a job once its pods are gone."""
         while job.runs:
             time.sleep(0.05)
         self.api.jobs.pop(job.name, None)
+        for trial in job.trials if isinstance(job, Experiment) else ():
+            self.api.jobs.pop(trial.name, None)
 
     def _allowed(self, verb: str, path: str) -> bool:
         """Whether the rules allow a request; one that they do not is answered."""

@@ -163,6 +163,11 @@ class TrainJob:
         """Whether a node still runs."""
         return any(process.poll() is None for process in self._nodes)
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether all nodes have ended, and well."""
+        return bool(self._nodes) and all(process.poll() == 0 for process in self._nodes)
+
     def preempt(self, rank: int) -> None:
         """Takes a node away."""
         self.preempted.add(rank)

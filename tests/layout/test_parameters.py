@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 from gpu_pipelines.component_interface import stubs
-from gpu_pipelines.component_interface.catalog import COMPONENTS, common_parameters, load_component, settings_of
+from gpu_pipelines.component_interface.catalog import (
+    COMPONENTS,
+    OF_TARGETS,
+    common_parameters,
+    load_component,
+    settings_of,
+)
 from gpu_pipelines.component_interface.parameter import KFP_TYPES, parameter, parameters_in
 from gpu_pipelines.component_interface.stubs import stub
 from gpu_pipelines.training.settings import TrainingSettings
@@ -23,20 +29,23 @@ from gpu_pipelines.training.settings import TrainingSettings
 ROOT = Path(__file__).parents[2]
 
 
+ALL = {**COMPONENTS, **OF_TARGETS}
+
+
 def text_of(component: str) -> str:
-    return (ROOT / "components" / COMPONENTS[component] / "component.py").read_text(encoding="utf-8")
+    return (ROOT / "components" / ALL[component] / "component.py").read_text(encoding="utf-8")
 
 
 def differences(before: str, after: str) -> list[str]:
     return [line for line in ndiff(before.splitlines(), after.splitlines()) if line.startswith(("+ ", "- "))]
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", ALL)
 def test_the_parameters_of_a_stub_are_those_that_are_declared(component: str) -> None:
     assert differences(text_of(component), stub(component, text_of(component))) == [], "run make docs"
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", ALL)
 def test_a_component_has_what_is_declared(component: str) -> None:
     inputs = load_component(component).component_spec.inputs
     for name, declared in parameters_in(settings_of(component)).items():
@@ -44,7 +53,7 @@ def test_a_component_has_what_is_declared(component: str) -> None:
         assert (inputs[name].type, inputs[name].default, described) == (declared.type, declared.default, declared.text)
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", ALL)
 def test_a_declaration_is_of_the_type_that_its_field_has(component: str) -> None:
     settings = settings_of(component)
     hints = typing.get_type_hints(settings)
@@ -76,7 +85,7 @@ def calls_in(component: str) -> Iterator[tuple[Any, ast.Call]]:
             yield getattr(module, node.func.id), node
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", ALL)
 def test_a_stub_calls_its_step_as_the_step_is_written(component: str) -> None:
     called = dict(calls_in(component))
     assert len(called) == 2
@@ -125,7 +134,7 @@ def test_the_first_step_is_asked_for_what_is_declared_common_and_says_where_it_i
 def test_stubs_that_are_out_of_date_are_named_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for component, folder in COMPONENTS.items():
+    for component, folder in ALL.items():
         (tmp_path / "components" / folder).mkdir(parents=True)
         (tmp_path / "components" / folder / "component.py").write_text(text_of(component), encoding="utf-8")
     monkeypatch.chdir(tmp_path)

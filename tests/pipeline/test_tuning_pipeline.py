@@ -54,7 +54,7 @@ def read_spec(file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("no_project_settings")
-@pytest.mark.parametrize("target", ["local", "vertex", "kubeflow"])
+@pytest.mark.parametrize("target", ["local", "kubeflow"])
 def test_the_search_is_one_step_on_the_accelerator(target: str, tmp_path: Path) -> None:
     on = () if target == "local" else ("--accelerator", "l4:4")
     file = tmp_path / "out.yaml"
@@ -77,7 +77,27 @@ def test_the_search_is_one_step_on_the_accelerator(target: str, tmp_path: Path) 
     # The first step checks them all.
     assert {"space", "trials", "budget"} <= tasks["check-request"]["inputs"]["parameters"].keys()
     text = json.dumps(spec["components"]["comp-tune-model"]) + json.dumps(spec["deploymentSpec"])
-    assert target == "local" or ("NVIDIA_L4" if target == "vertex" else "nvidia.com/gpu") in text
+    assert target == "local" or "nvidia.com/gpu" in text
+
+
+@pytest.mark.usefixtures("no_project_settings")
+def test_on_vertex_ai_the_search_is_a_tuning_job_between_two_steps(tmp_path: Path) -> None:
+    file = tmp_path / "out.yaml"
+    done = command("compile", TUNED, "--target", "vertex", "--accelerator", "l4:4", "-o", str(file))
+    assert done.status == 0, done.err
+    spec = read_spec(file)
+    tasks, known = tasks_of(spec), spec["root"]["inputDefinitions"]["parameters"]
+    begun, told = (
+        tasks["begin-study"]["inputs"]["parameters"],
+        tasks["hyperparameter-tuning-job"]["inputs"]["parameters"],
+    )
+    assert known["dollars_per_hour"]["defaultValue"] > 1
+    assert begun["budget"] == {"componentInputParameter": "budget"}
+    assert "checkpoints/" in json.dumps(begun["checkpoint_uri"]), "of the run, and not of the attempt"
+    assert told["max_trial_count"]["taskOutputParameter"]["producerTask"] == "begin-study"
+    assert "NVIDIA_L4" in json.dumps(told["worker_pool_specs"])
+    ended = tasks["evaluate-checkpoints"]["inputs"]["artifacts"]["checkpoints"]["taskOutputArtifact"]
+    assert ended["producerTask"] == "condition-branches-1"
 
 
 @pytest.mark.usefixtures("no_project_settings")
@@ -107,8 +127,8 @@ def test_a_dry_run_says_what_it_would_do_and_cost(space: Path) -> None:
     asked = ("--space", str(space), "--trials", "27", "--parallel", "4", "--budget", "20", "-p", "max_steps=90")
     done = command("run", TUNED, *asked, *there)
     assert done.status == 0, done.err
-    assert "tune-model: 1 × g2-standard-48 with 4 × NVIDIA_L4" in done.err
-    assert "27 trials, 4 at a time" in done.err
+    assert "hyperparameter-tuning-job: 1 × g2-standard-48 with 4 × NVIDIA_L4" in done.err
+    assert "27 trials, 4 at a time, each on machines of its own" in done.err
     assert "at most 27, 2,430 steps" in done.err
     assert "at most $20.00" in done.err
     values = json.loads(done.out)["body"]["runtimeConfig"]["parameterValues"]

@@ -37,6 +37,9 @@ class KubeflowOptions(CloudOptions):
     data_strategy: str | None = compiled_in(
         None, "standard or spot: how these nodes are bought.", metavar="HOW", words=fixed(*STRATEGIES)
     )
+    katib: bool = compiled_in(
+        False, "Let Katib carry out a search: each trial is a TrainJob of its own; docs/tuning.md."
+    )
     kubeflow_host: str | None = setting(
         "Address of Kubeflow Pipelines, https://HOST/PATH.", _TALKING, "kubeflow_host", group=_GROUP, metavar="URL"
     )
@@ -60,7 +63,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
     def __init__(self, options: KubeflowOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
         nodes = DataNodes(self.options.data_nodes, self.options.data_strategy or STANDARD)
-        KubeflowTarget.__init__(self, self.settings, self.options.environment, nodes)
+        KubeflowTarget.__init__(self, self.settings, self.options.environment, nodes, katib=self.options.katib)
         others = "registry=vertex://PROJECT/REGION for Vertex AI Model Registry"
         if self._claim:
             self.place_for_data = self.place_for_files = f"the mounted claim, {MOUNT_PATH}/…"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
-from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES
+from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES, require_one_node
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
@@ -29,6 +29,7 @@ from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, SPEC_ARGUMENT, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.process_1 import as_process_1
+from gpu_pipelines.targets.study_tasks import StudyOutputs, finished
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
@@ -59,6 +60,7 @@ class KubeflowTarget:
         settings: image, claim or bucket, node pool, pull secret, queue, service account.
         environment: variables of the steps.
         data: the nodes that prepare the data.
+        katib: whether Katib carries out a search; else it is one step, whose trials share a node.
 
     Attributes:
         checkpoint_uri: on the claim or in the bucket, a folder for each run; artifacts are uploaded only when a step
@@ -81,7 +83,10 @@ class KubeflowTarget:
         settings: ProjectSettings | None = None,
         environment: Mapping[str, str] | None = None,
         data: DataNodes | None = None,
+        *,
+        katib: bool = False,
     ) -> None:
+        self._katib = katib
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})
         self._data = data or DataNodes()
@@ -132,6 +137,36 @@ class KubeflowTarget:
             return made
 
         return task
+
+    def study(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
+        """A search as an Experiment of Katib, each of whose trials is a TrainJob; or as one step.
+
+        Args:
+            component: `tune_model`.
+            plan: the accelerators of a trial; None for a search on a node without any.
+
+        Raises:
+            UserError: GKE has no such nodes, or one step would have several.
+        """
+        if plan is None or not self._katib:
+            require_one_node(plan)
+            return self.place(component, plan)
+        from gpu_pipelines.components.study_begin.component import begin_study
+        from gpu_pipelines.components.study_finish.component import finish_study
+        from gpu_pipelines.targets.kubeflow.search_task import search_component
+
+        begin, finish = self.place(begin_study, None), self.place(finish_study, None)
+        on_machines = self.place(finish_study, plan)
+        search = self.place(search_component(self._trial(plan)), None)
+
+        def study(**arguments: Any) -> StudyOutputs:
+            given = {name: value for name, value in arguments.items() if name in begin_study.component_spec.inputs}
+            begun = begin(processes=plan.processes, **given).outputs
+            ended = search(study=begun["study"]).outputs["job"]
+            tracking = arguments.get("tracking", "none")
+            return finished(begun, arguments["dataset"], tracking, ended, finish, on_machines)
+
+        return study
 
     def text_of(
         self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
@@ -206,19 +241,26 @@ class KubeflowTarget:
             UserError: there are no such nodes.
         """
         if plan is not None and (plan.nodes > 1 or plan.strategy == "spot"):
-            return replace(
-                self._on_nodes(step, plan.nodes, needs, is_spot=plan.strategy == "spot"),
-                runtime=runtime_for(plan, self._settings.kubeflow_runtime),
-                queue=self._settings.kueue_queue or "",
-                environment={ACCELERATOR: plan.spec, **preemption_variables(plan.strategy), **self._variables},
-                hours=plan.hours or DEFAULT_HOURS,
-            )
+            return self._on_plan(step, plan, needs)
         if plan is None and step == PREPARES and self._data != DataNodes():
             self._data.require()
             spec = self._on_nodes(step, self._data.nodes, self._data.needs(needs), is_spot=self._data.is_spot)
             environment = {UNFINISHED_WORK: self._unfinished(step), **self._variables}
             return replace(spec, environment=environment, is_elastic=True)
         return None
+
+    def _on_plan(self, step: str, plan: AcceleratorPlan, needs: PodNeeds) -> TrainJobSpec:
+        return replace(
+            self._on_nodes(step, plan.nodes, needs, is_spot=plan.strategy == "spot"),
+            runtime=runtime_for(plan, self._settings.kubeflow_runtime),
+            queue=self._settings.kueue_queue or "",
+            environment={ACCELERATOR: plan.spec, **preemption_variables(plan.strategy), **self._variables},
+            hours=plan.hours or DEFAULT_HOURS,
+        )
+
+    def _trial(self, plan: AcceleratorPlan) -> TrainJobSpec:
+        """What a trial of a search is as a TrainJob."""
+        return self._on_plan("trial", plan, pod_needs(plan, self._settings))
 
     def _on_nodes(self, step: str, nodes: int, needs: PodNeeds, *, is_spot: bool) -> TrainJobSpec:
         return TrainJobSpec(

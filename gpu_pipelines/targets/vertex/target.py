@@ -15,15 +15,17 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.dag.placement import CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
+from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, preemption_variables
 from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.process_1 import as_process_1
+from gpu_pipelines.targets.study_tasks import StudyOutputs
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
 from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, Container, JobOptions, custom_job, require_job
+from gpu_pipelines.targets.vertex.tuning_job import TRIAL_COMMAND, TuningTasks, pools_of, tuning_job
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
@@ -39,6 +41,8 @@ _RETRIES = {
     "check-for-new-data": 2,
     PREPARES: 2,
     "train-model": 1,
+    BEGINS_STUDY: 2,
+    "finish-study": 2,
     "tune-model": 1,
     "evaluate-checkpoints": 2,
     "upload-model": 2,
@@ -117,6 +121,38 @@ class VertexTarget:
 
         return task
 
+    def study(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
+        """A search as a tuning job, each of whose trials is a CustomJob on the plan's machines.
+
+        Args:
+            component: `tune_model`.
+            plan: the accelerators of a trial; None for a search on a machine without any.
+
+        Raises:
+            UserError: plan and settings do not go together.
+        """
+        if plan is None:
+            return self.place(component, plan)
+        from gpu_pipelines.components.study_begin.component import begin_study
+        from gpu_pipelines.components.study_finish.component import finish_study
+
+        image = self._settings.image or STEPS_IMAGE
+        job = self._job(plan, Container(image, TRIAL_COMMAND), {})
+        begin, finish = self.place(begin_study, None), self.place(finish_study, None)
+        tasks = TuningTasks(tuning_job(job), finish, on_machines=self.place(finish_study, plan))
+        key = job.get("encryption_spec", {}).get("kms_key_name") or ENCRYPTION_KEY
+        output = self._tensorboard_output().get("base_output_directory", "")
+
+        def study(**arguments: Any) -> StudyOutputs:
+            given = {name: value for name, value in arguments.items() if name in begin_study.component_spec.inputs}
+            begun = begin(processes=plan.processes, **given)
+            pools = pools_of(self._of_the_form(job["job_spec"]["worker_pool_specs"]), begun.outputs["study"])
+            places = {"base_output_directory": output, "encryption_spec_key_name": key}
+            tracking = arguments.get("tracking", "none")
+            return tasks.joined(begun, arguments["dataset"], tracking, worker_pool_specs=pools, **places)
+
+        return study
+
     def text_of(
         self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
     ) -> str:
@@ -164,16 +200,28 @@ class VertexTarget:
         return task
 
     def _custom_job(self, component: Any, plan: AcceleratorPlan) -> Callable[..., Any]:
+        of_author = component.component_spec.implementation.container.env or {}
+        fields = _fields_of(self._job(plan, self._container_of(component), of_author))
+        return self._in_image(_with_fields(component, {**fields, **self._tensorboard_output()}), fields)
+
+    def _job(self, plan: AcceleratorPlan, container: Container, of_author: Mapping[str, str]) -> dict[str, Any]:
+        """The `CustomJob` of what runs on a plan's machines.
+
+        Args:
+            plan: the machines.
+            container: what each replica runs.
+            of_author: variables that the author of a component has given it.
+
+        Raises:
+            UserError: plan and settings do not go together.
+        """
         # Reduction servers are for gradients: a step on one machine has none to exchange.
         options = replace(self._options, reduction_server=self._options.reduction_server and plan.nodes > 1)
         require_job(plan, self._settings, options)
-        of_author = component.component_spec.implementation.container.env or {}
         told = {ACCELERATOR: plan.spec, **preemption_variables(plan.strategy)}
         options = replace(options, environment={**told, **of_author, **options.environment})
-        container = self._container_of(component)
         plan = replace(plan, hours=plan.hours or STEP_HOURS)
-        fields = _fields_of(custom_job(plan, "", container, self._settings, options))
-        return self._in_image(_with_fields(component, {**fields, **self._tensorboard_output()}), fields)
+        return custom_job(plan, "", container, self._settings, options)
 
     def _data_job(self, component: Any) -> Callable[..., Any]:
         # It has no curves to show, and needs none of the GPUs that a persistent resource has.
@@ -194,9 +242,13 @@ class VertexTarget:
             return placed
 
         def task(**arguments: Any) -> Any:
-            return placed(**arguments, worker_pool_specs=_pools_of_the_form(fields["worker_pool_specs"]))
+            return placed(**arguments, worker_pool_specs=self._of_the_form(fields["worker_pool_specs"]))
 
         return task
+
+    def _of_the_form(self, pools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Worker pools in which the image of the steps is the parameter's, if there is one."""
+        return [dict(pool) for pool in pools] if self._settings.image else _pools_of_the_form(pools)
 
     def _tensorboard_output(self) -> dict[str, Any]:
         from kfp import dsl

@@ -1,0 +1,1 @@
+"""The step `study_begin`: a request becomes a study whose trials a service starts."""

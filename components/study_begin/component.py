@@ -1,0 +1,220 @@
+"""The KFP interface of `begin_study`."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+from kfp.dsl import Dataset, Input
+
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
+
+
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
+def begin_study(
+    dataset: Input[Dataset],
+    model: str = "convnext-micro",
+    recipe: str = "",
+    epochs: float = 0.0,
+    max_steps: int = 0,
+    learning_rate: float = 0.0,
+    learning_rate_schedule: str = "cosine",
+    optimizer: str = "adamw",
+    momentum: float = 0.9,
+    weight_decay: float = -1.0,
+    warmup_steps: int = 30,
+    gradient_clip: float = 1.0,
+    global_batch_size: int = 64,
+    micro_batch_size: int = 0,
+    precision: str = "auto",
+    parallelism: str = "auto",
+    activation_checkpointing: bool = False,
+    recompute: str = "layers",
+    compile_model: bool = False,
+    profile_steps: str = "",
+    lora_rank: int = 0,
+    lora_alpha: float = 16.0,
+    augmentation: str = "",
+    mixup_alpha: float = 0.0,
+    cutmix_alpha: float = 0.0,
+    label_smoothing: float = 0.0,
+    ema_decay: float = 0.0,
+    freeze: str = "",
+    layer_decay: float = 0.0,
+    checkpoint_every_steps: int = 0,
+    keep_last: int = 0,
+    keep_every_steps: int = 0,
+    early_stopping_patience: int = 0,
+    resume_from_step: int = 0,
+    streaming: str = "auto",
+    cache_gb: float = 0.0,
+    shuffle_shards: int = 0,
+    seed: int = 0,
+    space: str = "",
+    trials: int = 40,
+    parallel_trials: int = 1,
+    budget: float = 0.0,
+    longer: float = 1.0,
+    sampler: str = "tpe",
+    reduction: int = 3,
+    study_seed: int = 0,
+    dollars_per_hour: float = 0.0,
+    processes: int = 0,
+    checkpoint_uri: str = "",
+    advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
+) -> NamedTuple(  # type: ignore[valid-type]
+    "Outputs",
+    [
+        ("study", str),
+        ("parameters", list),
+        ("algorithm", str),
+        ("early_stopping", dict),
+        ("trials", int),
+        ("parallel_trials", int),
+        ("trains_longer", bool),
+    ],
+):
+    """Checks the request for a search whose trials a service starts, and writes it to where all trials read it.
+
+    Args:
+        dataset: Made by prepare_data. Its test split is not looked at.
+        model: Architecture to train from scratch (image_classification: convnext-micro, convnext-tiny, vit-micro,
+            vit-base), a directory with a config.json alone to train that architecture from scratch, or pretrained
+            weights to start from: a directory in Hugging Face layout, local or gs://, or a hub id such as
+            organisation/name.
+        recipe: A recipe of your own as package.module:ClassName; empty for the one of the dataset's task.
+        epochs: Passes over the training rows; not used where max_steps is given. 0 for the task's own: 15 from scratch,
+            3 to 10 for pretrained weights.
+        max_steps: Optimizer steps; 0 to go by epochs.
+        learning_rate: Peak learning rate, reached after the warm-up. 0 for the task's own: 0.004 from scratch, 0.00002
+            or 0.00005 for pretrained weights, more for adapters.
+        learning_rate_schedule: How it comes down to 0: cosine or linear; or constant.
+        optimizer: adamw, sgd (with momentum), adafactor (keeps a row and a column of each matrix), or muon (for the
+            matrices of hidden layers, adamw for the rest).
+        momentum: Of sgd and muon, at least 0 and less than 1.
+        weight_decay: Decoupled weight decay, on matrices only. -1 for the task's own: 0.05 from scratch, 0 or 0.01 for
+            pretrained weights.
+        warmup_steps: Steps of linear warm-up, at most a tenth of all steps.
+        gradient_clip: Largest norm of the gradient; 0 does not clip.
+        global_batch_size: Rows per optimizer step over all processes of all nodes; a multiple of their number. It is
+            halved until there are as many rows to train on.
+        micro_batch_size: Rows that one process takes through the model at once; its part of the global batch is
+            accumulated from such pieces. 0 takes it in one.
+        precision: bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.
+        parallelism: ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the
+            processes), hsdp (over those of each node); auto takes the first of ddp, hsdp and fsdp that fits.
+        activation_checkpointing: Recompute the activations of each layer in the backward pass, to save memory.
+        recompute: What activation_checkpointing recomputes: layers (all of each), or selective (all but attention and
+            every second matrix multiplication, whose outputs are kept).
+        compile_model: Compile the model with torch.compile.
+        profile_steps: Steps that rank 0 profiles, such as 10-12, at most 100: a Chrome trace, and on GPUs a snapshot of
+            the memory, in profile/ beside the checkpoints; empty for none.
+        lora_rank: Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.
+        lora_alpha: Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
+        augmentation: How images are changed anew each time that they are trained on: flip (left and right), crop-flip
+            (a part of the image as well), randaugment (two random changes of colour or shape as well); empty for not at
+            all.
+        mixup_alpha: Images are mixed in pairs, and their classes with them, by a share of the beta distribution with
+            this parameter, such as 0.2; 0 mixes none.
+        cutmix_alpha: The same by a rectangle that comes from the other image of a pair, such as 1. Of a training with
+            both, each pair gets one of them.
+        label_smoothing: Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1.
+            The loss on val is without it.
+        ema_decay: Keeps an exponential moving average of the weights as well, which is evaluated beside them: the share
+            that stays of it at each step, such as 0.9999, and less in the first steps. 0 keeps none.
+        freeze: Weights that are not trained: patterns of their names, with commas between them, such as
+            embeddings.*,encoder.layer.[0-5].*; empty for none.
+        layer_decay: The learning rate of each layer is this share of that of the layer above it, such as 0.75,
+            beginning with the head's, which is learning_rate. 0 for the same rate everywhere.
+        checkpoint_every_steps: Optimizer steps between two checkpoints; 0 for about eight in all.
+        keep_last: Number of newest checkpoints to keep, besides the one with the lowest loss on val; 0 keeps all.
+        keep_every_steps: Checkpoints at multiples of this step are kept as well; 0 for none.
+        early_stopping_patience: Checkpoints in a row without a lower loss on val after which training stops; 0 never.
+        resume_from_step: Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside.
+            0 goes on from the newest.
+        streaming: on: the shards of a dataset in object storage are fetched when their rows are to come, into a cache;
+            off: the dataset is copied whole to each machine before the training. auto is on where it is larger than
+            half of the free disk. Streamed rows have an order of their own, in any place.
+        cache_gb: GB (10^9 bytes) that streamed shards take on each machine's disk, at most; 0 for half of what is free.
+        shuffle_shards: Shards whose rows are shuffled together where rows are streamed; 0 for a 32nd of all, at most
+            64.
+        seed: Of the initial weights, the order of the rows, dropout, and how images are changed.
+        space: What is searched for: the text of a search space in YAML, or where such a file is, local or gs://.
+            docs/tuning.md says what stands in it.
+        trials: Trials that are begun.
+        parallel_trials: Trials that are trained at the same time; they share the GPUs, or the CPUs, of the machine.
+        budget: US dollars that the search may cost by the price of its machine; 0 for no limit.
+        longer: The best parameters are trained with anew, for so many times the steps; 1 keeps the trial itself.
+        sampler: How values are chosen: tpe, by the losses so far, or random.
+        reduction: One trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1
+            trains all trials to their end.
+        study_seed: Of the choice of values; that of the trainings is seed.
+        dollars_per_hour: Price of the machine of the search, US dollars, by which the budget is counted. A pipeline for
+            an accelerator has its list price here.
+        processes: Processes that train each trial, for what its global batch can be; 0 if that is not known.
+        checkpoint_uri: Directory of the study, local or gs://, with nothing in it yet.
+        advanced: Parameters by name that win over those above, as check_request hands them on.
+
+    Returns:
+        study: Directory of the study.
+        parameters: The search space as the parameters of a StudySpec of Vertex AI.
+        algorithm: How values are chosen, an algorithm of a StudySpec.
+        early_stopping: The rule by which trials end early, a MedianAutomatedStoppingSpec; empty for none.
+        trials: Trials that are begun.
+        parallel_trials: Trials at the same time.
+        trains_longer: Whether the best parameters are trained with anew.
+    """
+    from gpu_pipelines.tuning.service.step import TuningSettings, run_begin
+
+    return run_begin(
+        TuningSettings(
+            model=model,
+            recipe=recipe,
+            epochs=epochs,
+            max_steps=max_steps,
+            learning_rate=learning_rate,
+            learning_rate_schedule=learning_rate_schedule,
+            optimizer=optimizer,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            warmup_steps=warmup_steps,
+            gradient_clip=gradient_clip,
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            precision=precision,
+            parallelism=parallelism,
+            activation_checkpointing=activation_checkpointing,
+            recompute=recompute,
+            compile_model=compile_model,
+            profile_steps=profile_steps,
+            lora_rank=lora_rank,
+            lora_alpha=lora_alpha,
+            augmentation=augmentation,
+            mixup_alpha=mixup_alpha,
+            cutmix_alpha=cutmix_alpha,
+            label_smoothing=label_smoothing,
+            ema_decay=ema_decay,
+            freeze=freeze,
+            layer_decay=layer_decay,
+            checkpoint_every_steps=checkpoint_every_steps,
+            keep_last=keep_last,
+            keep_every_steps=keep_every_steps,
+            early_stopping_patience=early_stopping_patience,
+            resume_from_step=resume_from_step,
+            streaming=streaming,
+            cache_gb=cache_gb,
+            shuffle_shards=shuffle_shards,
+            seed=seed,
+            space=space,
+            trials=trials,
+            parallel_trials=parallel_trials,
+            budget=budget,
+            longer=longer,
+            sampler=sampler,
+            reduction=reduction,
+            study_seed=study_seed,
+            dollars_per_hour=dollars_per_hour,
+        ),
+        dataset=dataset,
+        processes=processes,
+        checkpoint_uri=checkpoint_uri,
+        advanced=advanced,
+    )

@@ -1,0 +1,129 @@
+"""A tuning job of AI Platform Training as a search of this project: a search space, and the command that searches.
+
+The search trains with the recipes of this project in place of the old program. Only hyperparameters that are parameters
+of `train_model` can be in its space; the others are left out, and why.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tuning.space import space_of
+from gpu_pipelines.yaml_output import comment, yaml_text
+
+_PIPELINE = "tune_train_evaluate_upload"
+#: What stands for the data, which the old job read by itself.
+_SOURCE = "gs://YOUR-BUCKET/DATA"
+
+
+@dataclass(frozen=True)
+class MigratedStudy:
+    """A search in the place of a tuning job.
+
+    Attributes:
+        space: the search space.
+        left_out: why hyperparameters are not in it, by their names.
+        options: of the command, besides the file of the space.
+    """
+
+    space: Mapping[str, Any]
+    left_out: Mapping[str, str]
+    options: tuple[str, ...]
+
+    def command(self, file: str) -> str:
+        """The command that searches.
+
+        Args:
+            file: name of the space's file.
+        """
+        return shlex.join(["gpu-pipelines", "run", _PIPELINE, "--space", file, *self.options])
+
+    def text(self, origin: str, file: str) -> str:
+        """The space as YAML, with where it came from and how it is searched as comments.
+
+        Args:
+            origin: what it was migrated from.
+            file: name of the space's file.
+        """
+        head = [f"Migrated from {origin} by gpu-pipelines migrate.", self.command(file)]
+        head += [f"Left out: {name}: {why}" for name, why in self.left_out.items()]
+        return "".join(comment(line) for line in head) + self.text_of_space()
+
+    def text_of_space(self) -> str:
+        """The space as YAML."""
+        return yaml_text(dict(self.space))
+
+    def to_json(self, file: str) -> dict[str, Any]:
+        """The search as a JSON object.
+
+        Args:
+            file: name of the space's file, for the command.
+        """
+        return {"space": dict(self.space), "left_out": dict(self.left_out), "command": self.command(file)}
+
+
+def study_of(
+    given: Mapping[str, Any], plan: AcceleratorPlan | None, project: str | None, region: str | None
+) -> MigratedStudy | None:
+    """The search of a tuning job; None where it would have nothing to search for.
+
+    Args:
+        given: `hyperparameters` of the old job.
+        plan: of its master; None where that has no GPU.
+        project: id of the project, if it is known.
+        region: where it runs, if that is known.
+    """
+    space: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for parameter in given.get("params", []):
+        name = str(parameter.get("parameterName", ""))
+        try:
+            entry = _dimension(parameter)
+            space_of({name: entry})
+            space[name] = entry
+        except UserError as error:
+            left_out[name] = f"{error.problem} {error.remedy}".removeprefix("The search space: ").strip()
+    if not space:
+        return None
+    options = ["--trials", str(given.get("maxTrials", 1)), "--parallel", str(given.get("maxParallelTrials", 1))]
+    options += ["--target", "vertex", *(_machines(plan) if plan else ["--accelerator", "l4:1"])]
+    options += [*(["--project", project] if project else []), *(["--region", region] if region else [])]
+    options += ["-p", f"source={_SOURCE}"]
+    if given.get("algorithm") == "RANDOM_SEARCH":
+        options += ["-p", "sampler=random"]
+    if not given.get("enableTrialEarlyStopping"):
+        options += ["-p", "reduction=1"]
+    return MigratedStudy(space, left_out, tuple(options))
+
+
+def _machines(plan: AcceleratorPlan) -> list[str]:
+    nodes = ["--nodes", str(plan.nodes)] if plan.nodes > 1 else []
+    strategy = ["--strategy", plan.strategy] if plan.strategy != "standard" else []
+    return ["--accelerator", plan.spec, *nodes, *strategy]
+
+
+def _dimension(parameter: Mapping[str, Any]) -> dict[str, Any]:
+    kind = parameter.get("type")
+    if kind == "CATEGORICAL":
+        return {"type": "categorical", "choices": list(parameter.get("categoricalValues", []))}
+    if kind == "DISCRETE":
+        return {"type": "categorical", "choices": [_number(value) for value in parameter.get("discreteValues", [])]}
+    low, high = _number(parameter["minValue"]), _number(parameter["maxValue"])
+    if low == high:
+        return {"type": "categorical", "choices": [low]}
+    is_log = parameter.get("scaleType") == "UNIT_LOG_SCALE"
+    return {
+        "type": "int" if kind == "INTEGER" else "float",
+        "low": low,
+        "high": high,
+        **({"log": True} if is_log else {}),
+    }
+
+
+def _number(value: float) -> float | int:
+    return int(value) if float(value).is_integer() else value

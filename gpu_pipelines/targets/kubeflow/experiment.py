@@ -1,0 +1,188 @@
+"""What the step of a search runs in its own pod: it creates an Experiment of Katib, follows it, and deletes it.
+
+The Experiment has a name made of the run and the folder of the study: a pod that takes the place of this one goes on
+with it. It is deleted when it has ended, when the budget is spent, and when this process is to end; trials that still
+run save their state then.
+
+`python3 -m gpu_pipelines.targets.kubeflow.experiment --train-job JSON --study PLACE --job FILE`
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.component_interface.step import own_process
+from gpu_pipelines.distributed.signals import Signalled, noted
+from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.targets.kubeflow.cluster_jobs import (
+    connected,
+    create_job,
+    delete_job,
+    has_api,
+    owner_of,
+    service_errors,
+)
+from gpu_pipelines.targets.kubeflow.experiment_manifest import experiment_of
+from gpu_pipelines.targets.kubeflow.train_job import INTERVAL
+from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
+from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+from gpu_pipelines.tuning.service.documents import StudyDocuments
+from gpu_pipelines.tuning.service.records import RUNNING, Price, Records
+from gpu_pipelines.tuning.service.study import ServiceStudy
+
+#: Group and version of Katib's API.
+KATIB_API = ("kubeflow.org", "v1beta1")
+_KIND = "Experiment"
+_INTERVAL = 10.0
+_MOST_MISSES = 5
+#: What is said of the trials, by the fields of an Experiment's status.
+_COUNTS = {
+    "trialsRunning": "running",
+    "trialsSucceeded": "done",
+    "trialsEarlyStopped": "ended early",
+    "trialsFailed": "failed",
+    "trialMetricsUnavailable": "without a loss",
+}
+
+
+class Experiments:
+    """The Experiments of the namespace that this process or the current kubeconfig is in.
+
+    Args:
+        client: of the SDK; see `cluster_jobs.connected`.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._backend = client, client.backend
+        self._api = self._backend.custom_api
+        self._place = (*KATIB_API, self._backend.namespace, "experiments")
+
+    def create(self, name: str, spec: TrainJobSpec, study: ServiceStudy, place: str, labels: dict[str, str]) -> bool:
+        """Creates an Experiment; whether there was none of its name.
+
+        Raises:
+            UserError: the cluster refuses it, or lacks what it needs.
+        """
+        with service_errors(
+            f"Creating the Experiment {name}",
+            f"Look whether Katib may create TrainJobs, Kubeflow Trainer has the runtime {spec.runtime}, and the step's "
+            "service account may create Experiments: docs/kubeflow.md.",
+        ):
+            kind = self._client.get_runtime(spec.runtime).kind.value
+            owner = owner_of(self._backend, _KIND)
+            manifest = experiment_of(name, spec, study, place, runtime_kind=kind, labels=labels, owner=owner)
+            return create_job(self._api, self._place, manifest)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What Katib says of an Experiment.
+
+        Raises:
+            UserError: it is gone, or the cluster cannot be reached.
+        """
+        with service_errors(f"Looking at the Experiment {name}"):
+            found = self._api.get_namespaced_custom_object(*self._place, name)
+        return dict(found.get("status") or {})
+
+    def delete(self, name: str) -> None:
+        """Deletes an Experiment with its trials."""
+        delete_job(self._api, self._place, _KIND, name)
+
+
+def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signalled) -> str:
+    """Carries out a study, or goes on with the Experiment that an earlier pod has created.
+
+    Args:
+        spec: what the TrainJob of a trial is made of.
+        place: folder of the study.
+        experiments: where it is created.
+        stopped: whether this process was interrupted.
+
+    Returns:
+        The name of the Experiment.
+
+    Raises:
+        UserError: it has failed, and no trial has a loss.
+        Interrupted: this process was interrupted.
+    """
+    documents = StudyDocuments(place)
+    study = ServiceStudy.load(documents)
+    run_name = os.environ.get(RUN, "")
+    name = f"study-{hashlib.sha256(f'{run_name} {place}'.encode()).hexdigest()[:10]}"
+    labels = {STEP_LABEL: name, **({RUN_LABEL: run_name} if run_name else {})}
+    is_new = experiments.create(name, spec, study, place, labels)
+    told = f"{study.request.trials} trials, {study.request.parallel} at a time" if is_new else "is there, and goes on"
+    print(f"Experiment {name}: {told}", flush=True)
+    try:
+        failure = _followed(experiments, name, study, Records(documents), stopped)
+    finally:
+        experiments.delete(name)
+    if failure and not any(each.loss is not None for each in Records(documents).all()):
+        raise UserError(f"The Experiment {name} has failed: {failure}", "Look at the logs of its trials.")
+    return name
+
+
+def _followed(experiments: Experiments, name: str, study: ServiceStudy, records: Records, stopped: Signalled) -> str:
+    """Waits for the end of an Experiment, or of the budget; why it has failed, or nothing."""
+    every, last, misses = float(os.environ.get(INTERVAL) or _INTERVAL), "", 0
+    price = Price(study.budget, study.dollars_per_hour, study.request.parallel)
+    while True:
+        try:
+            status, misses = experiments.status(name), 0
+            known = records.all()
+            is_spent = price.is_spent(known) and not any(each.outcome == RUNNING for each in known)
+        except UserError:
+            misses += 1
+            if misses >= _MOST_MISSES:
+                raise
+            status, is_spent = {}, False
+        counts = ", ".join(f"{status[field]} {said}" for field, said in _COUNTS.items() if status.get(field))
+        if counts and counts != last:
+            print(f"Experiment {name}: {counts}", flush=True)
+            last = counts
+        true = {each["type"]: each for each in status.get("conditions", []) if each.get("status") == "True"}
+        if "Failed" in true:
+            return str(true["Failed"].get("message") or "no reason is given")
+        if "Succeeded" in true:
+            return ""
+        if is_spent:
+            print(f"Experiment {name}: the budget of {price.budget:g} dollars is spent", flush=True)
+            return ""
+        if stopped.wait(every):
+            raise Interrupted("the step was interrupted, and its Experiment is deleted")
+
+
+def experiments_here() -> Experiments:
+    """The Experiments of the cluster.
+
+    Raises:
+        UserError: it has no Katib, or cannot be reached.
+    """
+    client = connected()
+    if not has_api(client, *KATIB_API):
+        raise UserError(
+            "The cluster has no Katib.",
+            "Install it (docs/kubeflow.md), or compile without --katib: then one pod searches.",
+        )
+    return Experiments(client)
+
+
+def main() -> None:
+    """Reads the command line and carries out the study."""
+    parser = argparse.ArgumentParser(prog="kubeflow_experiment")
+    parser.add_argument(SPEC_ARGUMENT, required=True)
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--job", required=True)
+    given = parser.parse_args()
+    with own_process(), noted() as stopped:
+        name = run(TrainJobSpec.loads(given.train_job), given.study, experiments_here(), stopped)
+        Path(given.job).parent.mkdir(parents=True, exist_ok=True)
+        Path(given.job).write_text(name, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The beginning of a study whose trials a service starts: its request, in the folder that all trials read."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from gpu_pipelines.artifacts.dataset import MANIFEST, Dataset, Manifest
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tuning.service.documents import StudyDocuments
+from gpu_pipelines.tuning.service.records import Records
+from gpu_pipelines.tuning.service.study import ServiceStudy
+from gpu_pipelines.tuning.settings import TuningSettings
+from gpu_pipelines.tuning.study import StudyRequest
+
+
+def begin(settings: TuningSettings, dataset: str, study: str, processes: int) -> ServiceStudy:
+    """Checks a request, and writes it into the folder of the study.
+
+    Args:
+        settings: what is asked for.
+        dataset: made by `prepare_data`: a directory or `gs://…`.
+        study: the folder.
+        processes: of each trial; 0 where that is not known.
+
+    Raises:
+        UserError: lists everything that is wrong; or the folder has the trials of a study.
+    """
+    manifest = _manifest_of(dataset)
+    task = manifest.task
+    # Each trial has all processes of its machines.
+    if problems := settings.problems(task, processes * settings.parallel_trials):
+        raise UserError.of_all(problems)
+    request = StudyRequest(
+        dataset=dataset,
+        task=task,
+        rows=manifest.rows("train"),
+        base=settings.base,
+        space=settings.search_space(),
+        trials=settings.trials,
+        parallel=min(settings.parallel_trials, settings.trials),
+        seed=settings.study_seed,
+        sampler=settings.sampler,
+        reduction=settings.reduction,
+    )
+    asked = ServiceStudy(request, settings.budget, settings.dollars_per_hour, settings.longer)
+    documents = StudyDocuments(study)
+    if trials := Records(documents).all():
+        raise UserError(
+            f"{study} has {len(trials)} trials already, and a service begins each study anew.",
+            "Leave checkpoint_uri out, or give an empty folder.",
+        )
+    asked.save(documents)
+    return asked
+
+
+def _manifest_of(dataset: str) -> Manifest:
+    """What a dataset says of itself; of one in object storage nothing else is read."""
+    if not is_remote(dataset):
+        return Dataset(Path(dataset)).manifest
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-dataset-") as scratch:
+        RemoteFolder(dataset).download([MANIFEST], Path(scratch))
+        return Dataset(Path(scratch)).manifest

@@ -1,0 +1,75 @@
+"""A search space as an Experiment of Katib has it, in the names of its API (kubeflow.org/v1beta1).
+
+Katib knows no conditions: it gives a trial a value for each parameter, and the trial leaves out what does not count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_pipelines.tuning.service.study import METRIC, ServiceStudy, is_numeric, listed_values, text_of
+from gpu_pipelines.tuning.space import Dimension, SearchSpace
+
+#: Losses that a trial has to have before it can be stopped, and trials that have to be there to compare it with.
+_FIRST_LOSSES, _FEWEST_TRIALS = 2, 3
+
+
+def search_of(study: ServiceStudy) -> dict[str, Any]:
+    """The fields of an Experiment's spec that say what is searched for and how; its trials are not among them.
+
+    Args:
+        study: the request.
+    """
+    asked = study.request
+    fields: dict[str, Any] = {
+        "objective": {
+            "type": "minimize",
+            "objectiveMetricName": METRIC,
+            # The lowest loss is that of the best checkpoint, which is what a trial leaves.
+            "metricStrategies": [{"name": METRIC, "value": "min"}],
+        },
+        "algorithm": {
+            "algorithmName": asked.sampler,
+            "algorithmSettings": [{"name": "random_state", "value": str(asked.seed)}],
+        },
+        "parameters": parameters_of(asked.space),
+        "maxTrialCount": asked.trials,
+        "parallelTrialCount": asked.parallel,
+        # A trial whose parameters do not fit is no reason to end the study.
+        "maxFailedTrialCount": asked.trials,
+        "metricsCollectorSpec": {"collector": {"kind": "StdOut"}},
+        "resumePolicy": "Never",
+    }
+    if asked.reduction > 1:
+        settings = {"min_trials_required": _FEWEST_TRIALS, "start_step": _FIRST_LOSSES}
+        fields["earlyStopping"] = {
+            "algorithmName": "medianstop",
+            "algorithmSettings": [{"name": name, "value": str(value)} for name, value in settings.items()],
+        }
+    return fields
+
+
+def parameters_of(space: SearchSpace) -> list[dict[str, Any]]:
+    """The parameters of an Experiment.
+
+    Args:
+        space: what is searched.
+    """
+    return [{"name": each.name, **_values(each)} for each in space.dimensions]
+
+
+def _values(dimension: Dimension) -> dict[str, Any]:
+    if dimension.kind == "categorical":
+        kind = "discrete" if is_numeric(dimension.choices) else "categorical"
+        return {"parameterType": kind, "feasibleSpace": {"list": [text_of(each) for each in dimension.choices]}}
+    if dimension.step and not (dimension.kind == "int" and dimension.step == 1):
+        return {
+            "parameterType": "discrete",
+            "feasibleSpace": {"list": [str(value) for value in listed_values(dimension)]},
+        }
+    ends = {"min": str(dimension.low), "max": str(dimension.high)}
+    kind = "int" if dimension.kind == "int" else "double"
+    return {
+        "parameterType": kind,
+        "feasibleSpace": {**ends, **({"distribution": "logUniform"} if dimension.log else {})},
+    }

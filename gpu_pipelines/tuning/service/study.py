@@ -1,0 +1,150 @@
+"""What all trials of a study have to know: the request, in a file of the study's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.numbers import number_of
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.tuning.service.documents import StudyDocuments
+from gpu_pipelines.tuning.space import Dimension, SearchSpace
+from gpu_pipelines.tuning.study import StudyRequest
+
+STUDY = "study.json"
+#: What a trial tells the service, which is to be small.
+METRIC = "val_loss"
+
+
+@dataclass(frozen=True)
+class ServiceStudy:
+    """A study whose trials a service starts.
+
+    Attributes:
+        request: what is asked for; its sampler and seed are the service's matter.
+        budget: US dollars that all trials together may cost; 0 for no limit.
+        dollars_per_hour: price of the machines of one trial; 0 where it is not known.
+        longer: the best parameters are trained with anew, for so many times the steps; 1 keeps the trial.
+    """
+
+    request: StudyRequest
+    budget: float = 0.0
+    dollars_per_hour: float = 0.0
+    longer: float = 1.0
+
+    def save(self, folder: StudyDocuments) -> None:
+        """Writes it into the folder of the study.
+
+        Raises:
+            UserError: the storage cannot be written to.
+        """
+        request = self.request
+        space = [{**asdict(each), "choices": list(each.choices)} for each in request.space.dimensions]
+        of_request = {
+            name: getattr(request, name)
+            for name in ("dataset", "task", "rows", "trials", "parallel", "seed", "sampler", "reduction")
+        }
+        own = {"budget": self.budget, "dollars_per_hour": self.dollars_per_hour, "longer": self.longer}
+        folder.write(STUDY, {**of_request, **own, "base": asdict(request.base), "space": space})
+
+    @classmethod
+    def load(cls, folder: StudyDocuments) -> ServiceStudy:
+        """Reads what `save` wrote.
+
+        Raises:
+            UserError: it is not there, or cannot be read.
+        """
+        found = folder.read(STUDY)
+        if found is None:
+            raise UserError(f"{folder.address} is no study: it has no {STUDY}.", "Give the folder of one.")
+        del found["format_version"]
+        own = {name: found.pop(name) for name in ("budget", "dollars_per_hour", "longer")}
+        base = TrainingSettings.from_json(found.pop("base"))
+        dimensions = [Dimension(**{**each, "choices": tuple(each["choices"])}) for each in found.pop("space")]
+        return cls(StudyRequest(base=base, space=SearchSpace(tuple(dimensions)), **found), **own)
+
+
+def values_of(space: SearchSpace, arguments: Sequence[str]) -> dict[str, Any]:
+    """The values of a trial, which a service gives as arguments of its program.
+
+    Args:
+        space: what is searched.
+        arguments: such as --learning_rate=0.01; a service that knows no conditions gives all, and those that do not
+            count are left out here.
+
+    Raises:
+        UserError: an argument is of no dimension, has no such value, or one is missing.
+    """
+    given: dict[str, str] = {}
+    for argument in arguments:
+        name, separator, value = argument.removeprefix("--").partition("=")
+        if not (separator and argument.startswith("--") and name in space.names):
+            raise UserError(f"A trial gets {argument[:100]!r}.", nearest(name, space.names))
+        given[name] = value
+    values: dict[str, Any] = {}
+    for dimension in space.dimensions:
+        if not dimension.counts(values):
+            continue
+        if dimension.name not in given:
+            raise UserError(f"The service gives this trial no {dimension.name}.", "Look at the study's parameters.")
+        values[dimension.name] = _value(dimension, given[dimension.name])
+    return values
+
+
+def _value(dimension: Dimension, text: str) -> Any:
+    """A value from its text: services write whole numbers with a point, and truths as they like."""
+    try:
+        if dimension.kind != "categorical":
+            number = number_of(text)
+            return round(number) if dimension.kind == "int" else number
+        return next(choice for choice in dimension.choices if _is_same(choice, text))
+    except (ValueError, StopIteration):
+        raise UserError(f"{dimension.name} cannot be {text[:60]!r} in this study.", "Look at its space.") from None
+
+
+def _is_same(choice: Any, text: str) -> bool:
+    if text_of(choice) == text:
+        return True
+    if isinstance(choice, (int, float)) and not isinstance(choice, bool):
+        try:
+            return number_of(text) == float(choice)
+        except ValueError:
+            return False
+    return str(choice).lower() == text.lower() if isinstance(choice, bool) else False
+
+
+def text_of(choice: Any) -> str:
+    """A choice as a service has it."""
+    return str(choice).lower() if isinstance(choice, bool) else str(choice)
+
+
+def is_numeric(choices: Sequence[Any]) -> bool:
+    """Whether choices are numbers all, which a service may put in an order."""
+    return all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in choices)
+
+
+def listed_values(dimension: Dimension) -> list[float]:
+    """The values of a number with a step.
+
+    Args:
+        dimension: with `step`.
+    """
+    count = int((dimension.high - dimension.low) / dimension.step + 1e-9)
+    found = [dimension.low + number * dimension.step for number in range(count + 1)]
+    return [round(value) for value in found] if dimension.kind == "int" else found
+
+
+def conditions_of(space: SearchSpace, dimension: Dimension) -> Mapping[str, Any]:
+    """What must be so for a dimension to count, besides what holds for those that it depends on.
+
+    Args:
+        space: of it.
+        dimension: one of the space.
+    """
+    above = {each.name: each for each in space.dimensions}
+    inherited: dict[str, Any] = {}
+    for name in dimension.when:
+        inherited |= {**conditions_of(space, above[name]), **above[name].when}
+    return {name: value for name, value in dimension.when.items() if name not in inherited}

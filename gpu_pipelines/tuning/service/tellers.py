@@ -1,0 +1,78 @@
+"""How a trial tells its service the loss on val as it goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from gpu_pipelines.tuning.service.study import METRIC
+
+#: Set by Vertex AI in the replicas of a trial.
+VERTEX_TRIAL, _METRIC_FILE = "CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_FILE"
+#: Of the package cloudml-hypertune, whose file the service reads; so are the form of a line and their number.
+_DEFAULT_FILE, _MOST_LINES = "/var/hypertune/output.metric", 100
+
+Curve = Sequence[tuple[int, float]]
+
+
+class Teller(Protocol):
+    """Tells a service the losses of a trial."""
+
+    def tell(self, curve: Curve) -> None:
+        """Tells the losses.
+
+        Args:
+            curve: all of the trial so far: steps, and losses on val after them.
+        """
+        ...
+
+
+class HypertuneFile:
+    """Writes the file that Vertex AI reads from a replica of a trial, as cloudml-hypertune does."""
+
+    def __init__(self) -> None:
+        self._file = Path(os.environ.get(_METRIC_FILE) or _DEFAULT_FILE)
+        self._trial = os.environ.get(VERTEX_TRIAL, "")
+        self._times: dict[int, float] = {}
+
+    def tell(self, curve: Curve) -> None:
+        """See `Teller`; a trial that goes on tells again what was told before it was cut off."""
+        lines = []
+        for step, loss in curve[-_MOST_LINES:]:
+            moment = self._times.setdefault(step, time.time())
+            said = {METRIC: str(loss), "global_step": str(step), "checkpoint_path": "", "trial": self._trial}
+            lines.append(json.dumps({**said, "timestamp": moment}, sort_keys=True) + "\n")
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text("".join(lines), encoding="utf-8")
+
+
+class Lines:
+    """Prints lines that Katib's collector of metrics reads from the log of a trial: a time, and name=value."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def tell(self, curve: Curve) -> None:
+        """See `Teller`; each loss is printed once by a process."""
+        for step, loss in curve:
+            if step > self._told:
+                now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+                print(f"{now} {METRIC}={loss}", flush=True)
+                self._told = step
+
+
+class NobodyListens:
+    """For a training that is no trial of a service."""
+
+    def tell(self, curve: Curve) -> None:
+        """See `Teller`."""
+
+
+def teller_here() -> Teller:
+    """What the service that has started this process listens to."""
+    return HypertuneFile() if os.environ.get(VERTEX_TRIAL) else Lines()

@@ -1,0 +1,193 @@
+"""A search on Kubeflow as an Experiment of Katib, against a server that runs its trials as TrainJobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver import CompiledFile
+from kubernetes_api.experiments import problems_of_experiment
+from kubernetes_api.server import KATIB, TRAINER, KubernetesApi
+from step_on_nodes import WORKFLOW, limited_api, spec_on, until
+
+from gpu_pipelines.accelerators import plan
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.kubeflow.experiment_manifest import experiment_of
+from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.tuning.service.begin import begin
+from gpu_pipelines.tuning.service.documents import StudyDocuments
+from gpu_pipelines.tuning.service.finish import finish
+from gpu_pipelines.tuning.service.records import RUNNING, Records
+from gpu_pipelines.tuning.service.study import ServiceStudy
+from gpu_pipelines.tuning.settings import TuningSettings
+from gpu_pipelines.tuning.space import space_in
+from gpu_pipelines.tuning.study import StudyRequest
+
+PIPELINE = "tune_train_evaluate_upload"
+SPACE = """
+learning_rate: {type: float, low: 1e-3, high: 1e-2, log: true}
+optimizer: {type: categorical, choices: [adamw, sgd]}
+momentum: {type: float, low: 0.5, high: 0.9, when: {optimizer: sgd}}
+global_batch_size: {type: categorical, choices: [16, 32]}
+warmup_steps: {type: int, low: 0, high: 4, step: 2}
+"""
+
+
+def study_of(reduction: int = 3) -> ServiceStudy:
+    base = TrainingSettings(model="mlp-small")
+    return ServiceStudy(StudyRequest("d", "regression", 90, base, space_in(SPACE), 6, 2, 7, "tpe", reduction))
+
+
+def experiment(spec: TrainJobSpec, reduction: int = 3) -> dict[str, Any]:
+    names = {"name": "study-1", "place": "/mnt/study", "runtime_kind": "ClusterTrainingRuntime"}
+    return experiment_of(spec=spec, study=study_of(reduction), labels={}, owner=WORKFLOW, **names)
+
+
+def test_an_experiment_is_what_its_study_says(tmp_path: Path) -> None:
+    spec = spec_on(tmp_path)
+    made = experiment(spec)
+    assert problems_of_experiment(made) == []
+    found = {each["name"]: each for each in made["spec"]["parameters"]}
+    assert found["learning_rate"]["feasibleSpace"] == {"min": "0.001", "max": "0.01", "distribution": "logUniform"}
+    assert (found["optimizer"]["parameterType"], found["global_batch_size"]["parameterType"]) == (
+        "categorical",
+        "discrete",
+    )
+    assert found["warmup_steps"]["feasibleSpace"] == {"list": ["0", "2", "4"]}
+    assert made["spec"]["algorithm"]["algorithmName"] == "tpe"
+    assert made["spec"]["algorithm"]["algorithmSettings"] == [{"name": "random_state", "value": "7"}]
+    assert made["spec"]["earlyStopping"]["algorithmName"] == "medianstop"
+    assert "earlyStopping" not in experiment(spec, reduction=1)["spec"]
+    objective = made["spec"]["objective"]
+    assert (objective["type"], objective["metricStrategies"]) == ("minimize", [{"name": "val_loss", "value": "min"}])
+    assert made["metadata"]["ownerReferences"] == [WORKFLOW], "it is deleted with the run"
+    trial = made["spec"]["trialTemplate"]["trialSpec"]
+    assert (trial["kind"], trial["spec"]["trainer"]["numNodes"]) == ("TrainJob", 2)
+    assert "--momentum=${trialParameters.momentum}" in trial["spec"]["trainer"]["command"]
+    assert made["spec"]["trialTemplate"]["primaryPodLabels"]["batch.kubernetes.io/job-completion-index"] == "0"
+
+
+def test_what_katib_would_refuse_is_seen_here(tmp_path: Path) -> None:
+    made = experiment(spec_on(tmp_path))
+    made["spec"]["trialTemplate"]["trialParameters"].pop()
+    made["spec"]["maxTrials"] = 3
+    found = "; ".join(problems_of_experiment(made))
+    assert "unknown field experiment.spec.maxTrials" in found
+    assert "parameters of the template are" in found
+
+
+def test_a_pipeline_has_a_step_that_creates_it_and_one_that_ends_it() -> None:
+    planned = plan("l4:2", nodes=2, strategy="spot")
+    file = CompiledFile(KubeflowTarget(ProjectSettings(volume_claim="data"), katib=True).text_of(PIPELINE, planned))
+    container = file.container("search-by-katib")
+    spec = TrainJobSpec.loads(container["args"][1])
+    assert (spec.nodes, spec.needs.gpus, spec.volume_claim, spec.step) == (2, 2, "data", "trial")
+    assert spec.environment["GPU_PIPELINES_ACCELERATOR"] == "l4:2"
+    pod = file.pod("search-by-katib")
+    assert not any("gpu" in name for name in pod["spec"]["containers"][0]["resources"]["limits"])
+    assert {"train_job" in json.dumps(file.container(step)) for step in ("finish-study", "finish-study-2")} == {
+        True,
+        False,
+    }, "only the one that trains longer has machines"
+
+
+def test_without_katib_a_search_is_one_step_on_one_node() -> None:
+    target = KubeflowTarget(ProjectSettings())
+    assert "tune-model" in target.text_of(PIPELINE, plan("l4:2"))
+    with pytest.raises(UserError, match="a search runs on one machine"):
+        target.text_of(PIPELINE, plan("l4:2", nodes=2))
+
+
+@pytest.fixture
+def katib(tmp_path: Path) -> Iterator[KubernetesApi]:
+    with limited_api(tmp_path / "cluster") as api:
+        api.apis = {TRAINER, KATIB}
+        api.environment = {"GPU_PIPELINES_ACCELERATOR": "cpu:1", "OMP_NUM_THREADS": "1"}
+        yield api
+
+
+def launcher(api: KubernetesApi, spec: TrainJobSpec, study: Path, job: Path) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(api.kubeconfig),
+        "GPU_PIPELINES_RUN": "run-1",
+        "KFP_POD_NAME": "launcher",
+        "GPU_PIPELINES_TRAIN_JOB_INTERVAL": "0.3",
+    }
+    command = [sys.executable, "-m", "gpu_pipelines.targets.kubeflow.experiment", "--train-job", spec.dumps()]
+    command += ["--study", str(study), "--job", str(job)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def begun(tmp_path: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Path:
+    """A study of trainings on a small table."""
+    patch.syspath_prepend(Path(__file__).parents[1] / "training")
+    from trainings import numbers_dataset
+
+    study = tmp_path / "claim" / "study"
+    given = {"model": "mlp-small", "space": SPACE, "max_steps": 18, "trials": 2, "parallel_trials": 2, **settings}
+    begin(TuningSettings(**given), str(numbers_dataset(tmp_path)), str(study), processes=1)
+    return study
+
+
+def test_a_cluster_without_katib_is_told(katib: KubernetesApi, tmp_path: Path) -> None:
+    katib.apis = {TRAINER}
+    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), tmp_path, tmp_path / "job")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "The cluster has no Katib." in err
+
+
+@pytest.mark.slow
+def test_trials_are_train_jobs_whose_losses_katib_reads(
+    katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = begun(tmp_path, monkeypatch)
+    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "out" / "job")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, out + err
+    (made,) = katib.experiments
+    assert (tmp_path / "out" / "job").read_text() == made.name
+    assert f"Experiment {made.name}: 2 trials, 2 at a time" in out
+    assert katib.jobs == {}, "it is cleaned up"
+    result = finish(str(study), tmp_path / "report.html", Cluster())
+    assert result is not None
+    assert len(result.trials) == 2
+    for number, trial in enumerate(made.trials, 1):
+        curve = result.trials[number - 1].curve
+        assert made.losses_of(trial) == [loss for _, loss in curve]
+        assert len(curve) > 3
+        assert ("momentum" in result.trials[number - 1].parameters) == (
+            result.trials[number - 1].parameters["optimizer"] == "sgd"
+        )
+
+
+@pytest.mark.slow
+def test_a_step_that_is_told_to_stop_deletes_its_experiment_and_the_trial_saves_its_state(
+    katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = begun(tmp_path, monkeypatch, trials=1, parallel_trials=1, max_steps=100_000, checkpoint_every_steps=100)
+    records = Records(StudyDocuments(str(study)))
+    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "job")
+    until(lambda: any(each.curve for each in records.all()))
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, out + err
+    assert "its Experiment is deleted" in err
+    until(lambda: not katib.jobs)
+    (left,) = records.all()
+    assert left.outcome == RUNNING
+    (trial,) = katib.experiments[0].trials
+    assert "interrupted" in trial.log(0).read_text(), "it has saved its state"
