@@ -14,6 +14,8 @@ PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 #: moments in fp32 (Kingma & Ba 2014, arXiv:1412.6980), SGD and Muon a momentum, Adafactor a row and a column of each
 #: matrix, which is next to nothing.
 OPTIMIZER_BYTES = {"adamw": 8, "sgd": 4, "adafactor": 0, "muon": 4}
+#: How frozen weights can be held in fewer than 16 bits: not at all, and as QLoRA does.
+QUANTIZED = ("", "nf4")
 #: Matrices of each layer that get a LoRA adapter: query, key, value and output (Hu et al. 2021, arXiv:2106.09685, 4.2).
 LORA_MATRICES = 4
 
@@ -39,6 +41,7 @@ class Workload:
         precision: `auto` (bf16 where it exists, else fp16, else fp32) or one of the three.
         optimizer: a key of `OPTIMIZER_BYTES`.
         lora_rank: rank of the LoRA adapters; None trains all parameters.
+        quantize_base: `nf4` where the frozen linear layers are held in four bits; empty for 16, or 32 in fp32.
         layers: transformer layers; None estimates them.
         hidden_size: width of the model; None estimates it.
         vocabulary: size of the vocabulary; 0 leaves the logits out.
@@ -63,6 +66,7 @@ class Workload:
     precision: str = "auto"
     optimizer: str = "adamw"
     lora_rank: int | None = None
+    quantize_base: str = ""
     layers: int | None = None
     hidden_size: int | None = None
     vocabulary: int = 32_000
@@ -164,6 +168,12 @@ def _problems(workload: Workload) -> list[str]:
         problems.append(f"There is no precision {workload.precision!r}. Valid: {', '.join(PRECISIONS)}.")
     if workload.optimizer not in OPTIMIZER_BYTES:
         problems.append(f"There is no optimizer {workload.optimizer!r} here. Valid: {', '.join(OPTIMIZER_BYTES)}.")
+    if workload.quantize_base not in QUANTIZED:
+        problems.append(f"There is no quantize base {workload.quantize_base[:40]!r} here. Valid: nf4, or leave it out.")
+    elif workload.quantize_base and workload.lora_rank is None:
+        problems.append(
+            f"The base is {workload.quantize_base}, and no weights are frozen: give a LoRA rank, such as 16."
+        )
     if workload.tokens is None and workload.samples is None:
         problems.append("How much to train on is not given: say how many tokens or how many samples.")
     if workload.active_parameters and workload.active_parameters > (workload.parameters or 0.0):

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.device_names import catalog_names
+from gpu_pipelines.tasks.nf4 import Nf4Linear
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.training.activations import activation_bytes
 
@@ -45,9 +46,11 @@ class ModelCost:
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """Numbers of trained and of frozen parameters."""
+    """Numbers of trained and of frozen parameters; of a layer in four bits, those that it stands for."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return trained, sum(parameter.numel() for parameter in model.parameters()) - trained
+    in_four_bits = [module for module in model.modules() if isinstance(module, Nf4Linear)]
+    more = sum(module.packed.numel() - module.scales.numel() for module in in_four_bits)
+    return trained, sum(parameter.numel() for parameter in model.parameters()) - trained + more
 
 
 def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, sharded: bool) -> ModelCost:

@@ -27,6 +27,7 @@ NOT_SHAPING = (
     "parallelism",
     "activation_checkpointing",
     "recompute",
+    "attention",
     "compile_model",
     "checkpoint_every_steps",
     "keep_last",
@@ -54,6 +55,7 @@ OFF = {
     "ema_decay": 0.0,
     "freeze": "",
     "layer_decay": 0.0,
+    "quantize_base": "",
 }
 _SOME_TASKS = {
     "augmentation": "which changes images, and it has none",
@@ -157,6 +159,12 @@ class TrainingSettings:
         "second matrix multiplication, whose outputs are kept).",
         choices=("layers", "selective"),
     )
+    attention: str = parameter(
+        "auto",
+        "How models of transformers attend: flash_attention_2 (of the package flash-attn), sdpa, flex, eager; auto "
+        "goes by the lengths of packed documents where the GPU has a kernel for it, else takes sdpa.",
+        choices=("auto", "flash_attention_2", "sdpa", "flex", "eager"),
+    )
     compile_model: bool = parameter(False, "Compile the model with torch.compile.")
     profile_steps: str = parameter(
         "",
@@ -169,6 +177,12 @@ class TrainingSettings:
         common=True,
     )
     lora_alpha: float = parameter(16.0, "Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.")
+    quantize_base: str = parameter(
+        "",
+        "nf4 holds the frozen linear layers in four bits (QLoRA); empty holds them in 16 bits where the training "
+        "computes in these.",
+        choices=("", "nf4"),
+    )
     augmentation: str = parameter(
         "",
         "How images are changed anew each time that they are trained on: flip (left and right), crop-flip (a part "
@@ -312,6 +326,10 @@ class TrainingSettings:
             found.append(f"layer_decay is {self.layer_decay}; give 0 to 1, such as 0.75.")
         if self.freeze and self.lora_rank:
             found.append("freeze and lora_rank are both given; adapters freeze the model anyway. Leave freeze empty.")
+        if self.quantize_base and not (self.lora_rank or self.freeze):
+            found.append(
+                f"quantize_base is {self.quantize_base}, and no weights are frozen. Give lora_rank, such as 16."
+            )
         return found
 
     def _model_problems(self, task: str) -> list[str]:

@@ -18,10 +18,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gpu_pipelines.accelerators.memory_estimate import LOGITS_AT_ONCE
 from gpu_pipelines.tasks.text_recipe import NOT_SCORED
 
-#: Logits that are made at once, at most: 128 MiB in fp32. Where a batch has no more, all are.
-LOGITS_AT_ONCE = 1 << 25
 #: Heads of models that do something with logits before they give them, such as a soft cap.
 _NOT_LAST: WeakSet[nn.Module] = WeakSet()
 
@@ -121,8 +120,10 @@ class _ChunkedLosses(torch.autograd.Function):
         tells: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows, wanted = hidden.flatten(0, -2), targets.flatten()
-        losses = torch.empty(wanted.shape, dtype=torch.float32, device=hidden.device)
-        norms, right = torch.empty_like(losses), torch.empty_like(wanted if tells else wanted[:0], dtype=torch.bool)
+        # Tensors of their own, and no views of others: of a view, FSDP2 warns.
+        given = torch.empty(targets.shape, dtype=torch.float32, device=hidden.device)
+        told = torch.empty(targets.shape if tells else (0,), dtype=torch.bool, device=hidden.device)
+        losses, right, norms = given.view(-1), told.view(-1), torch.empty_like(given).view(-1)
         matrix = weight.to(kind)
         for part in _parts(len(rows), len(weight)):
             logits = _logits(rows[part], matrix, bias)
@@ -136,8 +137,8 @@ class _ChunkedLosses(torch.autograd.Function):
         losses.masked_fill_(wanted == NOT_SCORED, 0.0)
         ctx.save_for_backward(hidden, weight, bias, targets, norms)
         ctx.smoothing, ctx.kind = smoothing, kind
-        ctx.mark_non_differentiable(right)
-        return losses.view(targets.shape), right.view(targets.shape if tells else (0,))
+        ctx.mark_non_differentiable(told)
+        return given, told
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
