@@ -88,10 +88,11 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     takes 2 bytes in 16 bits, and 0.56 in NF4. Sharding divides all three by the number of GPUs (Rajbhandari et al.
     2020, ZeRO, arXiv:1910.02054, 3.1 and 5).
 
-    A sharded model is whole where it computes. It takes the most at one of three moments, whose parts are given: when
+    A sharded model is whole where it computes. It takes the most at one of four moments, whose parts are given: when
     the logits are there, with all activations; when the backward pass begins, with those of all layers but one, which
-    is whole in 16 bits, its gradient in fp32, and once more to be reduced; or at its end, with all gradients, when one
-    layer is so and the next unit, the embedding, is gathered.
+    is whole in 16 bits, its gradient in fp32, and once more to be reduced; at its end, with all gradients, when one
+    layer is so and the next unit, the embedding, is gathered; or, with adapters, whose gradients are few, when the
+    first layer is recomputed and the embedding gathered.
 
     Args:
         workload: the job; not a measured one.
@@ -117,11 +118,11 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
 
 def _frozen_bytes(workload: Workload, precision: str) -> float:
     """Bytes of the weights that are not trained; in NF4 are those of the layers, not the table and the head."""
-    if workload.lora_rank is None:
-        return 0.0
-    frozen, of_each = workload.parameters or 0.0, BYTES_PER_FROZEN[precision]
-    layers = max(frozen - 2 * workload.shape[1] * workload.vocabulary, 0.0) if workload.quantize_base else 0.0
-    return (frozen - layers) * of_each + layers * BYTES_IN_NF4
+    frozen, in_nf4 = workload.frozen_parameters or 0.0, workload.nf4_parameters or 0.0
+    if workload.lora_rank is not None:
+        frozen = workload.parameters or 0.0
+        in_nf4 = max(frozen - 2 * workload.shape[1] * workload.vocabulary, 0.0) if workload.quantize_base else 0.0
+    return (frozen - in_nf4) * BYTES_PER_FROZEN[precision] + in_nf4 * BYTES_IN_NF4
 
 
 def _logits(workload: Workload, tokens: float) -> float:
@@ -139,12 +140,17 @@ def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dic
     parameters, trained = workload.parameters or 0.0, workload.trained_parameters
     table = float(hidden * workload.vocabulary if workload.is_transformer else 0)
     layer = max(parameters - 2 * table, 0.0) / layers
-    worked = width + 2 * BYTES_PER_GRADIENT * trained / max(parameters, 1)
+    share = min(1.0, trained / max(parameters, 1))
+    # Of a layer in four bits one matrix at a time is whole, the largest of which is about a quarter of it.
+    held = BYTES_IN_NF4 + width / 4 if workload.quantize_base else width
+    # While the gradients of one layer are made, the next one is gathered; where gradients are few, that one counts.
+    worked = held + 2 * BYTES_PER_GRADIENT * share + held * (1 - share)
     kept, again, _logits = _kept(workload, width)
     moments = (
         (activation_bytes(workload, width), 0.0, table * width or layer * width),
         (kept * (layers - 1) / layers + again, 0.0, layer * worked),
         (0.0, gradients, max(layer * worked + table * width, table * worked)),
+        (kept / layers + again, gradients, layer * held + table * width),
     )
     return dict(zip(("activations", "gradients", "gathered"), max(moments, key=sum), strict=True))
 

@@ -42,6 +42,8 @@ class Workload:
         optimizer: a key of `OPTIMIZER_BYTES`.
         lora_rank: rank of the LoRA adapters; None trains all parameters.
         quantize_base: `nf4` where the frozen linear layers are held in four bits; empty for 16, or 32 in fp32.
+        frozen_parameters: those of `parameters` that a trial has counted as frozen.
+        nf4_parameters: those of them that it held in four bits.
         layers: transformer layers; None estimates them.
         hidden_size: width of the model; None estimates it.
         vocabulary: size of the vocabulary; 0 leaves the logits out.
@@ -67,6 +69,8 @@ class Workload:
     optimizer: str = "adamw"
     lora_rank: int | None = None
     quantize_base: str = ""
+    frozen_parameters: float | None = None
+    nf4_parameters: float | None = None
     layers: int | None = None
     hidden_size: int | None = None
     vocabulary: int = 32_000
@@ -128,7 +132,7 @@ class Workload:
         An adapter of rank r on a matrix of width d has 2 · d · r (Hu et al. 2021, arXiv:2106.09685, 4.2).
         """
         if self.lora_rank is None:
-            return self.parameters or 0.0
+            return (self.parameters or 0.0) - (self.frozen_parameters or 0.0)
         layers, width = self.shape
         return 2.0 * LORA_MATRICES * layers * width * self.lora_rank
 
@@ -158,10 +162,10 @@ def parse_quantity(text: str, what: str) -> float:
 def _problems(workload: Workload) -> list[str]:
     problems = []
     for name, value in vars(workload).items():
-        # A vocabulary of 0 is allowed: it leaves the logits out.
+        # A vocabulary of 0 is allowed: it leaves the logits out. So is a trial that has frozen nothing.
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        least = 0 if name == "vocabulary" else math.nextafter(0, 1)
+        least = 0 if name in ("vocabulary", "frozen_parameters", "nf4_parameters") else math.nextafter(0, 1)
         if not (math.isfinite(value) and least <= value <= 1e24):
             problems.append(f"{name.replace('_', ' ')} is {value:g}; it must be a positive number.")
     if workload.precision not in PRECISIONS:
