@@ -26,6 +26,7 @@ def train_model(
     global_batch_size: int = 64,
     micro_batch_size: int = 0,
     precision: str = "auto",
+    fp8: bool = False,
     parallelism: str = "auto",
     activation_checkpointing: bool = False,
     recompute: str = "layers",
@@ -82,6 +83,8 @@ def train_model(
         micro_batch_size: Rows that one process takes through the model at once; its part of the global batch is
             accumulated from such pieces. 0 takes it in one.
         precision: bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.
+        fp8: Multiply the matrices of the repeated layers in fp8 (torchao), on H100 and later GPUs; all else is in
+            precision.
         parallelism: ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the
             processes), hsdp (over those of each node); auto takes the first of ddp, hsdp and fsdp that fits.
         activation_checkpointing: Recompute the activations of each layer in the backward pass, to save memory.
@@ -152,6 +155,7 @@ def train_model(
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,
             precision=precision,
+            fp8=fp8,
             parallelism=parallelism,
             activation_checkpointing=activation_checkpointing,
             recompute=recompute,

@@ -29,6 +29,7 @@ from gpu_pipelines.training.cadence import Cadence, seconds_between_interruption
 from gpu_pipelines.training.checkpointing import CheckpointWriter
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
+from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
 from gpu_pipelines.training.frozen_weights import hold_frozen, state_bytes
 from gpu_pipelines.training.gradient_buckets import settle_buckets
 from gpu_pipelines.training.interruption import Interruption
@@ -90,6 +91,8 @@ class Trainer:
         self._meeting = dist.new_group(backend="gloo") if device.type == "cuda" else None
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._precision = choose_precision(settings.precision, device.type, capability)
+        if settings.fp8:
+            require_fp8(device.type, self._precision, capability)
         torch.manual_seed(settings.seed)
         adopt(recipe, dataset, settings)
         self._model = built_once(lambda: build_model(recipe, asdict(settings)))
@@ -126,6 +129,8 @@ class Trainer:
         self._parallelism = choose_parallelism(settings.parallelism, state_bytes(model), memory, nodes, per_node)
         self._mesh = mesh_of(self._parallelism, self._device.type, nodes, per_node)
         blocks = self._recipe.blocks(model)
+        if settings.fp8:
+            multiply_in_fp8(blocks, self._device.type)
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks, selective=settings.recompute == "selective")
         if self._is_rank_0:

@@ -56,6 +56,7 @@ OFF = {
     "freeze": "",
     "layer_decay": 0.0,
     "quantize_base": "",
+    "fp8": False,
 }
 _SOME_TASKS = {
     "augmentation": "which changes images, and it has none",
@@ -142,6 +143,11 @@ class TrainingSettings:
         "auto",
         "bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.",
         choices=("auto", "bf16", "fp16", "fp32"),
+    )
+    fp8: bool = parameter(
+        False,
+        "Multiply the matrices of the repeated layers in fp8 (torchao), on H100 and later GPUs; all else is in "
+        "precision.",
     )
     parallelism: str = parameter(
         "auto",
@@ -326,6 +332,10 @@ class TrainingSettings:
             found.append(f"layer_decay is {self.layer_decay}; give 0 to 1, such as 0.75.")
         if self.freeze and self.lora_rank:
             found.append("freeze and lora_rank are both given; adapters freeze the model anyway. Leave freeze empty.")
+        if self.quantize_base and self.fp8:
+            found.append(
+                "fp8 and quantize_base are both given; a layer in four bits is not multiplied in fp8. Give one."
+            )
         if self.quantize_base and not (self.lora_rank or self.freeze):
             found.append(
                 f"quantize_base is {self.quantize_base}, and no weights are frozen. Give lora_rank, such as 16."
