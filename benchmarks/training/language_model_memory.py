@@ -133,12 +133,12 @@ class PeakMemory(TorchDispatchMode):
 
             return then
 
-        usual = _fsdp_param.alloc_storage, _fsdp_param.free_storage
-        _fsdp_param.alloc_storage, _fsdp_param.free_storage = (heard(change) for change in usual)
+        usual = {name: getattr(_fsdp_param, name) for name in ("alloc_storage", "free_storage")}
+        vars(_fsdp_param).update({name: heard(change) for name, change in usual.items()})
         try:
             yield
         finally:
-            _fsdp_param.alloc_storage, _fsdp_param.free_storage = usual
+            vars(_fsdp_param).update(usual)
 
     def _note(self, tensor: torch.Tensor) -> None:
         storage = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()

@@ -54,7 +54,8 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0] @ _whole(*ctx.saved_tensors, gradients[0].dtype), None, None
+        packed, scales = ctx.saved_tensors
+        return gradients[0] @ _whole(packed, scales, gradients[0].dtype), None, None
 
 
 def quantize(model: nn.Module) -> None:
@@ -85,7 +86,8 @@ def round_weights(model: nn.Module) -> None:
     """
     _require_library()
     for _, linear in _layers(model):
-        linear.weight.data = _whole(*_quantized(linear.weight.detach()), linear.weight.dtype)
+        packed, scales = _quantized(linear.weight.detach())
+        linear.weight.data = _whole(packed, scales, linear.weight.dtype)
 
 
 def _layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:

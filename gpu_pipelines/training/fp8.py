@@ -1,7 +1,7 @@
 """Layers whose matrices are multiplied in fp8, by torchao, on GPUs of the Hopper generation and later.
 
-Rows, weights and gradients are scaled by their largest number, anew for each multiplication, so nothing of it is state. On
-CPUs torchao gives the same numbers by other operations: for rehearsals and tests.
+Rows, weights and gradients are scaled by their largest number, anew for each multiplication, so nothing of it is state.
+On CPUs torchao gives the same numbers by other operations: for rehearsals and tests.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def multiply_in_fp8(blocks: Sequence[nn.Module], kind: str) -> int:
 
     def fits(module: nn.Module, name: str) -> bool:
         # A block that is itself a linear layer could not be changed in its place.
-        is_meant = isinstance(module, nn.Linear) and bool(name) and "lora_" not in name
-        if is_meant and not any(side % _STEP for side in module.weight.shape):
-            found.append(name)
-            return True
-        return False
+        if not isinstance(module, nn.Linear) or not name or "lora_" in name:
+            return False
+        is_taken = module.in_features % _STEP == module.out_features % _STEP == 0
+        found.extend([name] * is_taken)
+        return is_taken
 
     for block in blocks:
         convert_to_float8_training(block, module_filter_fn=fits, config=Float8LinearConfig(emulate=kind == "cpu"))
     if not found:
         raise UserError(
-            f"fp8 is true, and the model has no repeated layers with linear layers whose sides are multiples of {_STEP}.",
+            f"fp8 is true, and in no repeated layer of the model is a linear layer whose sides are multiples of {_STEP}.",
             "Leave it false.",
         )
     return len(found)

@@ -1,4 +1,4 @@
-"""Multiplications in fp8: refused with the reason where there are none, and on CPUs the same numbers by other operations."""
+"""Multiplications in fp8: refused with the reason where there are none; on CPUs the same numbers by other means."""
 
 from __future__ import annotations
 

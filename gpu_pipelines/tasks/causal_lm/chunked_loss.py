@@ -95,7 +95,7 @@ def _giving_losses(
         scored.losses, scored.right = found, right if tells else None
         return found
 
-    head.forward = losses  # type: ignore[method-assign]
+    head.forward = losses  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
