@@ -74,7 +74,7 @@ def multiply_in_fp8(blocks: Sequence[nn.Module], kind: str) -> int:
         convert_to_float8_training(block, module_filter_fn=fits, config=Float8LinearConfig(emulate=kind == "cpu"))
     if not found:
         raise UserError(
-            f"fp8 is true, and in no repeated layer of the model is a linear layer whose sides are multiples of {_STEP}.",
+            f"fp8 is true, and no repeated layer has a linear layer whose sides are multiples of {_STEP}.",
             "Leave it false.",
         )
     return len(found)
