@@ -71,6 +71,7 @@ bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training/tracking_overhead.py
 	$(BIN)/python benchmarks/training/exact_resume.py --peer
 	$(BIN)/python benchmarks/training/gpu_mfu.py
+	$(BIN)/python benchmarks/training/language_model_memory.py
 
 # On a machine with NVIDIA GPUs: whether the engine trains right on them, then how fast; under 8 minutes on one.
 bench-gpu: $(VENV)/.bench

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES, Workload
 
-#: Bytes of a weight, frozen or not, and of the gradient of a trained one: both stay in fp32 in every precision, because
-#: mixed precision is autocast's (gpu_pipelines/training/precision.py).
+#: Bytes of a trained weight and of its gradient: both stay in fp32 in every precision, because mixed precision is
+#: autocast's (gpu_pipelines/training/precision.py).
 BYTES_PER_WEIGHT, BYTES_PER_GRADIENT = 4, 4
-#: What the training engine chooses between DDP and FSDP by: a trained parameter with AdamW, and a frozen one.
+#: What the training engine chooses between DDP and FSDP by: a trained parameter with AdamW.
 BYTES_PER_TRAINED = BYTES_PER_WEIGHT + BYTES_PER_GRADIENT + OPTIMIZER_BYTES["adamw"]
-BYTES_PER_FROZEN = BYTES_PER_WEIGHT
+#: Of a frozen one, by what the forward pass computes in (gpu_pipelines/training/frozen_weights.py).
+BYTES_PER_FROZEN = {"bf16": 2, "fp16": 2, "fp32": 4}
 #: CUDA context, library workspaces and NCCL buffers, GB. An assumption.
 RUNTIME_GB = 1.5
 #: Bytes in fp32 that a forward pass of what is no transformer keeps for each of its operations, at most: 0.0105 for
@@ -31,6 +32,12 @@ KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15
 #: The same of a layer with experts, whatever their number: bytes, and those for each of the layer's parameters that a
 #: token passes through, in parts of the square of the width. Recomputed it keeps the scores of the router, too.
 KEPT_WITH_EXPERTS, KEPT_OF_RECOMPUTED_EXPERTS = (18.5, 3.05), (12, 3)
+#: Logits that a step makes at once, at most, where it has more (gpu_pipelines/tasks/causal_lm/chunked_loss.py): 128 MiB
+#: in fp32. What each of them takes then; and each weight of a head that is trained: a copy in 16 bits, its gradient in
+#: fp32, and what a chunk adds to that.
+LOGITS_AT_ONCE, BYTES_IN_CHUNKS, BYTES_OF_TRAINED_HEAD = 1 << 25, 10, 2 + 4 + 2
+#: Of a frozen weight in NF4: four bits, and an fp32 scale for each 64 (gpu_pipelines/tasks/nf4.py).
+BYTES_IN_NF4 = 0.5 + 4 / 64
 #: Of the moving average of a weight, which is in fp32.
 BYTES_OF_AVERAGE = 4
 #: The part of a GPU's memory that a job can plan with; the rest goes to fragmentation and peaks. An assumption.
@@ -77,13 +84,15 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     """The memory that one GPU needs.
 
     Weights, gradients and optimizer take 4 + 4 + 8 bytes for each trained parameter, because the engine keeps all of
-    them in fp32 and casts where it computes: as many as the 2 + 2 + 12 of training with an fp32 copy. Sharding divides
-    all three by the number of GPUs (Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, 3.1 and 5).
+    them in fp32 and casts where it computes: as many as the 2 + 2 + 12 of training with an fp32 copy. A frozen one
+    takes 2 bytes in 16 bits, and 0.56 in NF4. Sharding divides all three by the number of GPUs (Rajbhandari et al.
+    2020, ZeRO, arXiv:1910.02054, 3.1 and 5).
 
-    A sharded model is whole where it computes. It takes the most at one of three moments, whose parts are given: when
+    A sharded model is whole where it computes. It takes the most at one of four moments, whose parts are given: when
     the logits are there, with all activations; when the backward pass begins, with those of all layers but one, which
-    is whole in 16 bits, its gradient in fp32, and once more to be reduced; or at its end, with all gradients, when one
-    layer is so and the next unit, the embedding, is gathered.
+    is whole in 16 bits, its gradient in fp32, and once more to be reduced; at its end, with all gradients, when one
+    layer is so and the next unit, the embedding, is gathered; or, with adapters, whose gradients are few, when the
+    first layer is recomputed and the embedding gathered.
 
     Args:
         workload: the job; not a measured one.
@@ -93,10 +102,9 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     """
     width = 4 if precision == "fp32" else 2
     shards = 1 if parallelism == "ddp" else gpus
-    parameters, trained = workload.parameters or 0.0, workload.trained_parameters
-    frozen = parameters if workload.lora_rank is not None else 0.0
+    trained = workload.trained_parameters
     parts = {
-        "weights": (frozen + trained) * BYTES_PER_WEIGHT / shards,
+        "weights": (_frozen_bytes(workload, precision) + trained * BYTES_PER_WEIGHT) / shards,
         "gradients": trained * BYTES_PER_GRADIENT / shards,
         "optimizer": trained * OPTIMIZER_BYTES[workload.optimizer] / shards,
         "average": trained * BYTES_OF_AVERAGE / shards if workload.ema else 0.0,
@@ -108,18 +116,41 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     return MemoryEstimate(parallelism=parallelism, **{name: size / 1e9 for name, size in parts.items()})
 
 
+def _frozen_bytes(workload: Workload, precision: str) -> float:
+    """Bytes of the weights that are not trained; in NF4 are those of the layers, not the table and the head."""
+    frozen, in_nf4 = workload.frozen_parameters or 0.0, workload.nf4_parameters or 0.0
+    if workload.lora_rank is not None:
+        frozen = workload.parameters or 0.0
+        in_nf4 = max(frozen - 2 * workload.shape[1] * workload.vocabulary, 0.0) if workload.quantize_base else 0.0
+    return (frozen - in_nf4) * BYTES_PER_FROZEN[precision] + in_nf4 * BYTES_IN_NF4
+
+
+def _logits(workload: Workload, tokens: float) -> float:
+    """Bytes of the logits that are there at once, and of what is made of them."""
+    logits = tokens * workload.vocabulary
+    if logits <= LOGITS_AT_ONCE:
+        return KEPT_OF_LOGITS * logits
+    head = workload.shape[1] * workload.vocabulary if workload.lora_rank is None else 0
+    return BYTES_IN_CHUNKS * LOGITS_AT_ONCE + BYTES_OF_TRAINED_HEAD * head
+
+
 def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dict[str, float]:
     """The parts of a sharded model that come and go, bytes, when they are the most together."""
     layers, hidden = workload.shape
     parameters, trained = workload.parameters or 0.0, workload.trained_parameters
     table = float(hidden * workload.vocabulary if workload.is_transformer else 0)
     layer = max(parameters - 2 * table, 0.0) / layers
-    worked = width + 2 * BYTES_PER_GRADIENT * trained / max(parameters, 1)
+    share = min(1.0, trained / max(parameters, 1))
+    # Of a layer in four bits one matrix at a time is whole, the largest of which is about a quarter of it.
+    held = BYTES_IN_NF4 + width / 4 if workload.quantize_base else width
+    # While the gradients of one layer are made, the next one is gathered; where gradients are few, that one counts.
+    worked = held + 2 * BYTES_PER_GRADIENT * share + held * (1 - share)
     kept, again, _logits = _kept(workload, width)
     moments = (
         (activation_bytes(workload, width), 0.0, table * width or layer * width),
         (kept * (layers - 1) / layers + again, 0.0, layer * worked),
         (0.0, gradients, max(layer * worked + table * width, table * worked)),
+        (kept / layers + again, gradients, layer * held + table * width),
     )
     return dict(zip(("activations", "gradients", "gathered"), max(moments, key=sum), strict=True))
 
@@ -161,7 +192,7 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
         used = (workload.active_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
         kept = (KEPT_WITH_EXPERTS[0] + KEPT_WITH_EXPERTS[1] * used, *KEPT_OF_RECOMPUTED_EXPERTS)
     whole, *partly = kept
-    unit, logits = tokens * hidden * width / 2, KEPT_OF_LOGITS * tokens * workload.vocabulary
+    unit, logits = tokens * hidden * width / 2, _logits(workload, tokens)
     if not workload.recompute:
         return layers * whole * unit, 0.0, logits
     return layers * partly[0 if workload.selective else 1] * unit, whole * unit, logits

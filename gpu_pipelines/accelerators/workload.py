@@ -14,6 +14,8 @@ PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 #: moments in fp32 (Kingma & Ba 2014, arXiv:1412.6980), SGD and Muon a momentum, Adafactor a row and a column of each
 #: matrix, which is next to nothing.
 OPTIMIZER_BYTES = {"adamw": 8, "sgd": 4, "adafactor": 0, "muon": 4}
+#: How frozen weights can be held in fewer than 16 bits: not at all, and as QLoRA does.
+QUANTIZED = ("", "nf4")
 #: Matrices of each layer that get a LoRA adapter: query, key, value and output (Hu et al. 2021, arXiv:2106.09685, 4.2).
 LORA_MATRICES = 4
 
@@ -39,6 +41,9 @@ class Workload:
         precision: `auto` (bf16 where it exists, else fp16, else fp32) or one of the three.
         optimizer: a key of `OPTIMIZER_BYTES`.
         lora_rank: rank of the LoRA adapters; None trains all parameters.
+        quantize_base: `nf4` where the frozen linear layers are held in four bits; empty for 16, or 32 in fp32.
+        frozen_parameters: those of `parameters` that a trial has counted as frozen.
+        nf4_parameters: those of them that it held in four bits.
         layers: transformer layers; None estimates them.
         hidden_size: width of the model; None estimates it.
         vocabulary: size of the vocabulary; 0 leaves the logits out.
@@ -63,6 +68,9 @@ class Workload:
     precision: str = "auto"
     optimizer: str = "adamw"
     lora_rank: int | None = None
+    quantize_base: str = ""
+    frozen_parameters: float | None = None
+    nf4_parameters: float | None = None
     layers: int | None = None
     hidden_size: int | None = None
     vocabulary: int = 32_000
@@ -124,7 +132,7 @@ class Workload:
         An adapter of rank r on a matrix of width d has 2 · d · r (Hu et al. 2021, arXiv:2106.09685, 4.2).
         """
         if self.lora_rank is None:
-            return self.parameters or 0.0
+            return (self.parameters or 0.0) - (self.frozen_parameters or 0.0)
         layers, width = self.shape
         return 2.0 * LORA_MATRICES * layers * width * self.lora_rank
 
@@ -154,16 +162,22 @@ def parse_quantity(text: str, what: str) -> float:
 def _problems(workload: Workload) -> list[str]:
     problems = []
     for name, value in vars(workload).items():
-        # A vocabulary of 0 is allowed: it leaves the logits out.
+        # A vocabulary of 0 is allowed: it leaves the logits out. So is a trial that has frozen nothing.
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        least = 0 if name == "vocabulary" else math.nextafter(0, 1)
+        least = 0 if name in ("vocabulary", "frozen_parameters", "nf4_parameters") else math.nextafter(0, 1)
         if not (math.isfinite(value) and least <= value <= 1e24):
             problems.append(f"{name.replace('_', ' ')} is {value:g}; it must be a positive number.")
     if workload.precision not in PRECISIONS:
         problems.append(f"There is no precision {workload.precision!r}. Valid: {', '.join(PRECISIONS)}.")
     if workload.optimizer not in OPTIMIZER_BYTES:
         problems.append(f"There is no optimizer {workload.optimizer!r} here. Valid: {', '.join(OPTIMIZER_BYTES)}.")
+    if workload.quantize_base not in QUANTIZED:
+        problems.append(f"There is no quantize base {workload.quantize_base[:40]!r} here. Valid: nf4, or leave it out.")
+    elif workload.quantize_base and workload.lora_rank is None:
+        problems.append(
+            f"The base is {workload.quantize_base}, and no weights are frozen: give a LoRA rank, such as 16."
+        )
     if workload.tokens is None and workload.samples is None:
         problems.append("How much to train on is not given: say how many tokens or how many samples.")
     if workload.active_parameters and workload.active_parameters > (workload.parameters or 0.0):

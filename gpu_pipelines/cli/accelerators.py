@@ -109,6 +109,7 @@ class AdviceOptions:
     precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.")
     optimizer: str = _of_advice("adamw", "adamw, sgd, adafactor or muon.")
     lora_rank: int | None = _of_advice(None, "Train LoRA adapters of that rank only.")
+    quantize_base: str = _of_advice("", "nf4 holds the frozen layers in four bits (QLoRA).")
     layers: int | None = _of_advice(None, "Layers; estimated if not given.")
     hidden_size: int | None = _of_advice(None, "Width; estimated if not given.")
     vocabulary: int = _of_advice(32_000, "Size of the vocabulary.")
@@ -137,7 +138,7 @@ class AdviceOptions:
             return None if text is None else parse_quantity(text, what)
 
         same = (
-            *("sequence_length", "batch", "precision", "optimizer", "lora_rank"),
+            *("sequence_length", "batch", "precision", "optimizer", "lora_rank", "quantize_base"),
             *("layers", "hidden_size", "vocabulary", "recompute", "ema", "measured_on"),
         )
         return Workload(

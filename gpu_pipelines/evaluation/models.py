@@ -21,6 +21,7 @@ from gpu_pipelines.evaluation.candidates import NoComparisonError
 from gpu_pipelines.evaluation.hugging_face import is_model, open_model
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, frozen_weights_sha256, load_weights
+from gpu_pipelines.tasks.nf4 import round_weights
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, rules_of
@@ -110,6 +111,8 @@ class Models:
                 "they were in training.",
                 "Put the same weights in that place again.",
             )
+        if self._settings.get("quantize_base"):
+            round_weights(model)
         return Loaded(self.recipe, model, self._dataset.manifest.labels)
 
 

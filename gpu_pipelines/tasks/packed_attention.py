@@ -17,6 +17,8 @@ from gpu_pipelines.tasks.recipe import Batch
 
 #: What transformers calls this attention once it is registered.
 NAME = "gpu_pipelines_documents"
+#: What takes lengths by itself: FlashAttention 2, of the package flash-attn.
+_OF_THE_PACKAGE = "flash_attention_2"
 #: Where documents begin in the rows of a batch, laid end to end, and where the last one ends.
 OFFSETS = "document_offsets"
 #: Families of transformers that ask no more of their attention than a scale and a window. Of others it is not known:
@@ -46,18 +48,22 @@ def offsets_of(positions: np.ndarray) -> np.ndarray:
     return np.concatenate([found, np.full(places + 1 - len(found), positions.size)]).astype(np.int32)
 
 
-def by_length(model: nn.Module, batch: Batch) -> dict[str, Any]:
+def by_length(model: nn.Module, batch: Batch, attention: str = "auto") -> dict[str, Any]:
     """Makes a model attend by the lengths of documents if it can, and gives what its forward pass is to be told.
 
     Args:
         model: of transformers, for tokens; maybe in a wrapper.
         batch: `input_ids`, and maybe `OFFSETS`.
+        attention: the parameter of the training; any but `auto` leaves the model the attention that it has.
 
     Returns:
         Arguments; none where it attends by a mask.
     """
     offsets = batch.get(OFFSETS)
     config: Any = getattr(model, "module", model).config
+    if attention != "auto":
+        has_own = offsets is not None and attention == config._attn_implementation == _OF_THE_PACKAGE
+        return _lengths(batch) if has_own else {}
     if offsets is None or not (_has_kernel(batch["input_ids"].device) and fits(config)):
         if config._attn_implementation == NAME:
             config._attn_implementation = "sdpa"
@@ -65,8 +71,12 @@ def by_length(model: nn.Module, batch: Batch) -> dict[str, Any]:
     if config._attn_implementation != NAME:
         _register()
         config._attn_implementation = NAME
+    return _lengths(batch)
+
+
+def _lengths(batch: Batch) -> dict[str, Any]:
     # The bound of the lengths is that of all batches: a number that changed would have models compiled anew.
-    longest = batch["input_ids"].shape[1]
+    offsets, longest = batch[OFFSETS], batch["input_ids"].shape[1]
     return {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": longest, "max_length_k": longest}
 
 

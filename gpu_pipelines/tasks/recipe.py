@@ -41,11 +41,13 @@ class Recipe(ABC):
         mixes: whether `batch` and `loss` go by the columns `OTHER_LABEL` and `OTHER_SHARE`, where a row has them; else
             `mixup_alpha` and `cutmix_alpha` are refused.
         label_smoothing: the parameter of the training, which the engine sets.
+        attention: the same.
     """
 
     smooths: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
     label_smoothing: float = 0.0
+    attention: str = "auto"
 
     @classmethod
     @abstractmethod

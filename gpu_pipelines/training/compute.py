@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.device_names import catalog_names
+from gpu_pipelines.tasks.nf4 import Nf4Linear
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.training.activations import activation_bytes
 
@@ -22,6 +23,7 @@ class ModelCost:
     Attributes:
         trained_parameters: parameters that the optimizer changes.
         frozen_parameters: the others.
+        nf4_parameters: those of them that are held in four bits.
         forward_flops_per_row: floating-point operations of a forward pass over one row.
         activation_bytes_per_row: what the forward pass keeps of one row for the backward pass, with the largest layer
             that is recomputed there; None where the model is sharded.
@@ -31,6 +33,7 @@ class ModelCost:
     frozen_parameters: int
     forward_flops_per_row: float
     activation_bytes_per_row: float | None
+    nf4_parameters: int = 0
 
     @property
     def training_flops_per_row(self) -> float:
@@ -45,9 +48,14 @@ class ModelCost:
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """Numbers of trained and of frozen parameters."""
+    """Numbers of trained and of frozen parameters; of a layer in four bits, those that it stands for."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return trained, sum(parameter.numel() for parameter in model.parameters()) - trained
+    more = sum(layer.packed.numel() - layer.scales.numel() for layer in _in_four_bits(model))
+    return trained, sum(parameter.numel() for parameter in model.parameters()) - trained + more
+
+
+def _in_four_bits(model: nn.Module) -> list[Nf4Linear]:
+    return [module for module in model.modules() if isinstance(module, Nf4Linear)]
 
 
 def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, sharded: bool) -> ModelCost:
@@ -68,7 +76,8 @@ def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, s
         _gather_no_more(model)
     activations = None if sharded else activation_bytes(recipe, model, batch) / rows
     model.train(was_training)
-    return ModelCost(*count_parameters(model), counter.get_total_flops() / rows, activations)
+    in_nf4 = sum(2 * layer.packed.numel() for layer in _in_four_bits(model))
+    return ModelCost(*count_parameters(model), counter.get_total_flops() / rows, activations, in_nf4)
 
 
 def _gather_no_more(model: nn.Module) -> None:

@@ -21,12 +21,16 @@ from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.errors import UnfitParametersError, UserError, some_of
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, frozen_weights_sha256, trained_weights, training_state
+from gpu_pipelines.tasks.nf4 import quantize
 from gpu_pipelines.tasks.recipe import Recipe
+from gpu_pipelines.training.attention import choose_attention
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
 from gpu_pipelines.training.checkpointing import CheckpointWriter
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
+from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
+from gpu_pipelines.training.frozen_weights import hold_frozen, state_bytes
 from gpu_pipelines.training.gradient_buckets import settle_buckets
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
@@ -87,12 +91,18 @@ class Trainer:
         self._meeting = dist.new_group(backend="gloo") if device.type == "cuda" else None
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._precision = choose_precision(settings.precision, device.type, capability)
+        if settings.fp8:
+            require_fp8(device.type, self._precision, capability)
         torch.manual_seed(settings.seed)
         adopt(recipe, dataset, settings)
         self._model = built_once(lambda: build_model(recipe, asdict(settings)))
         frozen = [frozen_weights_sha256(self._model) if self._is_rank_0 else ""]
         dist.broadcast_object_list(frozen, src=0)
         self._identity = Identity(dataset.manifest.fingerprint, settings.configuration_hash(), frozen[0])
+        if settings.quantize_base:
+            quantize(self._model)
+        hold_frozen(self._model, self._precision)
+        choose_attention(self._model, settings.attention, device, self._precision, devices)
         decay = settings.layer_decay
         scales = layer_scales(self._model, recipe.blocks(self._model), decay) if decay else None
         self._parallel = self._place()
@@ -116,9 +126,11 @@ class Trainer:
         memory = torch.cuda.mem_get_info(self._device)[1] if self._device.type == "cuda" else None
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
         nodes = dist.get_world_size() // per_node
-        self._parallelism = choose_parallelism(settings.parallelism, trained, frozen, memory, nodes, per_node)
+        self._parallelism = choose_parallelism(settings.parallelism, state_bytes(model), memory, nodes, per_node)
         self._mesh = mesh_of(self._parallelism, self._device.type, nodes, per_node)
         blocks = self._recipe.blocks(model)
+        if settings.fp8:
+            multiply_in_fp8(blocks, self._device.type)
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks, selective=settings.recompute == "selective")
         if self._is_rank_0:

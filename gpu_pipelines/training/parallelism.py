@@ -15,26 +15,22 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
-from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_FROZEN, BYTES_PER_TRAINED
 from gpu_pipelines.training.outer_layers import table_and_head
 from gpu_pipelines.training.precision import DTYPES
 
-#: Part of a GPU's memory that the above may take; the rest is for activations. An assumption.
+#: Part of a GPU's memory that weights, gradients and optimizer may take; the rest is for activations. An assumption.
 SHARE_FOR_STATE = 0.6
 REPLICATE, SHARD = "dp_replicate", "dp_shard"
 #: Experts, and those of their matrices.
 _DIMENSIONS_OF_EXPERTS = 3
 
 
-def choose_parallelism(
-    asked: str, trained: int, frozen: int, device_memory: int | None, nodes: int = 1, per_node: int = 1
-) -> str:
+def choose_parallelism(asked: str, needed: float, device_memory: int | None, nodes: int = 1, per_node: int = 1) -> str:
     """The least sharding that leaves room for activations.
 
     Args:
         asked: ddp, hsdp, fsdp or auto.
-        trained: number of trained parameters.
-        frozen: number of frozen ones.
+        needed: bytes of weights, gradients and optimizer together.
         device_memory: bytes of one GPU; None on CPUs, where auto is always ddp.
         nodes: of the training.
         per_node: processes of each.
@@ -47,7 +43,7 @@ def choose_parallelism(
         return "fsdp"  # the same, without replicas
     if asked != "auto" or device_memory is None:
         return "ddp" if asked == "auto" else asked
-    needed, room = trained * BYTES_PER_TRAINED + frozen * BYTES_PER_FROZEN, SHARE_FOR_STATE * device_memory
+    room = SHARE_FOR_STATE * device_memory
     if needed <= room:
         return "ddp"
     return "hsdp" if nodes > 1 and needed <= room * per_node else "fsdp"

@@ -43,7 +43,7 @@ def choose_precision(asked: str, kind: str, capability: tuple[int, int] | None) 
 
 
 def computing_in(precision: str, kind: str) -> AbstractContextManager[object]:
-    """The autocast of a forward pass; weights, gradients and optimizer stay in fp32."""
+    """The autocast of a forward pass; trained weights, gradients and optimizer stay in fp32."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(kind, DTYPES[precision])

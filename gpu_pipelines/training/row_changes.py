@@ -83,6 +83,7 @@ def adopt(recipe: Recipe, dataset: Dataset, settings: TrainingSettings) -> None:
             "Leave them at their defaults.",
         )
     recipe.label_smoothing = settings.label_smoothing
+    recipe.attention = settings.attention
 
 
 def _has_images(dataset: Dataset) -> bool:

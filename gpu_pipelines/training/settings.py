@@ -27,6 +27,7 @@ NOT_SHAPING = (
     "parallelism",
     "activation_checkpointing",
     "recompute",
+    "attention",
     "compile_model",
     "checkpoint_every_steps",
     "keep_last",
@@ -54,6 +55,8 @@ OFF = {
     "ema_decay": 0.0,
     "freeze": "",
     "layer_decay": 0.0,
+    "quantize_base": "",
+    "fp8": False,
 }
 _SOME_TASKS = {
     "augmentation": "which changes images, and it has none",
@@ -141,6 +144,11 @@ class TrainingSettings:
         "bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.",
         choices=("auto", "bf16", "fp16", "fp32"),
     )
+    fp8: bool = parameter(
+        False,
+        "Multiply the matrices of the repeated layers in fp8 (torchao), on H100 and later GPUs; all else is in "
+        "precision.",
+    )
     parallelism: str = parameter(
         "auto",
         "ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the processes), "
@@ -157,6 +165,12 @@ class TrainingSettings:
         "second matrix multiplication, whose outputs are kept).",
         choices=("layers", "selective"),
     )
+    attention: str = parameter(
+        "auto",
+        "How models of transformers attend: flash_attention_2 (of the package flash-attn), sdpa, flex, eager; auto "
+        "goes by the lengths of packed documents where the GPU has a kernel for it, else takes sdpa.",
+        choices=("auto", "flash_attention_2", "sdpa", "flex", "eager"),
+    )
     compile_model: bool = parameter(False, "Compile the model with torch.compile.")
     profile_steps: str = parameter(
         "",
@@ -169,6 +183,12 @@ class TrainingSettings:
         common=True,
     )
     lora_alpha: float = parameter(16.0, "Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.")
+    quantize_base: str = parameter(
+        "",
+        "nf4 holds the frozen linear layers in four bits (QLoRA); empty holds them in 16 bits where the training "
+        "computes in these.",
+        choices=("", "nf4"),
+    )
     augmentation: str = parameter(
         "",
         "How images are changed anew each time that they are trained on: flip (left and right), crop-flip (a part "
@@ -312,6 +332,14 @@ class TrainingSettings:
             found.append(f"layer_decay is {self.layer_decay}; give 0 to 1, such as 0.75.")
         if self.freeze and self.lora_rank:
             found.append("freeze and lora_rank are both given; adapters freeze the model anyway. Leave freeze empty.")
+        if self.quantize_base and self.fp8:
+            found.append(
+                "fp8 and quantize_base are both given; a layer in four bits is not multiplied in fp8. Give one."
+            )
+        if self.quantize_base and not (self.lora_rank or self.freeze):
+            found.append(
+                f"quantize_base is {self.quantize_base}, and no weights are frozen. Give lora_rank, such as 16."
+            )
         return found
 
     def _model_problems(self, task: str) -> list[str]:

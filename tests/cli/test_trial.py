@@ -12,6 +12,7 @@ from conftest import gpu_pipelines, write_photos
 
 from gpu_pipelines.accelerators import load_catalog, plan
 from gpu_pipelines.accelerators.advice import advise
+from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.option import Wishes
 from gpu_pipelines.targets.local.trial import TRIAL_STEPS, Trial, assumptions, is_too_small
 from gpu_pipelines.targets.trial_record import FILE, hours_by_trial, save_trial
@@ -20,6 +21,7 @@ FIGURES = {"steps": 40, "samples_per_second": 100.0, "memory_gb": 2.0, "data_loa
 MODEL = {
     "trained_parameters": 86_000_000,
     "frozen_parameters": 0,
+    "nf4_parameters": 0,
     "forward_flops_per_row": 35e9,
     "activation_bytes_per_row": 100e6,
 }
@@ -63,6 +65,18 @@ def test_without_a_gpu_the_operations_and_activations_that_were_counted_decide()
     peak = load_catalog().gpus["h100"].bf16_tflops * 1e12
     assert h100.time is not None
     assert h100.time.computation == pytest.approx(flops / (8 * peak * 0.4 * 0.75) / 3600)
+
+
+def test_frozen_weights_that_a_trial_has_counted_take_what_the_engine_holds() -> None:
+    model = {**MODEL, "trained_parameters": 10_000_000, "frozen_parameters": 7_000_000_000}
+    held = []
+    for in_nf4, optimizer in ((0, "adamw"), (6_500_000_000, "adamw"), (0, "sgd")):
+        counted = {**model, "nf4_parameters": in_nf4}
+        workload = replace(trial(), model=counted, optimizer=optimizer, has_average=True).workload()
+        memory = estimate_memory(workload, "bf16", 1, "ddp")
+        held.append(memory.weights + memory.gradients + memory.optimizer + memory.average)
+    trained = 0.01 * (16 + 4)
+    assert held == pytest.approx([14 + trained, 0.5 * 2 + 6.5 * 4.5 / 8 + trained, 14 + trained - 0.01 * 4])
 
 
 def test_a_gain_is_shown_only_where_the_gpu_decides() -> None:

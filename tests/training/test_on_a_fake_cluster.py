@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.workload import Workload
+from gpu_pipelines.tasks.causal_lm.chunked_loss import in_chunks
 from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, shard
 from gpu_pipelines.training.recomputing import recompute_activations
 
@@ -107,6 +108,15 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def loss_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """As the recipe of language models makes it; of others, as they make it themselves."""
+    if "input_ids" in batch:
+        tokens = batch["labels"]
+        if scored := in_chunks(model, lambda: model(input_ids=batch["input_ids"]), tokens):
+            return scored.mean(tokens)
+    return model(**batch).loss
+
+
 def step(shape: Shape, parallelism: str) -> tuple[Counter[str], dict[str, int], int]:
     """A second step: what it sent, the most bytes by kind, and the number of units."""
     with torch.device("meta"):
@@ -127,7 +137,7 @@ def step(shape: Shape, parallelism: str) -> tuple[Counter[str], dict[str, int], 
                 memory._peak_mem, memory._peak_mem_snap = {}, {}
                 with Collectives() as sent:
                     with torch.autocast("cpu", torch.bfloat16):
-                        loss = model(**batch).loss
+                        loss = loss_of(model, batch)
                     loss.backward()
                 del loss
                 peak = memory.get_tracker_snapshot("peak")[CPU]

@@ -260,4 +260,4 @@ def test_a_node_holds_the_weights_once() -> None:
 )
 def test_auto_shards_as_little_as_fits(asked: str, parameters: float, nodes: int, expected: str) -> None:
     """H100s: 80 GB each, eight of them a node."""
-    assert choose_parallelism(asked, int(parameters), 0, 80 * 10**9, nodes, 8) == expected
+    assert choose_parallelism(asked, 16 * parameters, 80 * 10**9, nodes, 8) == expected

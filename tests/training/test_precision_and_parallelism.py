@@ -35,22 +35,21 @@ def test_precisions_that_a_device_does_not_have_are_refused_with_what_to_give() 
 
 
 @pytest.mark.parametrize(
-    ("trained", "frozen", "memory", "chosen"),
+    ("needed", "memory", "chosen"),
     [
-        (1_000_000_000, 0, 80 * GB, "ddp"),
-        (7_000_000_000, 0, 80 * GB, "fsdp"),
-        (20_000_000, 7_000_000_000, 80 * GB, "ddp"),
-        (1_000_000_000, 0, 24 * GB, "fsdp"),
-        (70_000_000_000, 0, None, "ddp"),
+        (16 * GB, 80 * GB, "ddp"),
+        (112 * GB, 80 * GB, "fsdp"),
+        (16 * GB, 24 * GB, "fsdp"),
+        (1120 * GB, None, "ddp"),
     ],
 )
-def test_auto_shards_what_does_not_fit(trained: int, frozen: int, memory: int | None, chosen: str) -> None:
-    assert choose_parallelism("auto", trained, frozen, memory) == chosen
+def test_auto_shards_what_does_not_fit(needed: int, memory: int | None, chosen: str) -> None:
+    assert choose_parallelism("auto", needed, memory) == chosen
 
 
 def test_what_was_asked_for_is_taken() -> None:
-    assert choose_parallelism("fsdp", 10, 0, 80 * GB) == "fsdp"
-    assert choose_parallelism("ddp", 10**12, 0, 80 * GB) == "ddp"
+    assert choose_parallelism("fsdp", 160, 80 * GB) == "fsdp"
+    assert choose_parallelism("ddp", 16 * 10**12, 80 * GB) == "ddp"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ class Trial:
         rows_per_process: rows that one process takes through the model at once.
         precision: in which the trial computed.
         measured_on: the accelerators as the catalog names them; None on CPUs and on GPUs that it does not know.
+        optimizer: of the training.
+        has_average: whether it keeps a moving average of the weights.
     """
 
     figures: Mapping[str, float]
@@ -41,6 +43,8 @@ class Trial:
     rows_per_process: int
     precision: str
     measured_on: str | None
+    optimizer: str = "adamw"
+    has_average: bool = False
 
     @property
     def hours_here(self) -> float:
@@ -61,6 +65,10 @@ class Trial:
             )
         return Workload(
             parameters=self.model["trained_parameters"] + self.model["frozen_parameters"],
+            frozen_parameters=self.model["frozen_parameters"],
+            nf4_parameters=self.model["nf4_parameters"],
+            optimizer=self.optimizer,
+            ema=self.has_average,
             samples=self.total_samples,
             flops_per_sample=self.model["forward_flops_per_row"],
             activation_bytes_per_sample=self.model["activation_bytes_per_row"],
@@ -111,6 +119,8 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
         rows_per_process=whole.micro_batch_size or max(1, whole.global_batch_size // summary.devices.processes),
         precision=configuration["precision"],
         measured_on=_spec_of(configuration["devices"]),
+        optimizer=whole.optimizer,
+        has_average=bool(whole.ema_decay),
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.causal_lm.chunked_loss import in_chunks
 from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
 from gpu_pipelines.tasks.packed_attention import OFFSETS, by_length, offsets_of
 from gpu_pipelines.tasks.recipe import Batch, on_device
@@ -104,13 +105,18 @@ class CausalLanguageModel(TextRecipe):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of the scored tokens, in nats, and the router's loss where the configuration has one."""
-        outputs = _outputs(model, batch)
-        loss = mean_of_scored(outputs.logits.float(), batch["targets"], self.smoothing_of(model))
+        targets, smoothing = batch["targets"], self.smoothing_of(model)
+        scored = in_chunks(model, lambda: self._outputs(model, batch), targets, smoothing)
+        if scored is None:
+            outputs = self._outputs(model, batch)
+            loss = mean_of_scored(outputs.logits.float(), targets, smoothing)
+        else:
+            outputs, loss = scored.outputs, scored.mean(targets)
         router = getattr(outputs, "aux_loss", None)
         if router is None:
             return loss
         # Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6; an empty batch weighs nothing.
-        return loss + _config_of(model).router_aux_loss_coef * router * (batch["targets"] != NOT_SCORED).any()
+        return loss + _config_of(model).router_aux_loss_coef * router * (targets != NOT_SCORED).any()
 
     def loss_tokens(self, columns: Mapping[str, Any]) -> int:
         """Number of tokens that are scored."""
@@ -118,13 +124,22 @@ class CausalLanguageModel(TextRecipe):
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Float32 of shape (rows, 3): sum of the losses of a row in nats, scored tokens, those predicted right."""
-        logits, targets = _outputs(model, batch).logits.float(), batch["targets"]
-        losses = nn.functional.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED, reduction="none"
-        )
+        targets = batch["targets"]
+        found = in_chunks(model, lambda: self._outputs(model, batch), targets, tells=True)
         scored = targets != NOT_SCORED
-        right = (logits.argmax(dim=-1) == targets) & scored
-        return torch.stack([losses.view_as(targets).sum(1), scored.sum(1), right.sum(1)], dim=1).float()
+        if found is not None:
+            losses, right = found.losses, found.right & scored
+        else:
+            logits = self._outputs(model, batch).logits.float()
+            losses = nn.functional.cross_entropy(
+                logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED, reduction="none"
+            ).view_as(targets)
+            right = (logits.argmax(dim=-1) == targets) & scored
+        return torch.stack([losses.sum(1), scored.sum(1), right.sum(1)], dim=1).float()
+
+    def _outputs(self, model: nn.Module, batch: Batch) -> Any:
+        documents = by_length(model, batch, self.attention)
+        return model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False, **documents)
 
     def export(self, model: nn.Module, directory: Path) -> None:
         """Writes config.json, generation_config.json, model.safetensors and the tokenizer."""
@@ -141,11 +156,6 @@ def _scored(columns: Mapping[str, Any]) -> np.ndarray:
     return (np.asarray(columns["loss_mask"]) != 0) & (np.asarray(columns["position_ids"]) != 0)
 
 
-def _outputs(model: nn.Module, batch: Batch) -> Any:
-    documents = by_length(model, batch)
-    return model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False, **documents)
-
-
 def _config_of(model: nn.Module) -> Any:
     return getattr(model, "module", model).config
 
@@ -153,7 +163,7 @@ def _config_of(model: nn.Module) -> Any:
 def _require_documents_apart(name: str, model: nn.Module) -> None:
     """Tries two neighbours of a document: a model that knows no positions, or only one mask, would look at them."""
     packed = "position_ids" in inspect.signature(model.forward).parameters
-    if packed:
+    if packed and not next(model.parameters()).is_meta:  # else the process that has the weights looks
         tokens = torch.tensor([[0, 1, 2, 3, 4, 5], [6, 6, 7, 3, 4, 5]]) % model.get_input_embeddings().num_embeddings  # type: ignore[operator]
         positions = torch.arange(3).repeat(2, 2)
         training = model.training

@@ -1,0 +1,143 @@
+"""Frozen linear layers in four bits (QLoRA): their weights are NF4, and are made whole for each multiplication.
+
+Source: Dettmers et al. 2023, https://arxiv.org/abs/2305.14314. Quantization and its reverse are bitsandbytes'. What it
+makes is held as plain tensors, not as its own kind of parameter: so FSDP2 shards them as it does any other weight. The
+scales of the blocks are not quantized again, which would save another 0.4 bits of 4.5 for each weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpu_pipelines.errors import UserError
+
+#: Weights that share a scale, along a row of the matrix.
+BLOCK = 64
+
+
+class Nf4Linear(nn.Module):
+    """A linear layer whose frozen weight is in four bits.
+
+    Args:
+        linear: its width is a multiple of `BLOCK`; on the meta device, there is nothing in the weights.
+
+    Attributes:
+        packed: two weights in each byte, uint8 of shape (outputs, inputs / 2).
+        scales: the bits of the fp32 scale of each block, int32, which FSDP2 does not cast; (outputs, inputs / 64).
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        packed, scales = _quantized(linear.weight.detach())
+        self.packed = nn.Parameter(packed, requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
+        self.bias = linear.bias
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        device = rows.device.type
+        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
+        product: torch.Tensor = _Product.apply(rows.to(kind), self.packed, self.scales)
+        return product if self.bias is None else product + self.bias.to(kind)
+
+
+class _Product(torch.autograd.Function):
+    """Rows times a matrix in four bits, which is made whole in each pass and kept in none."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(packed, scales)
+        return rows @ _whole(packed, scales, rows.dtype).t()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        packed, scales = ctx.saved_tensors
+        return gradients[0] @ _whole(packed, scales, gradients[0].dtype), None, None
+
+
+def quantize(model: nn.Module) -> None:
+    """Puts the frozen linear layers of a model into four bits, in place; the head of a language model stays.
+
+    Args:
+        model: with adapters or frozen weights; on the CPU, or on the meta device.
+
+    Raises:
+        UserError: it has no such layer, or bitsandbytes is not installed.
+    """
+    _require_library()
+    for name, linear in _layers(model):
+        parent, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, Nf4Linear(linear))
+
+
+def round_weights(model: nn.Module) -> None:
+    """Gives a plain model, in place, the weights that it computed with while it was quantized.
+
+    So what is evaluated and exported is what was trained.
+
+    Args:
+        model: as `quantize` takes it.
+
+    Raises:
+        UserError: it has no such layer, or bitsandbytes is not installed.
+    """
+    _require_library()
+    for _, linear in _layers(model):
+        packed, scales = _quantized(linear.weight.detach())
+        linear.weight.data = _whole(packed, scales, linear.weight.dtype)
+
+
+def _layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
+    """The linear layers that are quantized, by name."""
+    find: Any = getattr(model, "get_output_embeddings", None)
+    head = find() if find else None
+    found = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and module is not head
+        and not module.weight.requires_grad
+        and module.in_features % BLOCK == 0
+    ]
+    if not found:
+        raise UserError(
+            f"quantize_base is nf4, and {type(model).__name__} has no frozen linear layer whose width is a multiple "
+            f"of {BLOCK}.",
+            "Leave it empty.",
+        )
+    return found
+
+
+def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, width = weight.shape
+    if weight.is_meta:
+        packed = torch.empty(rows, width // 2, dtype=torch.uint8, device="meta")
+        return packed, torch.empty(rows, width // BLOCK, dtype=torch.int32, device="meta")
+    packed, scales = torch.ops.bitsandbytes.quantize_4bit(weight.float().contiguous(), BLOCK, "nf4", torch.uint8)
+    return packed.view(rows, width // 2), scales.view(torch.int32).view(rows, width // BLOCK)
+
+
+def _whole(packed: torch.Tensor, scales: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    rows, half = packed.shape
+    bytes_of, scales_of = packed.reshape(-1, 1), scales.view(torch.float32).flatten()
+    whole: torch.Tensor = torch.ops.bitsandbytes.dequantize_4bit(
+        bytes_of, scales_of, BLOCK, "nf4", (rows, 2 * half), kind
+    )
+    return whole
+
+
+def _require_library() -> None:
+    """Loads the operations.
+
+    Raises:
+        UserError: they are not installed.
+    """
+    try:
+        import bitsandbytes  # noqa: F401 (registers its operations)
+    except ImportError:
+        raise UserError(
+            "quantize_base is nf4, and bitsandbytes is not installed.", "Install gpu-pipelines[quantization]."
+        ) from None

@@ -1,0 +1,66 @@
+"""The attention that a model computes by: the model's own choice, or the one that was asked for."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.training.local_devices import Devices
+
+#: What transformers calls them.
+_NAMES = {"flash_attention_2": "flash_attention_2", "sdpa": "sdpa", "flex": "flex_attention", "eager": "eager"}
+#: Those that have no backward pass on CPUs.
+_OF_GPUS = ("flash_attention_2", "flex")
+#: First compute capability that FlashAttention 2 has kernels for: Ampere. Source: its README.
+_FLASH_FROM = (8, 0)
+
+
+def choose_attention(model: nn.Module, asked: str, device: torch.device, precision: str, devices: Devices) -> None:
+    """Makes a model compute by the attention that was asked for.
+
+    Args:
+        model: as it was built.
+        asked: auto, flash_attention_2, sdpa, flex or eager.
+        device: that it will be on.
+        precision: of the forward pass.
+        devices: what each node trains on. A rehearsal takes sdpa in the place of what CPUs do not compute.
+
+    Raises:
+        UserError: the device, the model, or what is installed does not have it.
+    """
+    if asked == "auto":
+        return
+    if asked in _OF_GPUS and device.type == "cpu" and devices.rehearsal:
+        if torch.distributed.get_rank() == 0:
+            print(f"attention is {asked}, which CPUs do not train with; the rehearsal takes sdpa", flush=True)
+        asked = "sdpa"
+    if missing := _what_is_missing(asked, device, precision):
+        raise UserError(f"attention is {asked}, {missing}.", "Give auto, or sdpa.")
+    name, change = _NAMES[asked], getattr(model, "set_attn_implementation", None)
+    kind = type(model).__name__
+    if change is None:
+        raise UserError(f"attention is {asked}, and {kind} has no choice of attention.", "Give auto.")
+    try:
+        change(name)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"attention is {asked}: {first_line(error)}", "Give auto, or sdpa.") from None
+    config: Any = model.config
+    if config._attn_implementation != name:
+        raise UserError(f"attention is {asked}, which {kind} does not have.", "Give auto.")
+
+
+def _what_is_missing(asked: str, device: torch.device, precision: str) -> str:
+    """Why there is no such attention here; empty where there is."""
+    if asked in _OF_GPUS and device.type == "cpu":
+        return "which CPUs do not train with"
+    if asked != "flash_attention_2":
+        return ""
+    if find_spec("flash_attn") is None:
+        return "and the package flash-attn is not installed; auto takes PyTorch's own FlashAttention for packed rows"
+    if precision == "fp32":
+        return "which computes in 16 bits alone, and precision is fp32"
+    return "" if torch.cuda.get_device_capability(device) >= _FLASH_FROM else "which this GPU has no kernels for"

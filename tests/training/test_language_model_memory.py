@@ -1,0 +1,43 @@
+"""The benchmark that measures what a training of a language model takes, on four layers of real width."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "training"))
+from language_model_memory import JOBS, measured
+
+FOUR = {name: replace(job, layers=4) for name, job in JOBS.items()}
+#: The usual GPUs' memory, less what CUDA takes and what is kept free, GB.
+L4, H100 = 0.9 * 24 - 1.5, 0.9 * 80 - 1.5
+
+
+@pytest.mark.slow_but_for("8B, LoRA 16, one L4", "8B, LoRA 16 on NF4, one L4")
+@pytest.mark.parametrize("name", JOBS)
+def test_advise_says_what_a_step_takes_within_a_tenth(name: str) -> None:
+    found = measured(FOUR[name])
+    assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("8B, LoRA 16, one L4", L4), ("8B, LoRA 16 on NF4, one L4", 10.0), ("8B, all weights, 8 H100", H100)],
+)
+def test_whole_models_fit(name: str, most: float) -> None:
+    assert measured(JOBS[name])["peak_gb"] <= most
+
+
+def test_frozen_weights_in_fp32_and_all_logits_would_take_more_by_what_they_are() -> None:
+    job = FOUR["8B, LoRA 16, one L4"]
+    before = measured(replace(job, is_held=False))["peak_gb"]
+    weights = job.workload().parameters
+    logits = job.tokens * job.words
+    assert weights is not None
+    more = before - measured(job)["peak_gb"]
+    # Two bytes of each weight; of each logit, in fp32 and its gradient at least.
+    assert 2 * weights / 1e9 + 8 * logits / 1e9 < more < 2 * weights / 1e9 + 13 * logits / 1e9
