@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import printed_by
 from started_training import run_training, tensors, weights_digest
 from trainings import entries, names, numbers_dataset
 
@@ -120,6 +122,17 @@ def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) 
     with torch.no_grad():
         loss = recipe.loss(model, recipe.batch(rows.take(np.arange(len(rows))), torch.device("cpu"))).item()
     assert checkpoint.info.val_loss == pytest.approx(loss, rel=1e-4)
+
+
+def test_it_imports_nothing_that_the_training_does_not_need(numbers: Path, tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from trainings import TrainingSettings, train_here\n"
+        f"assert train_here(TrainingSettings(model='linear', max_steps=1), {str(numbers)!r}, {str(tmp_path)!r})\n"
+        "heavy = ('transformers', 'pandas', 'scipy', 'sklearn', 'kfp', 'matplotlib')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    assert printed_by(code, tmp_path).splitlines()[-1] == "[]"
 
 
 @pytest.fixture(scope="module")
