@@ -19,7 +19,9 @@ BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg TORCH_INDEX_U
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
 
+# Hundreds of processes of the tests import the packages; where PYTHONDONTWRITEBYTECODE is set, each would compile them.
 test: $(VENV)/.dev lint
+	$(BIN)/python -m compileall -q gpu_pipelines components pipelines
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(VENV)/.dev

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 3).
 LONGEST = ("pipeline", "training")
-TRAINED_ALONE = ("evaluation", "registry", "serving", "tasks", "training")
+TRAINED_ALONE = ("evaluation", "own_pipelines", "pipeline", "registry", "serving", "targets", "tasks", "training")
 
 # Output is as wide as it needs to be, wherever the tests are started.
 os.environ.pop("COLUMNS", None)
@@ -233,10 +233,14 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> SmallDatasets:
 
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A directory in which the pipeline ran once with its defaults, on the digits; the same for all workers."""
+    """A directory in which the pipeline ran once with its defaults, on the digits; the same for all workers.
+
+    It trains in one process: two would cost as much again for their start.
+    """
     own = tmp_path_factory.getbasetemp()
     cwd = (own if worker_id == "master" else own.parent) / "digits"
-    with FileLock(f"{cwd}.lock"):
+    with FileLock(f"{cwd}.lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
         if not (cwd / "printed.txt").exists():
             cwd.mkdir(exist_ok=True)
             done = gpu_pipelines("run", PIPELINE, cwd=cwd)

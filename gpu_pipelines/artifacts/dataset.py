@@ -510,8 +510,8 @@ class _Lists:
     """A column of lists, mapped into memory."""
 
     def __init__(self, column: pa.ListArray) -> None:
-        self._ends = column.offsets.to_numpy()
-        self._values = column.values.to_numpy(zero_copy_only=True)
+        self._ends = np.from_dlpack(column.offsets)
+        self._values = np.from_dlpack(column.values)
 
     def __getitem__(self, rows: slice | np.ndarray) -> list[np.ndarray]:
         starts, ends = self._ends[:-1][rows], self._ends[1:][rows]
@@ -590,7 +590,8 @@ class Shard:
             return _Lists(column)
         if feature.shape:
             column = column.flatten()
-        return column.to_numpy(zero_copy_only=True).reshape(self.table.num_rows, *feature.shape)
+        # to_numpy would import pandas, in every process that trains.
+        return np.from_dlpack(column).reshape(self.table.num_rows, *feature.shape)
 
 
 class Split:

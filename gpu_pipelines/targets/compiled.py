@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -29,10 +32,33 @@ def compiled(source: Any) -> str:
     """
     from kfp import compiler
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _texts_looked_at_once():
         path = Path(folder) / "compiled.yaml"
         compiler.Compiler().compile(source, str(path))
         return path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def _texts_looked_at_once() -> Iterator[None]:
+    """Lets PyYAML remember how a text can be written: it looks at each character of a step in each file."""
+    dumper: Any = yaml.Dumper
+    plain = dumper.analyze_scalar
+    dumper.analyze_scalar = _analyzed
+    try:
+        yield
+    finally:
+        dumper.analyze_scalar = plain
+
+
+@lru_cache(maxsize=10_000)
+def _analysis(text: str, allow_unicode: bool | None) -> Any:
+    # All that it asks of its dumper.
+    dumper: Any = SimpleNamespace(allow_unicode=allow_unicode)
+    return yaml.emitter.Emitter.analyze_scalar(dumper, text)
+
+
+def _analyzed(dumper: yaml.Dumper, text: str) -> Any:
+    return _analysis(text, dumper.allow_unicode)
 
 
 def with_image(text: str, settings: ProjectSettings, origin: str) -> str:

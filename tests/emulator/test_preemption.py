@@ -124,7 +124,8 @@ def test_other_machines_than_those_of_spot_stay(tmp_path: Path, vertex_certifica
 
 
 TRAIN = """
-import json, sys
+import json, os, sys
+os.environ["GPU_PIPELINES_ACCELERATOR"] = "cpu:1"
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 from gpu_pipelines.component_interface.step import own_process

@@ -16,8 +16,12 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
+from command_line import command
 from conftest import GPU_PIPELINES
 from processes import Started, start_python
+
+from gpu_pipelines.emulator.certificates import Certificates
+from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
 
 PARENT = "v1/projects/example-project/locations/us-central1"
 SPEC = {
@@ -29,6 +33,14 @@ SPEC = {
 }
 
 
+def ask(url: str, verb: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    request = Request(f"{url}/{path}", content, {"Content-Type": kind}, method=verb)
+    with build_opener(ProxyHandler({})).open(request, timeout=20) as answer:
+        text = answer.read()
+    return json.loads(text) if text[:1] in b"{[" else text
+
+
 class Emulator:
     def __init__(self, started: Started) -> None:
         self.started = started
@@ -36,11 +48,7 @@ class Emulator:
         self.url = started.output.split("listens at ")[1].split()[0]
 
     def ask(self, verb: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        request = Request(f"{self.url}/{path}", content, {"Content-Type": kind}, method=verb)
-        with build_opener(ProxyHandler({})).open(request, timeout=20) as answer:
-            text = answer.read()
-        return json.loads(text) if text[:1] in b"{[" else text
+        return ask(self.url, verb, path, body, kind)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.started.process.send_signal(number)
@@ -67,19 +75,26 @@ def start(tmp_path: Path) -> Iterator[Starter]:
             started.kill_tree()
 
 
-def refused(*arguments: str, **more: Any) -> str:
+def refused(*arguments: str) -> str:
     """What the command says that cannot start."""
-    done = subprocess.run(
-        [GPU_PIPELINES, "emulator", "start", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **more,
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
+
+    def overdue(*_: Any) -> None:
+        raise AssertionError("it has started")
+
+    before = signal.signal(signal.SIGALRM, overdue)
+    signal.alarm(60)
+    try:
+        done = command("emulator", "start", *arguments)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return said_of(done.status, done.out, done.err)
+
+
+def said_of(status: int, out: str, err: str) -> str:
+    assert status == 2, out + err
+    assert "Traceback" not in err
+    return err
 
 
 def fill(emulator: Emulator) -> None:
@@ -224,8 +239,10 @@ def test_a_kill_in_the_middle_of_a_write_leaves_a_state_that_can_be_read(tmp_pat
         state.close()
 
 
-def test_a_port_that_is_taken_and_a_state_in_use_are_told(start: Starter) -> None:
-    emulator = start()
+def test_faults_are_those_of_the_command_and_a_port_that_is_taken_and_a_state_in_use_are_told(start: Starter) -> None:
+    emulator = start("--fault", "aiplatform:503:1")
+    with pytest.raises(HTTPError, match="503"):
+        emulator.ask("GET", f"{PARENT}/models")
     port = emulator.url.rpartition(":")[2]
     assert f"Port {port} of 127.0.0.1 is taken.\n  Give another --port" in refused("--port", port)
     assert "is in use by another emulator" in refused("--port", "0", "--state", str(start.state))
@@ -292,8 +309,9 @@ def test_a_start_on_a_full_disk_is_told(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
-    told = refused("--port", "0", "--state", str(tmp_path / "state"), preexec_fn=full)
-    assert "cannot write its state" in told
+    given = [GPU_PIPELINES, "emulator", "start", "--port", "0", "--state", str(tmp_path / "state")]
+    done = subprocess.run(given, capture_output=True, text=True, timeout=60, check=False, preexec_fn=full)
+    assert "cannot write its state" in said_of(done.returncode, done.stdout, done.stderr)
 
 
 def test_env_is_what_gcloud_needs(start: Starter) -> None:
@@ -329,18 +347,22 @@ def test_what_a_container_writes_below_gcs_is_an_object_and_the_other_way_round(
     assert emulator.ask("GET", place) == b"changed"
 
 
-def test_requests_fail_by_chance_and_the_same_with_the_same_seed(start: Starter) -> None:
+def test_requests_fail_by_chance_and_the_same_with_the_same_seed(
+    tmp_path: Path, vertex_certificates: Certificates
+) -> None:
     def answered(seed: int) -> list[int]:
-        emulator = start("--fault", "aiplatform:503:0.5", "--seed", str(seed))
+        settings = EmulatorSettings(
+            state=tmp_path, certificates=vertex_certificates, faults=("aiplatform:503:0.5",), seed=seed
+        )
         found = []
-        for _ in range(30):
-            try:
-                emulator.ask("GET", f"{PARENT}/models")
-                found.append(200)
-            except HTTPError as error:
-                found.append(error.code)
-        emulator.ask("GET", "storage/v1/b/example-bucket/o")
-        emulator.end()
+        with running_emulator(settings) as emulator:
+            for _ in range(30):
+                try:
+                    ask(emulator.url, "GET", f"{PARENT}/models")
+                    found.append(200)
+                except HTTPError as error:
+                    found.append(error.code)
+            ask(emulator.url, "GET", "storage/v1/b/example-bucket/o")
         return found
 
     first = answered(1)

@@ -207,7 +207,7 @@ def test_models_can_be_listed_shown_and_promoted_by_hand(after_digits: Path) -> 
 @pytest.mark.parametrize("sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sign: signal.Signals) -> None:
     with subprocess.Popen(
-        [str(GPU_PIPELINES), "run", PIPELINE, "-p", "task=regression", "-p", "max_steps=20000"],
+        [str(GPU_PIPELINES), "run", PIPELINE, "--accelerator=cpu:2", "-p", "task=regression", "-p", "max_steps=20000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -6,14 +6,16 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import printed_by
 from started_training import run_training, tensors, weights_digest
-from trainings import entries, names, numbers_dataset
+from trainings import entries, names, numbers_dataset, train_here, train_on
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
@@ -50,9 +52,7 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:2")
-        train_model(SETTINGS, photos, str(directory))
+    train_on((1, 2), SETTINGS, photos, str(directory))
     return directory
 
 
@@ -122,11 +122,22 @@ def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) 
     assert checkpoint.info.val_loss == pytest.approx(loss, rel=1e-4)
 
 
+def test_it_imports_nothing_that_the_training_does_not_need(numbers: Path, tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from trainings import TrainingSettings, train_here\n"
+        f"assert train_here(TrainingSettings(model='linear', max_steps=1), {str(numbers)!r}, {str(tmp_path)!r})\n"
+        "heavy = ('transformers', 'pandas', 'scipy', 'sklearn', 'kfp', 'matplotlib')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    assert printed_by(code, tmp_path).splitlines()[-1] == "[]"
+
+
 @pytest.fixture(scope="module")
 def kept(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training on one process that has kept some of its checkpoints."""
     directory = tmp_path_factory.mktemp("kept")
-    train_model(KEEPING, numbers, str(directory))
+    train_here(KEEPING, numbers, str(directory))
     return directory
 
 
@@ -142,11 +153,11 @@ def test_the_newest_and_the_best_checkpoints_are_kept(kept: Path) -> None:
 def test_checkpoints_of_other_data_are_not_continued(kept: Path, tmp_path: Path) -> None:
     other = numbers_dataset(tmp_path, rows=150)
     with pytest.raises(UserError, match="another dataset fingerprint"):
-        train_model(KEEPING, other, str(kept))
+        train_here(KEEPING, other, str(kept))
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said_so(
-    numbers: Path, kept: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    numbers: Path, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory, last = tmp_path / "run", "step-00000008"
     shutil.copytree(kept, directory)
@@ -154,8 +165,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 0xFF
     damaged.write_bytes(content)
-    train_model(KEEPING, numbers, str(directory))
-    printed = capfd.readouterr().out
+    train_here(KEEPING, numbers, str(directory))
+    printed = capsys.readouterr().out
     assert f"passing over {last}: {damaged.name} is damaged" in printed
     assert "continuing from step-00000007" in printed
     assert weights_digest(directory / last) == weights_digest(kept / last)
@@ -164,7 +175,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(
 def test_a_training_that_diverges_ends_with_the_step_and_what_to_do(numbers: Path, tmp_path: Path) -> None:
     settings = replace(OF_NUMBERS, learning_rate=1e30, gradient_clip=0)
     with pytest.raises(UserError, match=r"(?s)diverged.*lower learning_rate"):
-        train_model(settings, numbers, str(tmp_path))
+        train_here(settings, numbers, str(tmp_path))
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -192,22 +203,22 @@ def test_a_warm_up_longer_than_a_tenth_of_the_run_is_cut() -> None:
     assert schedule("cosine", 4, 50, 1000) == 1.0
 
 
-def test_a_recipe_of_ones_own_is_trained_from_the_document(photos: Path, tmp_path: Path) -> None:
+def test_a_recipe_of_ones_own_is_trained_from_the_document(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = Path(__file__).parents[2] / "docs/recipes.md"
     code = re.search(r"```python\n(\"\"\"brightness\.py.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
     assert code
     (tmp_path / "brightness.py").write_text(code[1], encoding="utf-8")
     settings = replace(SETTINGS, recipe="brightness:BrightnessRecipe", model="grid-4")
-    ended = run_training(settings, photos, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
-    assert ended.status == 0, ended.text
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert train_here(settings, photos, str(tmp_path / "run"))
     assert entries(tmp_path / "run", "loss")[-1] < entries(tmp_path / "run", "loss")[0]
 
 
-def test_a_recipe_that_is_not_there_is_told_without_a_traceback(numbers: Path, tmp_path: Path) -> None:
-    missing = run_training(replace(OF_NUMBERS, recipe="brightness:BrightnessRecipe"), numbers, str(tmp_path))
-    assert missing.status == 1
-    assert "The recipe brightness:BrightnessRecipe cannot be imported" in missing.text
-    assert "Traceback" not in missing.text
+def test_a_recipe_that_is_not_there_is_told(numbers: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="The recipe darkness:DarknessRecipe cannot be imported"):
+        train_here(replace(OF_NUMBERS, recipe="darkness:DarknessRecipe"), numbers, str(tmp_path))
 
 
 def cut_off_after_six(trained: Path, directory: Path) -> Path:
@@ -217,10 +228,9 @@ def cut_off_after_six(trained: Path, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.usefixtures("two_processes")
 def test_a_run_cut_off_and_continued_ends_with_the_same_bits(photos: Path, trained: Path, tmp_path: Path) -> None:
     directory = cut_off_after_six(trained, tmp_path / "run")
-    train_model(SETTINGS, photos, str(directory))
+    train_on((1, 2), SETTINGS, photos, str(directory))
     assert weights_digest(directory / LAST) == weights_digest(trained / LAST)
     assert entries(directory, "step") == entries(trained, "step")
 

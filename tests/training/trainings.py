@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import write_photos
 
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.training.settings import TrainingSettings
@@ -118,6 +119,8 @@ def fork(job: str) -> None:
     import gpu_pipelines.training.engine  # noqa: F401 (once, and not in each process)
 
     shape, settings, dataset, uri, scratch, before = json.loads(job)
+    if Path(dataset).is_dir() and Dataset(Path(dataset)).manifest.task != "regression":
+        import transformers.modeling_utils  # noqa: F401 (half of what such a process takes to start)
     arguments = (shape, TrainingSettings(**settings), dataset, uri, Path(scratch), before)
     mp.start_processes(_in_process, arguments, nprocs=shape[0] * shape[1], start_method="fork")
 
