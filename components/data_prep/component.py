@@ -89,7 +89,7 @@ def prepare_data(
         label_conflicts: What becomes of records with the same content in several classes: keep counts them in the
             report and leaves them in, all in one split; reject rejects all of them, because no class is certain.
         text_column: Of a table, the column with the text, or with a list of chat messages. Where causal_lm finds none
-            of that name, it reads prompt and completion, or messages.
+            of that name, it reads prompt and completion, messages, or conversations.
         image_size: Pixels per side that every image is resized to, 8 to 1024; 0 takes those of image_processor, else
             chooses by the images, at most 224.
         image_processor: A pretrained model whose preprocessor_config.json says how images are resized and cut, where

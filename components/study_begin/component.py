@@ -25,13 +25,16 @@ def begin_study(
     global_batch_size: int = 64,
     micro_batch_size: int = 0,
     precision: str = "auto",
+    fp8: bool = False,
     parallelism: str = "auto",
     activation_checkpointing: bool = False,
     recompute: str = "layers",
+    attention: str = "auto",
     compile_model: bool = False,
     profile_steps: str = "",
     lora_rank: int = 0,
     lora_alpha: float = 16.0,
+    quantize_base: str = "",
     augmentation: str = "",
     mixup_alpha: float = 0.0,
     cutmix_alpha: float = 0.0,
@@ -99,16 +102,22 @@ def begin_study(
         micro_batch_size: Rows that one process takes through the model at once; its part of the global batch is
             accumulated from such pieces. 0 takes it in one.
         precision: bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.
+        fp8: Multiply the matrices of the repeated layers in fp8 (torchao), on H100 and later GPUs; all else is in
+            precision.
         parallelism: ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the
             processes), hsdp (over those of each node); auto takes the first of ddp, hsdp and fsdp that fits.
         activation_checkpointing: Recompute the activations of each layer in the backward pass, to save memory.
         recompute: What activation_checkpointing recomputes: layers (all of each), or selective (all but attention and
             every second matrix multiplication, whose outputs are kept).
+        attention: How models of transformers attend: flash_attention_2 (of the package flash-attn), sdpa, flex, eager;
+            auto goes by the lengths of packed documents where the GPU has a kernel for it, else takes sdpa.
         compile_model: Compile the model with torch.compile.
         profile_steps: Steps that rank 0 profiles, such as 10-12, at most 100: a Chrome trace, and on GPUs a snapshot of
             the memory, in profile/ beside the checkpoints; empty for none.
         lora_rank: Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.
         lora_alpha: Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
+        quantize_base: nf4 holds the frozen linear layers in four bits (QLoRA); empty holds them in 16 bits where the
+            training computes in these.
         augmentation: How images are changed anew each time that they are trained on: flip (left and right), crop-flip
             (a part of the image as well), randaugment (two random changes of colour or shape as well); empty for not at
             all.
@@ -180,13 +189,16 @@ def begin_study(
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,
             precision=precision,
+            fp8=fp8,
             parallelism=parallelism,
             activation_checkpointing=activation_checkpointing,
             recompute=recompute,
+            attention=attention,
             compile_model=compile_model,
             profile_steps=profile_steps,
             lora_rank=lora_rank,
             lora_alpha=lora_alpha,
+            quantize_base=quantize_base,
             augmentation=augmentation,
             mixup_alpha=mixup_alpha,
             cutmix_alpha=cutmix_alpha,

@@ -129,7 +129,7 @@ class PrepareSettings:
     text_column: str = parameter(
         "text",
         "Of a table, the column with the text, or with a list of chat messages. Where causal_lm finds none of that "
-        "name, it reads prompt and completion, or messages.",
+        "name, it reads prompt and completion, messages, or conversations.",
         common=True,
     )
     image_size: int = parameter(
