@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import os
 import socketserver
 import subprocess
@@ -46,6 +47,17 @@ collect_rarely()
 for _frame, _ in traceback.walk_stack(None):
     if _frame.f_code.co_filename.startswith("<"):
         inspect.modulesbyfile[_frame.f_code.co_filename] = "__main__"  # type: ignore[attr-defined]
+# Each object of the clients of Kubernetes and KFP sets the levels of two loggers, which have these levels already, and
+# logging forgets what it knows of all loggers: milliseconds, among the thousands that the imports of tests make.
+_set_level = logging.Logger.setLevel
+
+
+def _set_another_level(logger: logging.Logger, level: int | str) -> None:
+    if level != logger.level:
+        _set_level(logger, level)
+
+
+logging.Logger.setLevel = _set_another_level  # type: ignore[method-assign]
 GPU_PIPELINES = Path(sys.executable).with_name("gpu-pipelines")
 PIPELINE = "train_evaluate_upload"
 

@@ -177,7 +177,7 @@ class _Service:
         return made
 
     def _upload_version(self, query: dict[str, str], body: Any) -> Any:
-        documents = list(yaml.safe_load_all(body))
+        documents = list(yaml.load_all(body, Loader=yaml.CSafeLoader))
         spec = {"pipeline_spec": documents[0], "platform_spec": documents[1]} if len(documents) > 1 else documents[0]
         checked_spec(spec)
         if not any(each["pipeline_id"] == query["pipelineid"] for each in self._state.pipelines):

@@ -506,7 +506,7 @@ def test_the_server_refuses_what_the_api_does_not_know(kfp_api: KfpApi, compiled
     import kfp_server_api
 
     api = kfp_server_api.RunServiceApi(kfp_server_api.ApiClient(kfp_server_api.Configuration(host=kfp_api.url)))
-    pipeline, platform = yaml.safe_load_all(compiled.read_text())
+    pipeline, platform = yaml.load_all(compiled.read_text(), Loader=yaml.CSafeLoader)
 
     def refused(body: dict[str, Any]) -> str:
         with pytest.raises(kfp_server_api.ApiException) as caught:
