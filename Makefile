@@ -109,8 +109,10 @@ $(VENV)/.bench: $(VENV)/.steps
 	$(PIP) --editable '.[steps,bench]'
 	touch $@
 
+# torchao lies apart: transformers would import it in every process that there is.
 $(VENV)/.dev: $(VENV)/.steps
 	$(PIP) --editable '.[steps,dev]'
+	$(PIP) --no-deps --upgrade --target $(VENV)/torchao torchao
 	touch $@
 
 clean:

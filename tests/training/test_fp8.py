@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,15 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
 from gpu_pipelines.training.settings import TrainingSettings
 
+#: Where `make test` puts it: beside the others, transformers would import it in each of hundreds of processes.
+TORCHAO = Path(sys.prefix) / "torchao"
 SETTINGS = TrainingSettings(model="llama-micro", max_steps=4, checkpoint_every_steps=2, global_batch_size=8, fp8=True)
 LAST = "step-00000004"
+
+
+@pytest.fixture(autouse=True)
+def with_torchao(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TORCHAO))
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9)])

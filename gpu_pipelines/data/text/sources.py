@@ -133,8 +133,8 @@ def text_record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, .
         return TextRecord(where, "", problem=row)
     named = columns[:-1] if len(columns) > 1 and columns[-1] == TOOLS else columns
     values = [row.get(column) for column in named]
-    if all(isinstance(value, list) for value in values):
-        return _chat(where, values, row.get(TOOLS) if named != columns else None)
+    if len(parts := [value for value in values if isinstance(value, list)]) == len(values):
+        return _chat(where, parts, row.get(TOOLS) if named != columns else None)
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) < len(values) or not texts[-1].strip():
         column, value = next(
