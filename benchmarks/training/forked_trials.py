@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.component_interface.step import own_process
-from gpu_pipelines.errors import ERROR_FILE, ProcessKilledError, UserError, left_error
+from gpu_pipelines.errors import ERROR_FILE, Interrupted, ProcessKilledError, UserError, left_error
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.halving import Part
 
@@ -34,10 +34,11 @@ class ForkedTrials:
 
     Args:
         shares: of the machine; a trial takes one CPU.
-        run: not looked at.
+        run: not looked at, as is the next.
+        study: of what the trials are.
     """
 
-    def __init__(self, shares: Any, run: str) -> None:
+    def __init__(self, shares: Any, run: str, study: str = "") -> None:
         self._running: dict[Part, _Running] = {}
 
     def start(self, part: Part, folder: Path, job: dict[str, Any]) -> None:
@@ -51,7 +52,7 @@ class ForkedTrials:
         """What is done, and was not taken yet."""
         return [(part, each.folder) for part, each in self._running.items() if not each.process.is_alive()]
 
-    def take(self, part: Part) -> tuple[float, UserError | None]:
+    def take(self, part: Part) -> tuple[float, UserError | Interrupted | None]:
         """The seconds that a part took, and its error where it failed."""
         ended = self._running.pop(part)
         seconds = time.monotonic() - ended.began

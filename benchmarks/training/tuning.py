@@ -20,7 +20,7 @@ from contest import Machine, conclude
 from forked_trials import ForkedTrials, import_once
 
 import gpu_pipelines
-import gpu_pipelines.tuning.tune as tuning
+import gpu_pipelines.tuning.search as searching
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.tuning.folder import JOURNAL
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keeps the studies, which a second call continues")
     asked = parser.parse_args()
     import_once()
-    tuning.Processes = ForkedTrials  # type: ignore[assignment, misc]
+    searching.Processes = ForkedTrials  # type: ignore[assignment, misc]
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.folder or Path(scratch)
         dataset = folder / "dataset"
