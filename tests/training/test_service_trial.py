@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import storage_emulator
 from trainings import entries, names, train_here
 
 from gpu_pipelines.distributed.members import Cluster
@@ -77,6 +78,25 @@ def test_a_trial_leaves_its_record_and_tells_its_losses(tmp_path: Path, numbers:
     assert 0 < found.seconds < 60
     with pytest.raises(UserError, match=r"Trial 1 has .* here, and .*0\.01"):
         run(place, "1", ["--learning_rate=0.02"], Cluster())
+
+
+def test_a_trial_in_a_bucket_has_the_losses_of_its_last_second(
+    tmp_path: Path, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(settings: Any, dataset: str, place: str, cluster: Cluster, tracked: Any = None) -> None:
+        # What a training in a bucket writes on this machine is deleted when it ends, before it was looked at.
+        tracked.follow(tmp_path / "deleted")
+        assert train_here(settings, dataset, place)
+
+    monkeypatch.setattr(trainings_of_studies, "train_model", train)
+    with storage_emulator("studies") as bucket:
+        place, given = f"{bucket}/study", {"model": "mlp-small", "max_steps": 18, "space": SPACE, "trials": 3}
+        begin(TuningSettings(**given), str(numbers), place, processes=1)
+        assert run(place, "1", GOOD, Cluster()) == WHOLE
+        found = record(place)
+    assert found.curve[-1][0] == found.step == 18
+    assert found.loss == min(loss for _, loss in found.curve)
+    assert told(tmp_path) == list(found.curve)
 
 
 def test_a_trial_that_is_preempted_goes_on_to_the_same_bits(

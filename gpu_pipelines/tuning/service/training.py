@@ -53,7 +53,7 @@ class StudyTraining:
         price = Price(asked.budget, asked.dollars_per_hour, asked.request.parallel)
         # Whatever has ended it, it goes on.
         going_on = replace(before, outcome=RUNNING, error="")
-        watch = Watch(going_on, Records(self._documents), price, teller, rows)
+        watch = Watch(going_on, Records(self._documents), price, teller, rows, self._place)
         try:
             with watch:
                 train_model(self._settings, asked.request.dataset, self._place, cluster, tracked=watch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
-from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tuning.service.records import BUDGET, Price, Record, Records
 from gpu_pipelines.tuning.service.tellers import Teller
@@ -38,6 +39,7 @@ class Watch:
         price: of the machines, and the budget.
         teller: hears the losses.
         rows_per_step: of the training.
+        place: of its checkpoints.
         end: ends the training; called until it has ended.
 
     Attributes:
@@ -51,11 +53,12 @@ class Watch:
         price: Price,
         teller: Teller,
         rows_per_step: int,
+        place: str,
         end: Callable[[], None] = end_this_training,
     ) -> None:
         self.record = record
         self._records, self._price, self._teller, self._end = records, price, teller, end
-        self._rows_per_step = rows_per_step
+        self._rows_per_step, self._place = rows_per_step, place
         self._before, self._began = record.seconds, time.monotonic()
         self._folder: Path | None = None
         self._over = threading.Event()
@@ -88,7 +91,7 @@ class Watch:
         self._over.set()
         self._thread.join()
         try:
-            self._look()
+            self._look_at_the_end()
             self._write(self.seconds)
         except (UserError, OSError) as problem:
             if error is None:
@@ -127,6 +130,16 @@ class Watch:
         if is_new or told:
             self._teller.tell(curve)
         return is_new
+
+    def _look_at_the_end(self) -> None:
+        """Reads the whole log where it stays: what a training in a bucket wrote on this machine went with its end."""
+        if self._folder is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="gpu-pipelines-log-") as scratch:
+            store = CheckpointStore(self._place, Path(scratch))
+            store.fetch_log()
+            self._folder = store.directory
+            self._look()
 
     def _end_with_the_budget(self) -> None:
         if self._price.is_spent(self._records.all()):
