@@ -6,20 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
-from google.protobuf import empty_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.batch_prediction_rules import accelerators_of_batch, check_batch_prediction
 from gpu_pipelines.emulator.capacity import check_serving_quota
-from gpu_pipelines.emulator.job_states import (
-    EMULATOR_ENDED,
-    ENDED,
-    STATES,
-    WaitedJobs,
-    now,
-    require_ended,
-    require_running,
-)
+from gpu_pipelines.emulator.job_states import STATES, Jobs, now
 from gpu_pipelines.emulator.models import Models
 from gpu_pipelines.emulator.names import Names, region_of
 from gpu_pipelines.emulator.operations import Operations
@@ -32,14 +23,13 @@ _OF_THE_SERVICE = (
 )
 
 
-class BatchPredictionJobs(WaitedJobs):
+class BatchPredictionJobs(Jobs):
     """The batch prediction jobs of all projects.
 
     Attributes:
-        jobs, hold_s: as of `WaitedJobs`.
+        jobs, stop, hold_s: as of `Jobs`.
         start: is called with the name of a job that was created, to run it; does nothing unless models are run.
         check: is called with a job and its model; raises ApiError for what cannot be run.
-        stop: is called with the name of a job that is cancelled; says whether it was running.
         limits: GPUs by quota metric and region.
     """
 
@@ -50,7 +40,6 @@ class BatchPredictionJobs(WaitedJobs):
         super().__init__(names, answer, "batch_prediction_jobs", page_size, state, kind, api.BatchPredictionJob)
         self.start: Callable[[str], None] = lambda name: None
         self.check: Callable[[Any, Any], None] = lambda job, model: None
-        self.stop: Callable[[str], bool] = lambda name: False
         self.limits: Mapping[str, Mapping[str, int]] = {}
         self._operations, self._models = operations, models
 
@@ -68,7 +57,7 @@ class BatchPredictionJobs(WaitedJobs):
             job.model, job.model_version_id = model.name, model.version_id
         self.check(job, self.model_of(job))
         with self._changed:
-            left = [accelerators_of_batch(other) for other in self.held.values() if self._counts(other, parent)]
+            left = [accelerators_of_batch(other) for other in self.left_in(parent)]
             check_serving_quota(accelerators_of_batch(job), region_of(parent), left, self.limits)
             job.name, job.state = self._names.new(parent, self._kind), STATES.JOB_STATE_PENDING
             job.create_time = job.update_time = moment
@@ -82,56 +71,6 @@ class BatchPredictionJobs(WaitedJobs):
             return job.unmanaged_container_model
         return self._models.get(api.GetModelRequest(name=f"{job.model}@{job.model_version_id}"))
 
-    def cancel(self, request: Any) -> Any:
-        """CancelBatchPredictionJob."""
-        job = self.one(request.name)
-        require_running(job)
-        self.set_state(job.name, STATES.JOB_STATE_CANCELLING)
-        if not self.stop(job.name):
-            self.set_state(job.name, STATES.JOB_STATE_CANCELLED)
-        return empty_pb2.Empty()
-
     def delete(self, request: Any) -> Any:
         """DeleteBatchPredictionJob: one that has ended."""
-        job = self.one(request.name)
-        require_ended(job)
-        self.forget(job.name)
-        return self._operations.done(job.name)
-
-    def set_state(self, name: str, state: Any, error: str = "", code: int = 3, **fields: Any) -> None:
-        """Brings a job into a state.
-
-        Args:
-            name: resource name of the job.
-            state: a `JobState`.
-            error: message of the error, of a job that has failed.
-            code: google.rpc.Code of that.
-            fields: others of the job that change with it.
-        """
-        job, moment = self.one(name), now()
-        with self._changed:
-            if job.state == STATES.JOB_STATE_CANCELLING and state not in ENDED:
-                return
-            for field, value in fields.items():
-                setattr(job, field, value)
-            job.update_time = moment
-            if state == STATES.JOB_STATE_RUNNING:
-                job.start_time = moment
-            if state in ENDED:
-                job.end_time = moment
-            if error:
-                job.error = {"code": code, "message": error}
-            # Last: whoever sees that a job has ended finds when and why.
-            job.state = state
-            self._changed.notify_all()
-            self.keep(job)
-
-    def end_of_before(self) -> None:
-        """Ends the jobs that ran when the emulator ended before."""
-        for job in list(self.held.values()):
-            if job.state not in ENDED:
-                self.set_state(job.name, STATES.JOB_STATE_FAILED, EMULATOR_ENDED)
-
-    @staticmethod
-    def _counts(job: Any, parent: str) -> bool:
-        return job.name.startswith(f"{parent}/") and job.state not in ENDED
+        return self._operations.done(self.remove(request.name))

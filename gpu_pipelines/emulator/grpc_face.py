@@ -66,7 +66,11 @@ def _methods(api: VertexApi) -> list[tuple[Method, Callable[[Any, str], Any]]]:
         told = api.state.project.told(request.name.removeprefix("projects/"), "v3")
         return parsed(resourcemanager_v3.Project, told)
 
-    holding = {"GetCustomJob": api.state.custom_jobs, "GetBatchPredictionJob": api.state.batch_prediction_jobs}
+    holding = {
+        "GetCustomJob": api.state.custom_jobs,
+        "GetHyperparameterTuningJob": api.state.tuning_jobs,
+        "GetBatchPredictionJob": api.state.batch_prediction_jobs,
+    }
 
     def calling(method: Method) -> Callable[[Any, str], Any]:
         def call(request: Any, account: str) -> Any:

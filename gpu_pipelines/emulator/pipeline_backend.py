@@ -81,7 +81,8 @@ class PipelineBackend:
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
         # GCPC's launchers look at their jobs every 20 s over gRPC; they are answered when there is news.
-        api.state.custom_jobs.hold_s = api.state.batch_prediction_jobs.hold_s = 60.0
+        for jobs in (api.state.custom_jobs, api.state.tuning_jobs, api.state.batch_prediction_jobs):
+            jobs.hold_s = 60.0
 
     def run_jobs(self) -> None:
         """From now on, pipeline jobs that are created are run, each in a thread; what cannot be run is refused."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
-from google.protobuf import empty_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.job_states import EMULATOR_ENDED, ENDED, STATES, now, require_ended, require_running
-from gpu_pipelines.emulator.names import Names, Resources, region_of
+from gpu_pipelines.emulator.job_states import ENDED, STATES, Jobs, now
+from gpu_pipelines.emulator.names import Names, region_of
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_custom_job, check_name_and_labels, raise_found
 from gpu_pipelines.emulator.state_folder import StateFolder
@@ -25,24 +23,21 @@ _ALGORITHMS = (
 MEDIAN = "median_automated_stopping_spec"
 
 
-class TuningJobs(Resources):
+class TuningJobs(Jobs):
     """The hyperparameter tuning jobs of all projects.
 
     Attributes:
-        jobs: by name.
+        jobs, stop, hold_s: as of `Jobs`.
         start: is called with the name of a job that was created, to run it; does nothing unless trials are run.
         check: is called with project and region, and the `CustomJobSpec` of a trial; raises ApiError to refuse it.
         check_study: is called with the study of a job; raises ApiError for one that cannot be run.
-        stop: is called with the name of a job that is cancelled; says whether it was running.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
-        answer, lock, message = api.ListHyperparameterTuningJobsResponse, threading.RLock(), api.HyperparameterTuningJob
+        answer, message = api.ListHyperparameterTuningJobsResponse, api.HyperparameterTuningJob
         field, kind = "hyperparameter_tuning_jobs", "hyperparameterTuningJobs"
-        super().__init__(names, answer, field, page_size, lock, state, kind, message)
-        self.jobs = self.held
+        super().__init__(names, answer, field, page_size, state, kind, message)
         self.start: Callable[[str], None] = lambda name: None
-        self.stop: Callable[[str], bool] = lambda name: False
         self.check_study: Callable[[Any], None] = lambda study: None
         self.check: Callable[[str, Any], None] = lambda parent, spec: None
         self._operations = operations
@@ -64,34 +59,9 @@ class TuningJobs(Resources):
         self.start(job.name)
         return self._copy(job)
 
-    def cancel(self, request: Any) -> Any:
-        """CancelHyperparameterTuningJob."""
-        job = self.one(request.name)
-        require_running(job)
-        self.set_state(job.name, STATES.JOB_STATE_CANCELLING)
-        if not self.stop(job.name):
-            self.set_state(job.name, STATES.JOB_STATE_CANCELLED)
-        return empty_pb2.Empty()
-
     def delete(self, request: Any) -> Any:
         """DeleteHyperparameterTuningJob: one that has ended."""
-        job = self.one(request.name)
-        require_ended(job)
-        self.forget(job.name)
-        return self._operations.done(job.name)
-
-    def set_state(self, name: str, state: Any, error: str = "") -> None:
-        """Brings a job into a state; `error` is the message of one that has failed."""
-        job, moment = self.one(name), now()
-        with self._lock:
-            job.state, job.update_time = state, moment
-            if state == STATES.JOB_STATE_RUNNING:
-                job.start_time = moment
-            if state in ENDED:
-                job.end_time = moment
-            if error:
-                job.error = {"code": 3, "message": error}
-            self.keep(job)
+        return self._operations.done(self.remove(request.name))
 
     def set_trial(self, name: str, trial: Any) -> None:
         """Adds a trial to a job, or puts it in the place of what was known of it."""
@@ -105,12 +75,10 @@ class TuningJobs(Resources):
     def end_of_before(self) -> None:
         """Ends the jobs that ran when the emulator ended before, and their trials."""
         for job in list(self.held.values()):
-            if job.state in ENDED:
-                continue
-            for trial in job.trials:
+            for trial in () if job.state in ENDED else job.trials:
                 if trial.state in (api.Trial.State.ACTIVE, api.Trial.State.STOPPING):
                     trial.state, trial.end_time = api.Trial.State.INFEASIBLE, now()
-            self.set_state(job.name, STATES.JOB_STATE_FAILED, EMULATOR_ENDED)
+        super().end_of_before()
 
 
 def _check_study(job: Any) -> None:
