@@ -89,7 +89,7 @@ def import_once() -> None:
     for name in (
         "gpu_pipelines.tasks.image_classification.recipe",
         "gpu_pipelines.training.engine",
-        "transformers.models.convnext.modeling_convnext",
+        "transformers.models.resnet.modeling_resnet",
     ):
         import_module(name)
 

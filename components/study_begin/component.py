@@ -57,7 +57,8 @@ def begin_study(
     budget: float = 0.0,
     longer: float = 1.0,
     sampler: str = "tpe",
-    reduction: int = 3,
+    reduction: int = 2,
+    first_rung: float = 0.6,
     study_seed: int = 0,
     dollars_per_hour: float = 0.0,
     processes: int = 0,
@@ -153,8 +154,9 @@ def begin_study(
         budget: US dollars that the search may cost by the price of its machine; 0 for no limit.
         longer: The best parameters are trained with anew, for so many times the steps; 1 keeps the trial itself.
         sampler: How values are chosen: tpe, by the losses so far, or random.
-        reduction: One trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1
-            trains all trials to their end.
+        reduction: One trial in so many goes on from each rung; 1 trains all to their end.
+        first_rung: Share of its steps before which no trial ends early. Less is cheaper, and misleads where the
+            learning rate falls to the end.
         study_seed: Of the choice of values; that of the trainings is seed.
         dollars_per_hour: Price of the machine of the search, US dollars, by which the budget is counted. A pipeline for
             an accelerator has its list price here.
@@ -222,6 +224,7 @@ def begin_study(
             longer=longer,
             sampler=sampler,
             reduction=reduction,
+            first_rung=first_rung,
             study_seed=study_seed,
             dollars_per_hour=dollars_per_hour,
         ),

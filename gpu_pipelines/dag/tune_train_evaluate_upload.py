@@ -57,7 +57,8 @@ def told(arguments: Mapping[str, Any], by_service: bool = False) -> list[str]:
 
 def _usual(settings: TuningSettings) -> tuple[list[str], float]:
     """How far trials go where those that lead early lead later, too; and how many whole trainings that is."""
-    sizes, shares = usual_sizes(settings.trials, settings.reduction), shares_of_rungs(settings.reduction)
+    shares = shares_of_rungs(settings.reduction, settings.first_rung)
+    sizes = usual_sizes(settings.trials, len(shares), settings.reduction)
     rungs = list(zip(sizes, shares, [0.0, *shares], strict=False))
     usual = sum(size * (share - before) for size, share, before in rungs)
     return [

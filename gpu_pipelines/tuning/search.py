@@ -41,6 +41,7 @@ class Search:
         seed: of the choice of values.
         sampler: how values are chosen.
         reduction: one trial in so many goes on from each rung.
+        first_rung: share of its steps before which no trial ends early.
         longer: the best parameters are trained with anew, for so many times the steps.
         budget: US dollars; 0 for no limit.
         dollars_per_hour: price of this machine.
@@ -53,6 +54,7 @@ class Search:
     seed: int
     sampler: str
     reduction: int
+    first_rung: float
     longer: float
     budget: float
     dollars_per_hour: float
@@ -83,7 +85,7 @@ def search(
         raise UserError.of_all(problems)
     request = StudyRequest(
         dataset, task, rows, asked.base, asked.space, asked.trials, asked.parallel, asked.seed, asked.sampler,
-        asked.reduction,
+        asked.reduction, asked.first_rung,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-study-") as scratch:
         folder = StudyFolder(place, Path(scratch))
@@ -186,6 +188,7 @@ def _require_same_study(folder: StudyFolder, request: StudyRequest, fingerprint:
         "seed_of_study": request.seed,
         "sampler": request.sampler,
         "reduction": request.reduction,
+        "first_rung": request.first_rung,
         **request.base.shaping(),
     }
     path = folder.directory / STUDY

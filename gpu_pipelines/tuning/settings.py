@@ -14,6 +14,7 @@ from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION
 from gpu_pipelines.tuning.sampler import SAMPLERS
 from gpu_pipelines.tuning.space import SearchSpace, entries_in, is_address, space_and_problems, space_of
 from gpu_pipelines.yaml_input import LARGEST_BYTES, read_text
@@ -54,10 +55,11 @@ class TuningSettings(TrainingSettings):
         common=True,
     )
     sampler: str = parameter("tpe", "How values are chosen: tpe, by the losses so far, or random.", choices=SAMPLERS)
-    reduction: int = parameter(
-        3,
-        "One trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1 trains "
-        "all trials to their end.",
+    reduction: int = parameter(REDUCTION, "One trial in so many goes on from each rung; 1 trains all to their end.")
+    first_rung: float = parameter(
+        FIRST_RUNG,
+        "Share of its steps before which no trial ends early. Less is cheaper, and misleads where the learning rate "
+        "falls to the end.",
     )
     study_seed: int = parameter(0, "Of the choice of values; that of the trainings is seed.")
     dollars_per_hour: float = parameter(
@@ -157,6 +159,8 @@ def problems_of_search(values: Mapping[str, Any]) -> list[str]:
             f"budget is {budget:g} dollars, and no price is known of what the search runs on; this machine costs "
             "nothing. Give dollars_per_hour, which gpu-pipelines accelerators plan shows, or no budget."
         )
+    if not 0 < values["first_rung"] <= 1:
+        found.append(f"first_rung is {values['first_rung']}; give a share of the steps, such as {FIRST_RUNG}.")
     if sampler not in SAMPLERS:
         found.append(f"There is no sampler {sampler!r}. {nearest(sampler, SAMPLERS)}")
     if not 1 <= longer <= _MOST_LONGER:

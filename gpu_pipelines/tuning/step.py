@@ -88,6 +88,7 @@ def requested(settings: TuningSettings) -> Search:
         seed=settings.study_seed,
         sampler=settings.sampler,
         reduction=settings.reduction,
+        first_rung=settings.first_rung,
         longer=settings.longer,
         budget=settings.budget,
         dollars_per_hour=settings.dollars_per_hour,

@@ -21,7 +21,7 @@ from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError, f
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.budget import Budget
 from gpu_pipelines.tuning.folder import StudyFolder, trial_folder, winner_folder
-from gpu_pipelines.tuning.halving import Halving, Part, rungs_of, with_rungs
+from gpu_pipelines.tuning.halving import FIRST_RUNG, Halving, Part, shares_of_rungs, with_rungs
 from gpu_pipelines.tuning.journal import Journal, Outcome
 from gpu_pipelines.tuning.processes import Processes
 from gpu_pipelines.tuning.sampler import Known, next_values
@@ -45,6 +45,7 @@ class StudyRequest:
         seed: of the choice of values.
         sampler: `tpe` or `random`.
         reduction: one trial in so many goes on from a rung; 1 where all are trained to their end.
+        first_rung: share of its steps before which no trial ends early.
     """
 
     dataset: str
@@ -57,16 +58,21 @@ class StudyRequest:
     seed: int
     sampler: str
     reduction: int
+    first_rung: float = FIRST_RUNG
 
     @property
     def rungs(self) -> int:
-        return rungs_of(self.reduction)
+        return len(self._shares)
+
+    @property
+    def _shares(self) -> list[float]:
+        return shares_of_rungs(self.reduction, self.first_rung)
 
     def trained_with(self, values: dict[str, Any]) -> tuple[TrainingSettings, list[int]]:
         """The settings of a trial with some values, and the steps of its rungs."""
         settings = replace(self.base, **values).resolved(self.task, self.rows)
         # A trial needs its newest checkpoint to go on, and its best one if it wins: others would fill the disk.
-        return with_rungs(replace(settings, keep_last=settings.keep_last or 1), self.rows, self.reduction)
+        return with_rungs(replace(settings, keep_last=settings.keep_last or 1), self.rows, self._shares)
 
 
 class BudgetSpentError(Exception):

@@ -11,6 +11,7 @@ from typing import Any
 from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, typed
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION
 from gpu_pipelines.tuning.result import TuningResult
 from gpu_pipelines.tuning.sampler import require_optuna
 from gpu_pipelines.tuning.search import Search, search
@@ -29,7 +30,8 @@ def tune(
     dollars_per_hour: float = 0.0,
     seed: int = 0,
     sampler: str = "tpe",
-    reduction: int = 3,
+    reduction: int = REDUCTION,
+    first_rung: float = FIRST_RUNG,
     longer: float = 1.0,
     progress: bool = True,
     **parameters: Any,
@@ -48,8 +50,8 @@ def tune(
         dollars_per_hour: price of this machine; 0 where it costs nothing.
         seed: of the choice of values; the trainings have their own parameter of that name, as `parameters`.
         sampler: how values are chosen: tpe, by the losses so far, or random.
-        reduction: one trial in so many goes on from each rung, at a ninth and a third of its steps where that is 3; 1
-            trains all trials to their end.
+        reduction: one trial in so many goes on from each rung; 1 trains all trials to their end.
+        first_rung: share of its steps before which no trial ends early.
         longer: the best parameters are trained with anew, for so many times the steps; 1 keeps the trial itself.
         progress: print a line for each part of a trial.
         parameters: of `train_model`, which are the same in all trials.
@@ -68,7 +70,7 @@ def tune(
     read = space_of(space) if isinstance(space, Mapping) else read_space(Path(space))
     twice = [name for name in read.names if name in parameters]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
-    asked = Search(base, read, trials, parallel, seed, sampler, reduction, longer, budget, dollars_per_hour)
+    asked = Search(base, read, trials, parallel, seed, sampler, reduction, first_rung, longer, budget, dollars_per_hour)
     problems += problems_of_search(vars(asked))
     if problems:
         raise UserError.of_all(problems)

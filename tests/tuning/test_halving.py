@@ -8,7 +8,7 @@ import random
 import pytest
 
 from gpu_pipelines.training.settings import TrainingSettings
-from gpu_pipelines.tuning.halving import Halving, Part, rungs_of, with_rungs
+from gpu_pipelines.tuning.halving import Halving, Part, shares_of_rungs, with_rungs
 
 
 def carried_out(halving: Halving, losses: list[float], at_once: int) -> list[Part]:
@@ -25,24 +25,37 @@ def carried_out(halving: Halving, losses: list[float], at_once: int) -> list[Par
         done.append(part)
 
 
-@pytest.mark.parametrize(("reduction", "rungs"), [(1, 1), (2, 4), (3, 3), (4, 2), (9, 2)])
-def test_the_first_rung_is_not_before_a_ninth(reduction: int, rungs: int) -> None:
-    assert rungs_of(reduction) == rungs
+@pytest.mark.parametrize(
+    ("reduction", "first", "shares"),
+    [
+        (1, 0.1, [1]),
+        (2, 1.0, [1]),
+        (2, 0.6, [0.6, 1]),
+        (2, 1 / 8, [1 / 8, 1 / 4, 1 / 2, 1]),
+        (3, 1 / 9, [1 / 9, 1 / 3, 1]),
+        (9, 1 / 4, [1 / 4, 1]),
+    ],
+)
+def test_rungs_are_spread_from_the_first_to_the_end(reduction: int, first: float, shares: list[float]) -> None:
+    assert shares_of_rungs(reduction, first) == pytest.approx(shares)
 
 
 @pytest.mark.parametrize(
-    ("settings", "reduction", "between", "steps"),
+    ("settings", "reduction", "first", "between", "steps"),
     [
-        ({"max_steps": 90}, 3, 10, [10, 30, 90]),
-        ({"max_steps": 100}, 3, 12, [12, 36, 100]),
-        ({"max_steps": 80}, 2, 10, [10, 20, 40, 80]),
-        ({"max_steps": 80}, 1, 10, [80]),
-        ({"max_steps": 90, "checkpoint_every_steps": 20}, 3, 20, [20, 40, 90]),
-        ({"max_steps": 2}, 3, 1, [1, 1, 2]),
+        ({"max_steps": 90}, 3, 1 / 9, 10, [10, 30, 90]),
+        ({"max_steps": 100}, 3, 1 / 9, 12, [12, 36, 100]),
+        ({"max_steps": 80}, 2, 1 / 8, 10, [10, 20, 40, 80]),
+        ({"max_steps": 80}, 1, 0.6, 10, [80]),
+        ({"max_steps": 270}, 2, 0.6, 33, [165, 270]),
+        ({"max_steps": 90, "checkpoint_every_steps": 20}, 3, 1 / 9, 20, [20, 40, 90]),
+        ({"max_steps": 2}, 3, 1 / 9, 1, [1, 1, 2]),
     ],
 )
-def test_each_rung_is_a_checkpoint(settings: dict, reduction: int, between: int, steps: list[int]) -> None:
-    trained, rungs = with_rungs(TrainingSettings(**settings), 1_000, reduction)
+def test_each_rung_is_a_checkpoint(
+    settings: dict, reduction: int, first: float, between: int, steps: list[int]
+) -> None:
+    trained, rungs = with_rungs(TrainingSettings(**settings), 1_000, shares_of_rungs(reduction, first))
     assert (trained.checkpoint_every_steps, rungs) == (between, steps)
     for step in rungs:
         assert trained.end_of(step, trained.max_steps) == step

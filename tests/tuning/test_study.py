@@ -33,7 +33,7 @@ SPACE = space_of(
 
 def request(parallel: int = 3, trials: int = 12, reduction: int = 3) -> StudyRequest:
     base = TrainingSettings(model="mlp-small", max_steps=90)
-    return StudyRequest("", "regression", 1_000, base, SPACE, trials, parallel, 0, "tpe", reduction)
+    return StudyRequest("", "regression", 1_000, base, SPACE, trials, parallel, 0, "tpe", reduction, 1 / 9)
 
 
 class Formulas(Processes):

@@ -37,7 +37,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     )
     settings = TuningSettings(
         space=space, trials=0, parallel_trials=0, budget=5.0, longer=0.0, sampler="grid", reduction=10, study_seed=-1,
-        resume_from_step=4, momentum=0.8, epochs=-1.0,
+        first_rung=0.0, resume_from_step=4, momentum=0.8, epochs=-1.0,
     )  # fmt: skip
     problems = "\n".join(settings.problems())
     for wrong in (
@@ -45,6 +45,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         "trials is 0; give a whole number from 1",
         "parallel_trials is 0",
         "reduction is 10",
+        "first_rung is 0.0",
         "longer is 0.0",
         "There is no sampler 'grid'",
         "study_seed is -1",
@@ -94,7 +95,7 @@ def test_the_price_is_that_of_the_region_and_where_that_is_open_of_the_dearest()
 
 
 def test_a_search_says_what_it_will_do() -> None:
-    asked = {"trials": 27, "parallel_trials": 2, "reduction": 3, "max_steps": 90, "longer": 2.0}
+    asked = {"trials": 27, "parallel_trials": 2, "reduction": 3, "first_rung": 1 / 9, "max_steps": 90, "longer": 2.0}
     first, second, third = told({**asked, "budget": 10.0, "dollars_per_hour": 4.0})
     assert "27 trials, 2 at a time" in first
     assert "27 for 11% of the steps, 9 for 33% of the steps, 3 to the end" in first
@@ -110,7 +111,7 @@ def test_sizes_of_rungs_are_those_of_a_study_whose_first_losses_tell() -> None:
     while (part := halving.next()) is not None:
         done[part.rung] += 1
         halving.note(part, float(part.trial))
-    assert done == usual_sizes(27, 3) == [27, 9, 3]
+    assert done == usual_sizes(27, 3, 3) == [27, 9, 3]
 
 
 def test_a_search_without_optuna_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
