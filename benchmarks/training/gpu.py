@@ -149,12 +149,14 @@ def measure() -> dict[str, Any]:
     mfu = told_by("gpu_mfu.py", "--without-contest")
     contest = told_by("throughput.py", "--device", "cuda", "--rounds", "1", "--steps", "60")
     checkpoints = told_by("checkpoint_cost.py", "--device", "cuda", "--rounds", "1", "--intervals", "2")
+    language = told_by("gpu_language.py")
     gpu = mfu["results"]
     job = Workload(parameters=gpu["parameters"], tokens=1e9, sequence_length=2048, batch=4, vocabulary=32_000)
     estimate = estimate_memory(replace(job, recompute=False), "bf16", 1, "ddp")
     print(f"\nmemory of a GPU: {gpu['memory_gb']:.1f} GB; advise says {estimate.total:.1f} ({estimate.told()})")
     return {
         "mfu": mfu["ratios"],
+        "language": language["results"],
         "throughput": contest["ratios"],
         "checkpoints": checkpoints["ratios"],
         "memory_gb": {"measured": gpu["memory_gb"], "estimated": estimate.total},

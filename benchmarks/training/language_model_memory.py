@@ -88,6 +88,21 @@ class Job:
             recompute=True,
         )
 
+    def configuration(self) -> Any:
+        """As transformers is told of it."""
+        from transformers import LlamaConfig
+
+        return LlamaConfig(
+            hidden_size=self.hidden,
+            intermediate_size=self.hidden * 7 // 2,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=8,
+            vocab_size=self.words,
+            max_position_embeddings=self.tokens,
+            use_cache=False,
+        )
+
 
 JOBS = {
     "8B, LoRA 16, one L4": Job(32, 4096, 32, 4096, lora_rank=16),
@@ -154,20 +169,10 @@ class PeakMemory(TorchDispatchMode):
 
 def built(job: Job) -> nn.Module:
     """The model as the engine has it before it is placed, without weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
-    config = LlamaConfig(
-        hidden_size=job.hidden,
-        intermediate_size=job.hidden * 7 // 2,
-        num_hidden_layers=job.layers,
-        num_attention_heads=job.heads,
-        num_key_value_heads=8,
-        vocab_size=job.words,
-        max_position_embeddings=job.tokens,
-        use_cache=False,
-    )
     with torch.device("meta"):
-        model: nn.Module = LlamaForCausalLM(config)
+        model: nn.Module = LlamaForCausalLM(job.configuration())
         if job.lora_rank:
             add_adapters(model, job.lora_rank, 16.0)
     if job.quantize_base:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -41,3 +43,12 @@ def test_frozen_weights_in_fp32_and_all_logits_would_take_more_by_what_they_are(
     more = before - measured(job)["peak_gb"]
     # Two bytes of each weight; of each logit, in fp32 and its gradient at least.
     assert 2 * weights / 1e9 + 8 * logits / 1e9 < more < 2 * weights / 1e9 + 13 * logits / 1e9
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_adapters_on_a_gpu_runs_on_a_small_shape() -> None:
+    shape = "--device cpu --layers 2 --hidden 64 --tokens 64 --words 300 --steps 2 --rows 2"
+    program = Path(__file__).parents[2] / "benchmarks" / "training" / "gpu_language.py"
+    done = subprocess.run([sys.executable, program, *shape.split()], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert all(found["tokens_per_second"] > 0 for found in told["results"].values())
