@@ -87,7 +87,7 @@ def write_model(job: Job, directory: Path, tokenizer: Path) -> None:
     for name, weight in model.named_parameters():
         layer = name.split(".")[2] if name.startswith("model.layers.") else "others"
         parts.setdefault(layer, {})[name] = weight
-    index = {}
+    index: dict[str, str] = {}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for layer, weights in parts.items():
         file = f"model-{layer}.safetensors"
