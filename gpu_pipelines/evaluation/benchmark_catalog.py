@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,8 @@ from gpu_pipelines.evaluation.benchmarks import is_own
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate
 
 _SUFFIXES = (".yaml", ".yml")
+#: Stands for metrics of a task that its file does not tell.
+_ANY = "*"
 #: Aggregations of lm-eval from which an interval follows; `gpu_pipelines.evaluation.benchmark_scores` computes them.
 WITH_INTERVALS = ("mean", "perplexity", "weighted_perplexity", "bits_per_byte")
 
@@ -102,19 +104,14 @@ class Catalog:
                 found[name] = Benchmark(name, self._needed(name), self._definitions.get(asked, ""))
         return list(found.values())
 
-    def metrics(self) -> dict[str, bool] | None:
+    def metrics(self) -> dict[str, bool]:
         """The metrics of all that is run, each with whether an interval of it will be known.
 
-        None where only lm-eval's own code knows them.
+        Where only lm-eval's own code knows the metrics of a task, there is `TASK.*` in their place.
         """
-        found: dict[str, bool] = {}
-        for names in self._asked.values():
-            for name in names:
-                metrics = self._metrics_of(name)
-                if metrics is None:
-                    return None
-                found |= metrics
-        return found
+        return {
+            name: known for names in self._asked.values() for each in names for name, known in self._metrics_of(each)
+        }
 
     def _read(self, benchmark: str) -> list[str]:
         """Adds what stands in a file or folder, and returns what is to be run of it."""
@@ -159,27 +156,32 @@ class Catalog:
         if content.get("doc_to_image") or content.get("doc_to_audio"):
             yield f"{known.name} is about images or sounds, and the model takes texts."
 
-    def _metrics_of(self, name: str) -> dict[str, bool] | None:
-        known = self.known[name]
-        if known.kind == "PY_TASK":
-            return None
-        if known.kind == "TASK":
-            return _metrics_in(self._content(known), name)
-        if known.kind == "TAG":
-            parts = [self._metrics_of(each) for each in known.members if each in self.known]
-            return _joined(parts)
-        members = _members(self._content(known))
-        return _joined([*(self._metrics_of_member(each, told) for each, told in members), self._of_group(known)])
+    def _metrics_of(self, name: str) -> Iterator[tuple[str, bool]]:
+        known = self.known.get(name)
+        if known is None or known.kind == "PY_TASK":
+            yield f"{plain(name)}.{_ANY}", True
+        elif known.kind == "TASK":
+            yield from _metrics_in(self._content(known), name)
+        elif known.kind == "TAG":
+            for each in known.members:
+                yield from self._metrics_of(each)
+        else:
+            yield from self._metrics_of_group(known)
 
-    def _metrics_of_member(self, name: str, told: Mapping[str, Any]) -> dict[str, bool] | None:
-        if name not in self.known or set(told) & {"metric_list", "filter_list", "output_type", "group"}:
-            return None
-        return self._metrics_of(name)
-
-    def _of_group(self, known: KnownTask) -> dict[str, bool]:
-        listed = self._content(known).get("aggregate_metric_list") or []
-        listed = listed if isinstance(listed, list) else [listed]
-        return {metric_name(known.name, plain(str(each.get("metric")))): True for each in listed}
+    def _metrics_of_group(self, known: KnownTask) -> Iterator[tuple[str, bool]]:
+        content = self._content(known)
+        for name, told in _members(content):
+            if name not in self.known:  # it stands in the group alone
+                yield f"{plain(f'{known.name}::{name}')}.{_ANY}", True
+            elif set(told) & {"metric_list", "filter_list", "output_type"}:
+                yield f"{plain(name)}.{_ANY}", True
+            else:
+                yield from self._metrics_of(name)
+        listed = content.get("aggregate_metric_list") or []
+        for each in listed if isinstance(listed, list) else [listed]:
+            yield metric_name(known.name, plain(str(each.get("metric")))), True
+            if each.get("filter_list"):
+                yield f"{plain(known.name)}.{_ANY}", True
 
 
 def problems_in_catalog(benchmarks: Sequence[str], gates: Mapping[str, Gate | ChampionGate]) -> list[str]:
@@ -196,7 +198,7 @@ def problems_in_catalog(benchmarks: Sequence[str], gates: Mapping[str, Gate | Ch
         metrics = catalog.metrics()
     except UserError as error:
         return [f"{error.problem} {error.remedy}".strip()]
-    return [] if metrics is None else [why for text, gate in gates.items() if (why := wrong_gate(text, gate, metrics))]
+    return [why for text, gate in gates.items() if (why := wrong_gate(text, gate, metrics))]
 
 
 def wrong_gate(text: str, gate: Gate | ChampionGate, metrics: Mapping[str, bool]) -> str:
@@ -205,10 +207,13 @@ def wrong_gate(text: str, gate: Gate | ChampionGate, metrics: Mapping[str, bool]
     Args:
         text: of the gate.
         gate: the gate.
-        metrics: those that there are, each with whether an interval of it is known.
+        metrics: those that there are, each with whether an interval of it is known; see `Catalog.metrics`.
     """
+    task = gate.metric.partition(".")[0]
     if gate.metric not in metrics:
-        of_task = [name for name in metrics if name.partition(".")[0] == gate.metric.partition(".")[0]]
+        if f"{task}.{_ANY}" in metrics:
+            return ""
+        of_task = [name for name in metrics if name.partition(".")[0] == task]
         has = f"it has {', '.join(of_task)}" if of_task else f"the benchmarks have {some_of(metrics, most=10)}"
         near = nearest(gate.metric, metrics, otherwise="")
         return f"The gate {text!r} is about {gate.metric}, which the benchmark has not; {has}. {near}".strip()
@@ -307,26 +312,22 @@ def _members(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return found
 
 
-def _metrics_in(content: Mapping[str, Any], task: str) -> dict[str, bool] | None:
-    """The metrics of a task file, each with whether its interval will be known; None where a function makes them."""
+def _metrics_in(content: Mapping[str, Any], task: str) -> Iterator[tuple[str, bool]]:
+    """The metrics of a task file, each with whether its interval will be known."""
     from lm_eval.api import metrics  # noqa: F401 (registers them)
     from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, get_metric_aggregation
 
-    if content.get("process_results"):
-        return None
     listed = content.get("metric_list")
     if listed is None:
         listed = [{"metric": name} for name in DEFAULT_METRIC_REGISTRY.get(content.get("output_type"), ())]
     filters = [str(each.get("name")) for each in content.get("filter_list") or [{"name": "none"}]]
-    found = {}
     for each in listed:
         name = str(each["metric"])
-        own = getattr(get_metric_aggregation(name), "__name__", "mean") if "aggregation" not in each else ""
+        aggregation = each.get("aggregation") or getattr(get_metric_aggregation(name), "__name__", "mean")
         for number, kind in enumerate(filters):
-            found[metric_name(task, name_within(name, kind if number else ""))] = (
-                own or each["aggregation"]
-            ) in WITH_INTERVALS
-    return found
+            yield metric_name(task, name_within(name, kind if number else "")), aggregation in WITH_INTERVALS
+    if content.get("process_results"):
+        yield f"{plain(task)}.{_ANY}", True  # a function makes them, and may make more
 
 
 def name_within(metric: str, filter_name: str) -> str:
@@ -334,12 +335,3 @@ def name_within(metric: str, filter_name: str) -> str:
     # That of a function is given with the path of its file.
     metric = plain(metric.rpartition("/")[2].rpartition(".")[2])
     return f"{metric}.{plain(filter_name)}" if filter_name else metric
-
-
-def _joined(parts: Iterable[dict[str, bool] | None]) -> dict[str, bool] | None:
-    found: dict[str, bool] = {}
-    for part in parts:
-        if part is None:
-            return None
-        found |= part
-    return found

@@ -83,7 +83,7 @@ def starts_alike(references, predictions, **kwargs):
 
 
 def write_tasks(folder: Path) -> Path:
-    """Task files: `following` (multiple choice), `written-on` (generation), `texts` (perplexity) and `both`, a group."""
+    """Task files: `following` (choices), `written-on` (generation), `texts` (perplexity) and `both`, a group."""
     folder.mkdir(parents=True)
     for name, content in FILES.items():
         (folder / name).write_text(content)

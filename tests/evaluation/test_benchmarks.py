@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +32,7 @@ from gpu_pipelines.evaluation.benchmarks import MISSING
 from gpu_pipelines.evaluation.comparison import Comparison
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.gates import ChampionGate, parse_gate
+from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tracking.facts import facts_of_evaluation
@@ -144,6 +150,118 @@ def test_limit_examples_and_the_best_alone(dataset: Dataset, trained: Path, task
     assert of_best["checkpoint_benchmark_written_on_exact_match"] == values(evaluation)["written_on.exact_match"]
 
 
+@pytest.mark.slow
+def test_figures_are_those_of_the_command_of_lm_eval_to_the_last_digit(
+    dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path
+) -> None:
+    evaluation = evaluate(dataset, trained, tmp_path, benchmarks=[str(tasks)])
+    found = values(evaluation)
+    compared = set()
+    for task in ("following", "written-on", "texts", "both"):
+        command = [Path(sys.executable).with_name("lm_eval"), "--model", "hf", "--tasks", task, "--batch_size", "8"]
+        command += ["--model_args", f"pretrained={tmp_path / 'best'},dtype=float32", "--device", "cpu"]
+        command += ["--include_path", tasks, "--output_path", tmp_path / f"theirs-{task}.json"]
+        # It looks for data files from where it is started.
+        subprocess.run(command, cwd=tasks, check=True, capture_output=True, timeout=300)
+        (written,) = tmp_path.glob(f"theirs-{task}*.json")
+        for name, theirs in json.loads(written.read_text())["results"].items():
+            for key, value in theirs.items():
+                metric, comma, kind = key.partition(",")
+                if comma and not metric.endswith("_stderr"):
+                    of_filter = ".whole" if kind == "whole" else ""
+                    name_here = re.sub(r"\W", "_", name) + f".{metric}{of_filter}"
+                    assert found[name_here] == value, name_here
+                    compared.add(name_here)
+    assert compared == set(found)
+    assert len(compared) == 11
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path) -> None:
+    given = {"benchmarks": [str(tasks / name) for name in ("following.yaml", "written.yaml")], "benchmark_best": 0}
+    found = [
+        evaluate_checkpoints(settings_in(tmp_path, **given), dataset.directory, trained, tmp_path / str(number), number)
+        for number in (1, 2)
+    ]
+    assert found[0].benchmarks == found[1].benchmarks
+
+
+@pytest.mark.slow
+def test_checkpoints_of_several_trainings_are_run_each_with_its_own(
+    dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path
+) -> None:
+    given = {"benchmarks": [str(tasks / "texts.yaml")], "benchmark_best": 0}
+    other = write_training(tmp_path / "other" / "run", dataset, [3, 12], seed=1)
+    directories = {"one": trained, "two": other}
+    settings = settings_in(tmp_path, **given)
+    together = evaluate_checkpoints(settings, dataset.directory, directories, tmp_path / "together", 1)
+    assert together.benchmarks is not None
+    found = {each["name"]: each["metrics"] for each in together.benchmarks["checkpoints"]}
+    for name, directory in directories.items():
+        alone = evaluate_checkpoints(settings, dataset.directory, directory, tmp_path / name, 1)
+        assert alone.benchmarks is not None
+        for each in alone.benchmarks["checkpoints"]:
+            assert found[f"{name}/{each['name']}"] == each["metrics"]
+
+
+KILLED = """
+import sys
+sys.path[:0] = [sys.argv[1]]
+from pathlib import Path
+from evaluations import settings_in
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+folder, data, run, task = map(Path, sys.argv[2:])
+settings = settings_in(folder, benchmarks=[str(task)], benchmark_best=0)
+evaluate_checkpoints(settings, data, run, folder / "best", 1, None, {"": str(run)})
+"""
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_was_killed_goes_on_with_the_checkpoints_that_are_done(
+    dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = shutil.copytree(trained, tmp_path / "run")
+    arguments = [Path(__file__).parent, tmp_path, dataset.directory, checkpoints, tasks / "written.yaml"]
+    child = subprocess.Popen([sys.executable, "-c", KILLED, *map(str, arguments)], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not list(checkpoints.glob("benchmarks/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    (done,) = checkpoints.glob("benchmarks/*.json")
+    before = done.stat().st_mtime_ns
+    given = {"benchmarks": [str(tasks / "written.yaml")], "benchmark_best": 0}
+    continued = evaluate(dataset, checkpoints, tmp_path, **given)
+    assert capsys.readouterr().out.count("(measured before)") == 1
+    assert done.stat().st_mtime_ns == before
+    shutil.rmtree(checkpoints / "benchmarks")
+    assert evaluate(dataset, checkpoints, tmp_path, "whole", **given).benchmarks == continued.benchmarks
+
+
+@pytest.mark.slow
+def test_the_tasks_of_lm_eval_are_known_by_name() -> None:
+    """Without a network: nothing but their files is read."""
+
+    def problems(*benchmarks: str, gate: str = "loss<=9") -> list[str]:
+        return EvaluationSettings(gates=[gate], benchmarks=list(benchmarks)).problems_here()
+
+    (problem,) = problems("gsm8kk")
+    assert problem == "lm-eval has no task, group or tag 'gsm8kk' (benchmarks). Did you mean 'gsm8k'?"
+    for gate in (
+        "gsm8k.exact_match better_than_champion by 0.01 at 95%",
+        "gsm8k.exact_match.flexible_extract>=0.1",
+        "mmlu.acc>=0.3",
+        "mmlu_anatomy.acc>=0.3",
+        "hellaswag.acc_norm>=0.3",
+        "wikitext.word_perplexity<=30",
+    ):
+        assert problems("gsm8k", "mmlu", "hellaswag", "wikitext", gate=gate) == []
+    (problem,) = problems("gsm8k", "wikitext", gate="gsm8k.acc>=0.1")
+    assert "it has gsm8k.exact_match, gsm8k.exact_match.flexible_extract" in problem
+    (problem,) = problems("humaneval")
+    assert "runs the code that the model writes" in problem
+
+
 # The champion
 
 
@@ -168,6 +286,11 @@ def test_the_champion_is_run_on_the_same_documents_and_its_own_results_are_taken
     assert found["passed"]
     assert f"on the same {DOCUMENTS} documents" in found["why"]
     assert found["low"] > 0, "less perplexity is an improvement"
+    write_report(better, dataset.directory, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<h2>Benchmarks</h2>" in page
+    assert "by the results that it was registered with" in page
+    assert re.search(r"<td[^>]*>texts\.word_perplexity</td>.*?good.*?</tr>", page), "the difference is marked"
 
     # Another version of a task: its own results say nothing, so it is run again, and on that task alone.
     (tasks / "texts.yaml").write_text(FILES["texts.yaml"].replace("version: 1.0", "version: 1.1"))
@@ -218,7 +341,10 @@ def test_gates_on_what_a_task_has_not_are_refused_before_anything_is_trained(tas
 
     assert problems("following.acc>=0.5", "following.yaml") == []
     assert problems("written_on.exact_match.whole better_than_champion at 95%", "written.yaml") == []
-    assert problems("both.acc>=0.5", "group.yaml") == [], "a member says more than its file: lm-eval alone knows"
+    assert problems("both.acc>=0.5", "group.yaml") == []
+    assert problems("both__rather.acc>=0.5", "group.yaml") == [], "it stands in the group alone: lm-eval knows"
+    (problem,) = problems("both.f1>=0.5", "group.yaml")
+    assert "it has both.acc" in problem
     (problem,) = problems("following.exact_match>=0.5", "following.yaml", "texts.yaml")
     assert "it has following.acc, following.acc_norm" in problem
     (problem,) = problems("folowing.acc>=0.5", "following.yaml")
@@ -232,8 +358,8 @@ def test_gates_on_what_a_task_has_not_are_refused_before_anything_is_trained(tas
 def test_a_metric_that_only_the_run_shows_to_be_missing_ends_it(
     dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"has not; it has following.acc, following.acc_norm"):
-        evaluate(dataset, trained, tmp_path, benchmarks=[str(tasks / "group.yaml")], gates=["following.f1>=0.5"])
+    with pytest.raises(UserError, match=r"has not; it has both__rather.acc"):
+        evaluate(dataset, trained, tmp_path, benchmarks=[str(tasks / "group.yaml")], gates=["both__rather.f1>=0.5"])
 
 
 def test_equally_good_models_are_hardly_promoted_and_a_better_one_mostly() -> None:
