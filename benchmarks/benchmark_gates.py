@@ -74,7 +74,9 @@ def main() -> None:
     pairs = parser.parse_args().pairs
     results: dict[str, float] = {}
     print(f"{DOCUMENTS:,} documents, accuracy {ACCURACY:.0%}, {pairs} pairs a line; promoted\n")
-    print("| correlation | documents that differ | gate | equal models | better by 2 points | better by 5 points |")
+    print(
+        "| correlation | one alone is right, of equal models | gate | equal models | better by 2 points | better by 5 points |"
+    )
     print("|---|---|---|---|---|---|")
     for correlation in CORRELATIONS:
         for gate in GATES:

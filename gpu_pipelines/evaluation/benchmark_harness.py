@@ -304,20 +304,34 @@ def _as_text(value: Any) -> Any:
 
 @contextmanager
 def _as_lm_eval_is_used_here() -> Iterator[None]:
-    """No metric's code is downloaded and run, no bars are drawn in the log, and what lm-eval tells is left out."""
+    """No metric's code is downloaded and run, no bars are drawn in the log, and what lm-eval tells is left out.
+
+    Of each result lm-eval would tell the commit of this folder and the machine, which it finds out by commands for
+    seconds; nothing here reads that.
+    """
     import evaluate
     from datasets.utils import logging as of_datasets
+    from lm_eval import evaluator
     from lm_eval.api import task
 
+    changed: list[tuple[Any, str, Any]] = [
+        (evaluate, "load", _refuse),
+        (task, "tqdm", functools.partial(task.tqdm, disable=True)),
+        (evaluator, "get_git_commit_hash", lambda: None),
+        (evaluator, "add_env_info", lambda results: None),
+    ]
+    before = [getattr(module, name) for module, name, _ in changed]
     logger = logging.getLogger("lm_eval")
-    level, load, bar, shown = logger.level, evaluate.load, task.tqdm, of_datasets.is_progress_bar_enabled()
+    level, shown = logger.level, of_datasets.is_progress_bar_enabled()
     logger.setLevel(logging.ERROR)
-    evaluate.load, task.tqdm = _refuse, functools.partial(bar, disable=True)
     of_datasets.disable_progress_bar()
+    for module, name, value in changed:
+        setattr(module, name, value)
     try:
         yield
     finally:
-        evaluate.load, task.tqdm = load, bar
+        for (module, name, _), value in zip(changed, before, strict=True):
+            setattr(module, name, value)
         logger.setLevel(level)
         if shown:
             of_datasets.enable_progress_bar()
