@@ -75,7 +75,8 @@ def main() -> None:
     results: dict[str, float] = {}
     print(f"{DOCUMENTS:,} documents, accuracy {ACCURACY:.0%}, {pairs} pairs a line; promoted\n")
     print(
-        "| correlation | one alone is right, of equal models | gate | equal models | better by 2 points | better by 5 points |"
+        "| correlation | one alone is right, of equal models | gate | equal models "
+        "| better by 2 points | better by 5 points |"
     )
     print("|---|---|---|---|---|---|")
     for correlation in CORRELATIONS:

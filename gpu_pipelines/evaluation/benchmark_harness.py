@@ -288,7 +288,7 @@ def _fingerprint(task: Any, asked: Asked) -> str:
 
 def _logged(sample: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of a document: all that lm-eval logs but for the prompts, which repeat the examples each time."""
-    return json.loads(json.dumps({n: v for n, v in sample.items() if n != "arguments"}, default=_as_text))  # type: ignore[no-any-return]
+    return json.loads(json.dumps({n: v for n, v in sample.items() if n != "arguments"}, default=_as_text))
 
 
 def _sha256(value: Any) -> str:

@@ -38,7 +38,7 @@ def benchmark_section(evaluation: Evaluation) -> Markup:
         not_compared=told["champion"] if told["champion"] and champion is None else None,
         tables=[each for each in (("", shown), ("Parts of groups", parts_shown)) if each[1]],
         hidden_parts=len(parts) - len(parts_shown),
-        shown=shown,
+        first=list({name.partition(".")[0]: name for name in reversed(shown)}.values())[::-1],
         verdicts=_verdicts(told, champion),
         documents={plain(name): task["documents"] for name, task in told["tasks"].items()},
         options=_options(told["options"]),

@@ -82,7 +82,7 @@ class DocumentScores(BenchmarkScores):
         return {metric_name(self.task, name): as_float(each.value) for name, each in self.results.items()}
 
     @cached_property
-    def resampled(self) -> Resampled:  # type: ignore[override]
+    def resampled(self) -> Resampled:
         known = {name: each for name, each in self.results.items() if each.aggregation in _OF_MEAN}
         if not known:
             return {}
@@ -133,7 +133,7 @@ class GroupScores(BenchmarkScores):
         return {metric_name(self.group, name): as_float(each.value) for name, each in self.results.items()}
 
     @cached_property
-    def resampled(self) -> Resampled:  # type: ignore[override]
+    def resampled(self) -> Resampled:
         found: Resampled = {}
         for name, each in self.results.items():
             parts = [(task, task.resampled.get(metric_name(task.task, name))) for task in self._with(name)]

@@ -293,7 +293,7 @@ def _intervals(measured: Mapping[str, Measured]) -> dict[str, Interval]:
 
 def _main_figures(measured: Mapping[str, Measured]) -> dict[str, float]:
     """The first metric of each task and group that was asked for."""
-    found = {}
+    found: dict[str, float] = {}
     for each in measured.values():
         scores = scores_of(each.result)
         for name in each.result.main:

@@ -120,6 +120,7 @@ class _Parser:
 
     def gate(self) -> Gate | ChampionGate:
         name, at = self._take("a metric, such as accuracy>=0.95")
+        gate: Gate | ChampionGate
         if name == BETTER:
             gate = self._champion({})
         elif self._tokens[self._next : self._next + 1] and self._tokens[self._next][0] == BETTER:

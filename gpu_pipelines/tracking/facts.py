@@ -144,7 +144,7 @@ def benchmark_figures(evaluation: Evaluation, with_intervals: bool = False) -> d
     """What the best checkpoint reached on benchmarks, as `benchmark_TASK_METRIC`; what is no number is left out."""
     if evaluation.benchmarks is None:
         return {}
-    found = {}
+    found: dict[str, float] = {}
     for name, metric in evaluation.benchmarks["checkpoints"][0]["metrics"].items():
         ends = {"": metric["value"], **({"_low": metric["low"], "_high": metric["high"]} if with_intervals else {})}
         found |= {f"{_of_benchmark(name)}{end}": value for end, value in ends.items() if _is_finite(value)}
