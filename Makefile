@@ -63,6 +63,7 @@ bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/compile.py
 	$(BIN)/python benchmarks/console.py
 	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/benchmark_gates.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/batch_prediction.py
 

@@ -48,6 +48,11 @@ def figure(value: float | None) -> str:
     return f"{value:,.4f}" if value == 0 or 1e-4 <= abs(value) < 1e7 else f"{value:.3e}"
 
 
+def signed(value: float | None) -> str:
+    """A difference with its sign, as tables show it."""
+    return figure(value) if value is None else f"{'+' if value > 0 else '−' if value < 0 else ''}{figure(abs(value))}"
+
+
 def shown_beside(value: float, other: float) -> str:
     """A value with four decimals, or as many as it takes not to look equal to, or beyond, what it is compared with."""
     if not math.isfinite(value):

@@ -18,8 +18,8 @@ def requirements(setup: str, extra: str) -> list[str]:
     Args:
         setup: content of setup.cfg.
         extra: `steps`, which use the whole package, need its own requirements, and those to start a TrainJob and a Ray
-            cluster, to speak to MLflow, to search for parameters and to quantize weights, as well; or
-            `serving`, which does not.
+            cluster, to speak to MLflow, to search for parameters, to quantize weights and to run benchmarks, as well;
+            or `serving`, which does not.
     """
     parser = configparser.ConfigParser()
     parser.read_string(setup)
@@ -35,6 +35,7 @@ def requirements(setup: str, extra: str) -> list[str]:
             extras["mlflow"],
             extras["tune"],
             extras["quantization"],
+            extras["benchmarks"],
         )
         lines += [line for whole in wholes for line in whole.split("\n")]
     wanted = dict.fromkeys(line for line in lines if line)

@@ -15,6 +15,7 @@ def evaluate_checkpoints(
     evaluation: Output[Metrics],
     confusion: Output[ClassificationMetrics],
     report: Output[HTML],
+    benchmark_results: Output[Artifact],
     checkpoints: Input[Artifact] | None = None,
     more_checkpoints: Input[Artifact] | None = None,
     collected: Input[list[Artifact]] | None = None,
@@ -23,6 +24,12 @@ def evaluate_checkpoints(
     scoring_function: str = "",
     average_last: int = 0,
     slice_by: str = "",
+    benchmarks: list = [],  # noqa: B006
+    benchmark_best: int = 1,
+    benchmark_limit: int = 0,
+    benchmark_fewshot: int = -1,
+    benchmark_chat_template: bool = False,
+    benchmark_batch_size: int = 0,
     registry: str = "./registry",
     model_name: str = "",
     accept_shift: bool = False,
@@ -45,7 +52,8 @@ def evaluate_checkpoints(
             token_classification: f1, precision, recall, macro_f1, token_accuracy; of tasks of your own: loss,
             perplexity, token_accuracy. Of all, slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one
             row on the device of this step. better_than_champion by 0.005 at 95% asks for a difference whose 95%
-            interval lies above 0.005; by and at can be left out. Empty for the default of the task: accuracy>=0.9 for
+            interval lies above 0.005; by and at can be left out, and a metric can stand before it, as in
+            gsm8k.exact_match better_than_champion. Empty for the default of the task: accuracy>=0.9 for
             image_classification, none for others.
         select_by: Metric on val that chooses the best checkpoint, and on test compares it with the champion; empty for
             the first metric of the task. Of metrics of a scoring_function more is better, unless a minus stands
@@ -56,6 +64,19 @@ def evaluate_checkpoints(
             checkpoint-NUMBER and epoch-NUMBER.
         average_last: How many of the last checkpoints are averaged into one more candidate, 2 or more; 0 for none.
         slice_by: Column whose values are scored apart as well; prepare_data must have kept it. Empty for none.
+        benchmarks: Benchmarks of lm-eval that the best checkpoints are run on: names of its tasks, groups and tags,
+            such as gsm8k, or task files (YAML) and folders of them of your own, local or gs://; a folder's name has a
+            slash in it. Gates read them: gsm8k.exact_match>=0.4, gsm8k.exact_match better_than_champion by 0.01 at 95%.
+            Functions that your own files name are run.
+        benchmark_best: How many of the checkpoints that are best on val are run on the benchmarks; 0 for all. Gates
+            read the best.
+        benchmark_limit: Documents of each benchmark's tasks, the first ones; 0 for all.
+        benchmark_fewshot: Examples before each document of a benchmark; -1 for as many as the task says, which 0 in a
+            task always does.
+        benchmark_chat_template: Whether benchmarks are written in the tokenizer's chat template, examples as turns, for
+            a model of chats.
+        benchmark_batch_size: Documents of a benchmark at once; 0 for as many as lm-eval finds to fit on a GPU, and for
+            8 on CPUs.
         registry: Model registry whose champion is compared with: a directory, vertex://PROJECT/REGION for Vertex AI
             Model Registry, vertex:// alone for that of the job's own project and region, or mlflow:https://HOST for
             that of an MLflow server.
@@ -74,6 +95,9 @@ def evaluate_checkpoints(
         confusion: Its confusion matrix on test; empty for a task without classes.
         report: Verdict, checkpoints over time, test metrics with intervals beside the champion's, slices, the worst
             rows, and for a classifier confusion matrix and calibration.
+        benchmark_results: Results of the benchmarks: benchmarks.json with figures and the values of each document, and
+            for each checkpoint that was run a folder with a file of documents and responses for each task; without
+            benchmarks nothing but an empty benchmarks.json.
         passed: True if all gates passed, the model is better than the champion, and the data has not shifted.
     """
     from gpu_pipelines.evaluation.step import EvaluationSettings, run
@@ -85,6 +109,12 @@ def evaluate_checkpoints(
             scoring_function=scoring_function,
             average_last=average_last,
             slice_by=slice_by,
+            benchmarks=benchmarks,
+            benchmark_best=benchmark_best,
+            benchmark_limit=benchmark_limit,
+            benchmark_fewshot=benchmark_fewshot,
+            benchmark_chat_template=benchmark_chat_template,
+            benchmark_batch_size=benchmark_batch_size,
             registry=registry,
             model_name=model_name,
             accept_shift=accept_shift,
@@ -94,6 +124,7 @@ def evaluate_checkpoints(
         evaluation=evaluation,
         confusion=confusion,
         report=report,
+        benchmark_results=benchmark_results,
         checkpoints=checkpoints,
         more_checkpoints=more_checkpoints,
         collected=collected,

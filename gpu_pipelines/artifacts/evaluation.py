@@ -57,6 +57,11 @@ class Evaluation:
             the user has `accepted` that it is not; None without a champion.
         test_source: the fixed test set, `source` and `fingerprint`; None if test is a split of the data.
         trainings: where the checkpoints are of several, the `name` of each, `settings` and `devices`.
+        benchmarks: what lm-eval gave, None if nothing was asked of it: `lm_eval` (its version), `options`, `main` (the
+            tasks and groups asked for), `tasks` (of each `version`, `documents`, and of a group its `tasks`),
+            `more_is_better` by metric, `checkpoints` (best on val first, each `name` and `metrics`), and `champion`:
+            `version`, `metrics`, `differences`, `reused` (whether its results are those it was registered with), or
+            `not_compared`. Metrics are called TASK.METRIC.
     """
 
     model_name: str
@@ -82,6 +87,7 @@ class Evaluation:
     shift: dict[str, Any] | None = None
     test_source: dict[str, Any] | None = None
     trainings: list[dict[str, Any]] = field(default_factory=list)
+    benchmarks: dict[str, Any] | None = None
 
     def save(self, directory: Path) -> None:
         write_document(directory / EVALUATION, asdict(self))

@@ -66,6 +66,7 @@ def write_model_card(directory: Path, evaluation: Evaluation, data_source: str, 
         _front_matter(evaluation, pipeline_tag),
         f"# {settings.get('model') or evaluation.model_name} for {evaluation.task.replace('_', ' ')}",
         _figures(evaluation),
+        *_benchmarks(evaluation),
         "## Gates",
         "\n".join(f"- {'passed' if gate['passed'] else 'FAILED'}: {gate['why']}" for gate in evaluation.gates),
         "## Data",
@@ -82,6 +83,18 @@ def write_model_card(directory: Path, evaluation: Evaluation, data_source: str, 
         parts += ["## Training", f"| parameter | value |\n|---|---|\n{rows}"]
     parts.append(f"Made with gpu-pipelines {__version__}.\n")
     (directory / MODEL_CARD).write_text("\n\n".join(parts), encoding="utf-8")
+
+
+def _benchmarks(evaluation: Evaluation) -> list[str]:
+    if evaluation.benchmarks is None:
+        return []
+    told, metrics = evaluation.benchmarks, evaluation.benchmarks["checkpoints"][0]["metrics"]
+    rows = "\n".join(
+        f"| {name} | {figure(metric['value'])} | {figure(metric['low'])} to {figure(metric['high'])} |"
+        for name, metric in metrics.items()
+    )
+    table = f"| metric | value | 95% interval |\n|---|---|---|\n{rows}"
+    return ["## Benchmarks", f"By lm-eval {told['lm_eval']}.\n\n{table}"]
 
 
 def _front_matter(evaluation: Evaluation, pipeline_tag: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gpu_pipelines.artifacts.benchmark_results import BENCHMARKS
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_file
 from gpu_pipelines.artifacts.evaluation import EVALUATION
 from gpu_pipelines.artifacts.examples import EXAMPLES
@@ -36,8 +37,8 @@ def model_files(files: Mapping[str, str]) -> dict[str, str]:
     """
     if EVALUATION not in files:
         return {**files, EVALUATION: ""}
-    # Beside a checkpoint of a format of the user's own, examples.json is the user's.
-    beside = {EVALUATION, MODEL_CARD, *([EXAMPLES] if _CONFIG in files else [])}
+    # Beside a checkpoint of a format of the user's own, files of these names are the user's.
+    beside = {EVALUATION, MODEL_CARD, *([BENCHMARKS, EXAMPLES] if _CONFIG in files else [])}
     return {name: digest for name, digest in files.items() if name not in beside}
 
 

@@ -14,6 +14,7 @@ from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag.places import DATA, DIRECTORY, FILE, REGISTRY, Place, lost_registry
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.benchmarks import places_of_benchmarks
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import is_local, open_registry
 from gpu_pipelines.registry.upload import UploadSettings
@@ -69,6 +70,7 @@ def places(arguments: Mapping[str, Any]) -> list[Place]:
         "checkpoint_uri": arguments.get("checkpoint_uri", ""),
     }
     found += [Place(name, value, DIRECTORY) for name, value in directories.items()]
+    found += [Place("benchmarks", place, DIRECTORY) for place in places_of_benchmarks(evaluation.benchmarks)]
     if evaluation.scoring_file is not None:
         found.append(Place("scoring_function", str(evaluation.scoring_file), FILE))
     return found

@@ -9,7 +9,8 @@ Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,16 +35,29 @@ def resample(metrics: Callable[[np.ndarray], Resampled], rows: int, seed: int = 
         rows: their number, at least 1.
         seed: of the drawing.
     """
-    generator = np.random.default_rng(seed)
-    most = max(1, min(RESAMPLES, _CELLS // rows))
     found: dict[str, list[np.ndarray]] = {}
-    for start in range(0, RESAMPLES, most):
-        some = min(most, RESAMPLES - start)
-        drawn = generator.integers(0, rows, (some, rows)) + np.arange(some)[:, None] * rows
-        weights = np.bincount(drawn.ravel(), minlength=some * rows).reshape(some, rows)
+    for weights in [_all_weights(rows, seed)] if rows * RESAMPLES <= _CELLS else _weights(rows, seed):
         for name, values in metrics(weights).items():
             found.setdefault(name, []).append(values)
     return {name: np.concatenate(values) for name, values in found.items()}
+
+
+def _weights(rows: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each row was drawn in each resample, some resamples at a time."""
+    generator = np.random.default_rng(seed)
+    most = max(1, min(RESAMPLES, _CELLS // rows))
+    for start in range(0, RESAMPLES, most):
+        some = min(most, RESAMPLES - start)
+        drawn = generator.integers(0, rows, (some, rows)) + np.arange(some)[:, None] * rows
+        yield np.bincount(drawn.ravel(), minlength=some * rows).reshape(some, rows)
+
+
+@lru_cache(maxsize=2)
+def _all_weights(rows: int, seed: int) -> np.ndarray:
+    """The same at once, for rows that are few; a model and the champion are scored on the same ones."""
+    (weights,) = _weights(rows, seed)
+    weights.setflags(write=False)
+    return weights
 
 
 def interval(value: float, resampled: np.ndarray) -> Interval:

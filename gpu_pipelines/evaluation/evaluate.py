@@ -9,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from gpu_pipelines.artifacts.benchmark_results import write_results
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import write_model_card
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.evaluation.benchmarking import Benchmarked, RunsModels, run_benchmarks, save_benchmarks
+from gpu_pipelines.evaluation.benchmarks import is_metric_of_benchmark
 from gpu_pipelines.evaluation.bootstrap import json_metrics
 from gpu_pipelines.evaluation.candidates import Candidate, Scorer
 from gpu_pipelines.evaluation.champion import Champion, beside
@@ -46,6 +49,8 @@ def evaluate_checkpoints(
     checkpoints: Path | Mapping[str, Path],
     export_directory: Path,
     processes: int | None = None,
+    benchmark_directory: Path | None = None,
+    stores: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """Scores all checkpoints, exports the best one with its evaluation, and says whether it passed.
 
@@ -56,6 +61,9 @@ def evaluate_checkpoints(
             are ranked together, these directories by the names of the trainings.
         export_directory: where the best one goes: in Hugging Face layout, or as it is if a function scores it.
         processes: GPUs or CPU processes to use; None for all that the step was placed on.
+        benchmark_directory: where the benchmarks' results of each document go; None for nowhere.
+        stores: places of the checkpoints by the names of the trainings, beside which results of benchmarks are kept
+            that an evaluation of the same checkpoints takes; None to keep none.
 
     Raises:
         UserError: there is no good checkpoint, or data, checkpoints and champion do not belong together.
@@ -66,7 +74,10 @@ def evaluate_checkpoints(
         raise UserError.of_all(problems)
     directories = {"": checkpoints} if isinstance(checkpoints, Path) else checkpoints
     with closing(_scorer(settings, dataset, directories, processes)) as scorer:
-        return _evaluate(scorer, settings, dataset, export_directory)
+        found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, stores or {})
+    if benchmark_directory is not None:
+        save_benchmarks(benchmarked, benchmark_directory)
+    return found
 
 
 def _scorer(
@@ -80,23 +91,35 @@ def _scorer(
     return RecipeScorer(dataset, directory, settings.average_last, processes)
 
 
-def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, export_directory: Path) -> Evaluation:
+def _evaluate(
+    scorer: Scorer,
+    settings: EvaluationSettings,
+    dataset: Dataset,
+    export_directory: Path,
+    stores: Mapping[str, str],
+) -> tuple[Evaluation, Benchmarked | None]:
     task = dataset.manifest.task
     values = scorer.slice_values(settings.slice_by) if settings.slice_by else []
     trainings = _trainings(scorer)
     on_val = _score_all(scorer, settings, task)
     ranking = settings.ranking(task, on_val[0])
-    best = _choose(scorer.candidates, on_val, ranking)
+    ranked = _ranked(scorer.candidates, on_val, ranking)
+    best = ranked[0]
     scores = scorer.on_test(best)
     name = settings.model_name or model_name_for(dataset.manifest.source)
     registered = open_registry(settings.registry).champion(name)
     champion = beside(registered, scorer, scores, dataset.manifest) if registered else None
+    benchmarked = None
+    if settings.benchmarks:
+        both = (registered, champion) if registered and champion else None
+        benchmarked = run_benchmarks(cast("RunsModels", scorer), settings, ranked, both, stores)
     test = summary(scores)
     if values:
         test["slices"] = slices_of(values, scores, champion.scores if champion else None)
     asked = settings.parsed_gates(task)
     latency = scorer.latency(best) if _asks_for_latency(settings, asked) else None
-    gates = _check_gates(settings, task, asked, _figures(scores, test, latency), scores, champion)
+    figures = _figures(scores, test, latency) | (benchmarked.figures() if benchmarked else {})
+    gates = _check_gates(settings, task, asked, figures, scores, champion, benchmarked)
     evaluation = Evaluation(
         model_name=name,
         task=task,
@@ -121,12 +144,15 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
         shift=shift_json(champion.shift, settings.accept_shift) if champion else None,
         test_source=dataset.manifest.test_source,
         trainings=trainings,
+        benchmarks=benchmarked.summary(settings) if benchmarked else None,
     )
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
+    if benchmarked:
+        write_results(export_directory, benchmarked.best)
     evaluation.save(export_directory)
     write_model_card(export_directory, evaluation, dataset.manifest.source, task_named(task).pipeline_tag)
-    return evaluation
+    return evaluation, benchmarked
 
 
 def _trainings(scorer: Scorer) -> list[dict[str, Any]]:
@@ -185,7 +211,9 @@ def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[s
     """Checks that what is asked for was computed, which for a user's own code shows only when it has run."""
     asked = [settings.ranking(task, metrics).metric]
     later = () if settings.scoring_function else (LATENCY, "slices.", *task_named(task).figures)
-    asked += [g.metric for g in settings.parsed_gates(task) if g.metric and not g.metric.startswith(later)]
+    gates = [gate.metric for gate in settings.parsed_gates(task) if gate.metric]
+    gates = [metric for metric in gates if not (settings.benchmarks and is_metric_of_benchmark(metric))]
+    asked += [metric for metric in gates if not metric.startswith(later)]
     if missing := [name for name in asked if name not in metrics]:
         raise UserError(
             f"There is no metric {missing[0]!r} to select by or gate on; {settings.scoring_function or 'the recipe'} "
@@ -194,8 +222,10 @@ def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[s
         )
 
 
-def _choose(candidates: list[Candidate], on_val: list[dict[str, float]], ranking: Ranking) -> Candidate:
-    """The best by the ranking's metric on val; among equals the one of lower loss, then the earlier one.
+def _ranked(candidates: list[Candidate], on_val: list[dict[str, float]], ranking: Ranking) -> list[Candidate]:
+    """The best first by the ranking's metric on val; among equals the one of lower loss, then the earlier one.
+
+    Those of which the metric is not a finite number are left out.
 
     Raises:
         UserError: the metric is not a finite number for any of them.
@@ -213,7 +243,7 @@ def _choose(candidates: list[Candidate], on_val: list[dict[str, float]], ranking
             f"{ranking.metric} on val is not a finite number for any of the {len(candidates)} checkpoints.",
             "The training has diverged, or the rows of val have nothing to score; look at the training's report.",
         )
-    return candidates[min(finite, key=rank)]
+    return [candidates[number] for number in sorted(finite, key=rank)]
 
 
 def _check_gates(
@@ -223,12 +253,15 @@ def _check_gates(
     figures: Mapping[str, float],
     scores: Scores,
     champion: Champion | None,
+    benchmarked: Benchmarked | None,
 ) -> list[GateResult]:
     metrics = scores.metrics()
     comparison = champion.comparison if champion else None
     found = []
     for gate in gates:
-        if isinstance(gate, ChampionGate):
+        if isinstance(gate, ChampionGate) and benchmarked and is_metric_of_benchmark(gate.metric):
+            found.append(better(gate, *benchmarked.comparison(gate.metric)))
+        elif isinstance(gate, ChampionGate):
             found.append(better(gate, scores, comparison, settings.ranking(task, metrics, gate.metric)))
         else:
             found.append(gate.check(figures))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.evaluation.benchmarks import bounds_of, is_metric_of_benchmark
 from gpu_pipelines.numbers import finite_or_none, number_of, shown_beside
 from gpu_pipelines.tasks.metric import ERROR, Metric
 
@@ -82,26 +83,35 @@ class GateResult:
 
 
 def parse_gate(
-    text: str, metrics: Mapping[str, Metric] | None, figures: Mapping[str, Metric] | None = None
+    text: str,
+    metrics: Mapping[str, Metric] | None,
+    figures: Mapping[str, Metric] | None = None,
+    with_benchmarks: bool = False,
 ) -> Gate | ChampionGate:
     """Parses `METRIC>=NUMBER` (or `<=`, `>`, `<`), or `better_than_champion [in METRIC] [by NUMBER] [at NUMBER%]`.
+
+    The metric of the latter may stand before it as well: `METRIC better_than_champion …`.
 
     Args:
         text: the gate.
         metrics: those there are; None where they are not known before a user's function is called.
         figures: what can be gated on too, but not selected by.
+        with_benchmarks: whether there are metrics of benchmarks; which ones is known where lm-eval is asked.
 
     Raises:
         ValueError: with a message that says what is wrong, points at it, and says what would do.
     """
-    return _Parser(text, metrics, figures or {}).gate()
+    return _Parser(text, metrics, figures or {}, with_benchmarks).gate()
 
 
 class _Parser:
     """Reads one gate from left to right."""
 
-    def __init__(self, text: str, metrics: Mapping[str, Metric] | None, figures: Mapping[str, Metric]) -> None:
+    def __init__(
+        self, text: str, metrics: Mapping[str, Metric] | None, figures: Mapping[str, Metric], with_benchmarks: bool
+    ) -> None:
         self._text = text
+        self._with_benchmarks = with_benchmarks
         self._metrics = metrics
         self._tokens = [(match.group(), match.start()) for match in _TOKEN.finditer(text)]
         self._next = 0
@@ -110,7 +120,14 @@ class _Parser:
 
     def gate(self) -> Gate | ChampionGate:
         name, at = self._take("a metric, such as accuracy>=0.95")
-        gate = self._champion() if name == BETTER else self._condition(name, at)
+        gate: Gate | ChampionGate
+        if name == BETTER:
+            gate = self._champion({})
+        elif self._tokens[self._next : self._next + 1] and self._tokens[self._next][0] == BETTER:
+            self._next += 1
+            gate = self._champion({"in": self._compared(name, at)})
+        else:
+            gate = self._condition(name, at)
         if self._next < len(self._tokens):
             rest, at = self._tokens[self._next]
             hint = " Give several gates as a list, not in one." if rest.startswith(",") else ""
@@ -132,8 +149,7 @@ class _Parser:
             raise self._wrong(at, f"nothing can pass this: {name} goes from {reach}.")
         return gate
 
-    def _champion(self) -> ChampionGate:
-        given: dict[str, Any] = {}
+    def _champion(self, given: dict[str, Any]) -> ChampionGate:
         while self._next < len(self._tokens):
             word, at = self._take("")
             if word not in ("in", "by", "at") or word in given:
@@ -142,9 +158,11 @@ class _Parser:
         return ChampionGate(given.get("in", ""), given.get("by", 0.0), given.get("at"))
 
     def _in(self) -> str:
-        name, at = self._take("a metric")
-        if self._metrics is not None and name not in self._metrics:
-            raise self._wrong(at, f"there is no metric {name[:40]!r}. {nearest(name, self._metrics)}")
+        return self._compared(*self._take("a metric"))
+
+    def _compared(self, name: str, at: int) -> str:
+        if self._metrics is not None and name not in self._metrics and not self._is_of_benchmark(name):
+            raise self._wrong(at, f"there is no metric {name[:40]!r}. {self._nearest(name, self._metrics)}")
         return name
 
     def _by(self) -> float:
@@ -176,12 +194,22 @@ class _Parser:
     def _known(self, name: str, at: int, also: Iterable[str]) -> Metric | None:
         if name in self._more:
             return self._more[name]
+        if self._is_of_benchmark(name):
+            return bounds_of(name)
         if self._metrics is None:
             return None
         if name not in self._metrics:
-            close = nearest(name, self._metrics, (*also, *self._more))
+            close = self._nearest(name, self._metrics, (*also, *self._more))
             raise self._wrong(at, f"there is no metric {name[:40]!r} to gate on. {close}")
         return self._metrics[name]
+
+    def _is_of_benchmark(self, name: str) -> bool:
+        return self._with_benchmarks and is_metric_of_benchmark(name)
+
+    def _nearest(self, name: str, valid: Iterable[str], also: Iterable[str] = ()) -> str:
+        """What was probably meant; of a metric of a benchmark that nobody asked for, how to ask for it."""
+        asked = f"Name the benchmark: benchmarks={name.partition('.')[0]}." if is_metric_of_benchmark(name) else None
+        return nearest(name, valid, also, asked)
 
     def _wrong(self, at: int, what: str) -> ValueError:
         # A long gate is shown around the place; other white space than blanks would shift the mark.

@@ -38,7 +38,7 @@ def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, 
         return GateResult(BETTER_BY_VALUE, value, other, improvement > 0, why)
     low, high = sorted(sign * end for end in ends)
     passed = improvement > 0 and high >= 0
-    test = champion.mcnemar() if metric == "accuracy" else None
+    test = champion.mcnemar(metric)
     beyond = (low > 0 or high < 0) and not (test and test["p_value"] > 1 - CONFIDENCE)
     chance = ", beyond chance" if beyond else ", which may be chance"
     why = (
@@ -53,7 +53,7 @@ def better(
 ) -> GateResult:
     """The gate `better_than_champion`: by more than its margin, in the whole of the interval where it asks for one.
 
-    With few rows in which the models differ, the bootstrap's interval of an accuracy is too narrow; so McNemar's exact
+    With few rows in which the models differ, the bootstrap's interval of a share is too narrow; so McNemar's exact
     test must agree, which keeps its level with any number of rows.
 
     Args:
@@ -82,7 +82,7 @@ def better(
         f"{both}: {'better' if improvement >= 0 else 'worse'} by {abs(improvement):.4f}, {gate.confidence * 100:g}% "
         f"interval of the improvement {shown_beside(low, gate.margin)} to {high:.4f}, {wanted} in all of it"
     )
-    test = comparison.mcnemar() if metric == "accuracy" else None
+    test = comparison.mcnemar(metric)
     if passed and test and test["p_value"] > 1 - gate.confidence:
         passed = False
         why += (
@@ -104,7 +104,7 @@ def _without_comparison(
         why = f"version {comparison.version} could not be compared with, and stays: {comparison.why}"
         return GateResult(name, None, threshold, False, why)
     if not math.isfinite(comparison.theirs.metrics().get(metric, math.nan)):
-        why = f"{metric} of version {comparison.version} is not a finite number on the same test rows"
+        why = f"{metric} of version {comparison.version} is not a finite number on the same {comparison.ours.row_name}"
         return GateResult(name, None if threshold is not None else value, threshold, True, why)
     return None
 
@@ -115,5 +115,5 @@ def _word(improvement: float) -> str:
 
 def _both(metric: str, value: float, other: float, comparison: Comparison) -> str:
     ours, theirs = [f"{value:.4f}"] * 2 if value == other else [shown_beside(value, other), shown_beside(other, value)]
-    rows = f"the same {comparison.ours.rows:,} test rows"
+    rows = f"the same {comparison.ours.rows:,} {comparison.ours.row_name}"
     return f"{metric} is {ours}, version {comparison.version} has {theirs} on {rows}"

@@ -12,9 +12,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, Checkpoint, complete_checkpoints, read_configuration
+from gpu_pipelines.artifacts.checkpoint import (
+    CONFIGURATION,
+    MARKER,
+    Checkpoint,
+    complete_checkpoints,
+    read_configuration,
+)
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.artifacts.integrity import digest_of
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.candidates import Candidate
 from gpu_pipelines.evaluation.hugging_face import copy_model, models_in
@@ -112,8 +120,29 @@ class RecipeScorer:
         return self._score_on_test(self._source(candidate))
 
     def champion_on_test(self, champion: RegisteredVersion) -> Scores:
-        title = f"The champion of {champion.name!r}, version {champion.number},"
-        return self._score_on_test(ModelSource("champion", champion.path, title))
+        return self._score_on_test(_champion(champion))
+
+    def each(
+        self,
+        models: Sequence[Candidate | RegisteredVersion],
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[int, Any]],
+        done: Callable[[int, list[Any]], None],
+    ) -> None:
+        """Does work with models, spread over all processes; see `gpu_pipelines.evaluation.benchmarking.RunsModels`."""
+        sources = [self._source(each) if isinstance(each, Candidate) else _champion(each) for each in models]
+        self._sharded.each(sources, function, arguments, done)
+
+    def identity_of(self, candidate: Candidate) -> str:
+        """Hex SHA-256 of what the weights of a candidate are made of."""
+        if candidate.averages:
+            members = [each for each in self.candidates if each.name in candidate.averages]
+            return digest_of({each.name: self.identity_of(each) for each in members})
+        if not self._trained:
+            return digest_of(sha256_of_tree(candidate.path))
+        # It holds the hashes of all files.
+        info = sha256_of_file(candidate.path / MARKER)
+        return digest_of({"checkpoint": info, "frozen": self._settings.frozen_sha256, "ema": str(candidate.ema)})
 
     def latency(self, candidate: Candidate) -> dict[str, Any]:
         took = self._sharded.runner.latency_ms(self._source(candidate), "test")
@@ -184,6 +213,11 @@ class RecipeScorer:
         self._sharded.runner.models.forget()
         names = tuple(candidate.name for candidate in chosen)
         self.candidates.append(replace(last, path=path, averages=names))
+
+
+def _champion(registered: RegisteredVersion) -> ModelSource:
+    title = f"The champion of {registered.name!r}, version {registered.number},"
+    return ModelSource("champion", registered.path, title)
 
 
 def foreign_models(directory: Path) -> bool:

@@ -11,9 +11,10 @@ from markupsafe import Markup
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.evaluation.benchmark_report import benchmark_section
 from gpu_pipelines.evaluation.bootstrap import without_interval
 from gpu_pipelines.evaluation.trainings import differing
-from gpu_pipelines.numbers import figure
+from gpu_pipelines.numbers import figure, signed
 from gpu_pipelines.reports.charts import Line, Range, heatmap, interval_chart, line_chart, reliability_chart
 from gpu_pipelines.reports.page import image_data, render, write_page
 from gpu_pipelines.tasks.tasks import task_named
@@ -52,7 +53,7 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         e=evaluation,
         compared=evaluation.champion is not None and "not_compared" not in evaluation.champion,
         figure=figure,
-        signed=_signed,
+        signed=signed,
         unknown=without_interval(math.nan),
         reasons=_reasons(evaluation),
         metrics=list(metrics),
@@ -63,6 +64,7 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         differences=(evaluation.champion or {}).get("differences", {}),
         better=_better(evaluation),
         beside=_beside_champion(evaluation),
+        benchmarks=benchmark_section(evaluation),
         classifies=classifies,
         classes=classes,
         hidden_classes=len(evaluation.labels) - len(classes),
@@ -199,11 +201,6 @@ def _better(evaluation: Evaluation) -> dict[str, str]:
         if name in known and low is not None and high is not None and (low > 0 or high < 0):
             found[name] = "good" if (low > 0) == known[name].more_is_better else "bad"
     return found
-
-
-def _signed(value: float | None) -> str:
-    """A difference with its sign."""
-    return figure(value) if value is None else f"{'+' if value > 0 else '−' if value < 0 else ''}{figure(abs(value))}"
 
 
 def _or_nan(value: float | None) -> float:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 class Scores(ABC):
-    """How a model did on the rows of a split."""
+    """How a model did on the rows of a split.
+
+    Attributes:
+        row_name: what the rows are called, for people.
+    """
+
+    row_name: ClassVar[str] = "test rows"
 
     @property
     @abstractmethod
@@ -58,6 +64,10 @@ class Scores(ABC):
     def right(self) -> np.ndarray | None:
         """Bool (rows,): which rows are predicted right; None where a row is not simply right or wrong."""
         return None
+
+    def right_in(self, metric: str) -> np.ndarray | None:
+        """Bool (rows,): the rows whose share a metric is; None where it is no such share."""
+        return self.right if metric == "accuracy" else None
 
     def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
         """Whether these scores of a champion are worse than those that it was registered with.

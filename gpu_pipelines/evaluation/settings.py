@@ -5,12 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.evaluation.benchmarks import (
+    BenchmarkOptions,
+    is_metric_of_benchmark,
+    problems_of_benchmarks,
+    problems_of_files,
+)
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.metric import Metric
@@ -42,7 +49,8 @@ class EvaluationSettings:
         "precision, recall, macro_f1, token_accuracy; of tasks of your own: loss, perplexity, token_accuracy. Of all, "
         "slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one row on the device of this step. "
         "better_than_champion by 0.005 at 95% asks for a difference whose 95% interval lies above 0.005; by and at "
-        "can be left out. Empty for the default of the task: accuracy>=0.9 for image_classification, none for others.",
+        "can be left out, and a metric can stand before it, as in gsm8k.exact_match better_than_champion. Empty for "
+        "the default of the task: accuracy>=0.9 for image_classification, none for others.",
         common=True,
     )
     select_by: str = parameter(
@@ -65,6 +73,30 @@ class EvaluationSettings:
     slice_by: str = parameter(
         "",
         "Column whose values are scored apart as well; prepare_data must have kept it. Empty for none.",
+    )
+    benchmarks: list[str] = parameter(
+        [],
+        "Benchmarks of lm-eval that the best checkpoints are run on: names of its tasks, groups and tags, such as "
+        "gsm8k, or task files (YAML) and folders of them of your own, local or gs://; a folder's name has a slash in "
+        "it. Gates read them: gsm8k.exact_match>=0.4, gsm8k.exact_match better_than_champion by 0.01 at 95%. "
+        "Functions that your own files name are run.",
+    )
+    benchmark_best: int = parameter(
+        1,
+        "How many of the checkpoints that are best on val are run on the benchmarks; 0 for all. Gates read the best.",
+    )
+    benchmark_limit: int = parameter(0, "Documents of each benchmark's tasks, the first ones; 0 for all.")
+    benchmark_fewshot: int = parameter(
+        -1,
+        "Examples before each document of a benchmark; -1 for as many as the task says, which 0 in a task always does.",
+    )
+    benchmark_chat_template: bool = parameter(
+        False,
+        "Whether benchmarks are written in the tokenizer's chat template, examples as turns, for a model of chats.",
+    )
+    benchmark_batch_size: int = parameter(
+        0,
+        "Documents of a benchmark at once; 0 for as many as lm-eval finds to fit on a GPU, and for 8 on CPUs.",
     )
     registry: str = parameter(
         "./registry",
@@ -95,9 +127,10 @@ class EvaluationSettings:
             found.append(f"average_last is {self.average_last}; give 2 or more checkpoints, or 0 to average none.")
         for gate in self.gates:
             try:
-                found += self._gate_problems(gate, parse_gate(gate, metrics, task_named(task).figures))
+                found += self._gate_problems(gate, self._parsed(gate, task))
             except ValueError as error:
                 found.append(str(error))
+        found += problems_of_benchmarks(self.benchmarks, self.benchmark_best, self.benchmark_options, task)
         return found + self._function_problems() if self.scoring_function else found
 
     def _gate_problems(self, text: str, gate: Gate | ChampionGate) -> list[str]:
@@ -124,10 +157,18 @@ class EvaluationSettings:
             )
         if self.slice_by:
             found.append("slice_by needs predictions of each row; a scoring_function gives metrics of all rows.")
+        if self.benchmarks:
+            found.append("benchmarks need models that this program loads; with a scoring_function it loads none.")
         return found
 
     def problems_here(self) -> list[str]:
-        """What is wrong with them on this machine: a function that is not there."""
+        """What is wrong with them on this machine: a function that is not there, a benchmark that lm-eval has not."""
+        if self.benchmarks:
+            # lm-eval itself, which takes seconds to import, is asked last.
+            from gpu_pipelines.evaluation.benchmark_catalog import problems_in_catalog
+
+            found = problems_of_files(self.benchmarks)
+            return found or problems_in_catalog(self.benchmarks, self.gates_on_benchmarks())
         if not self.scoring_function:
             return []
         place, _, name = self.scoring_function.rpartition(":")
@@ -140,10 +181,30 @@ class EvaluationSettings:
         match = _FILE.fullmatch(self.scoring_function)
         return Path(match["file"]).expanduser() if match else None
 
+    @property
+    def benchmark_options(self) -> BenchmarkOptions:
+        """What shapes the results of benchmarks."""
+        return BenchmarkOptions(
+            self.benchmark_limit, self.benchmark_fewshot, self.benchmark_chat_template, self.benchmark_batch_size
+        )
+
+    def gates_on_benchmarks(self) -> dict[str, Gate | ChampionGate]:
+        """The gates on metrics of benchmarks, by their texts; those that are wrong are left out."""
+        found = {}
+        for text in self.gates if self.benchmarks else ():
+            with suppress(ValueError):
+                gate = parse_gate(text, None, with_benchmarks=True)
+                if is_metric_of_benchmark(gate.metric):
+                    found[text] = gate
+        return found
+
     def parsed_gates(self, task: str) -> list[Gate | ChampionGate]:
         """The gates given, or the task's own where none are and its own metrics are used."""
         gates = self.gates or ([] if self.scoring_function else task_named(task).gates)
-        return [parse_gate(gate, self._known_metrics(task), task_named(task).figures) for gate in gates]
+        return [self._parsed(gate, task) for gate in gates]
+
+    def _parsed(self, gate: str, task: str) -> Gate | ChampionGate:
+        return parse_gate(gate, self._known_metrics(task), task_named(task).figures, bool(self.benchmarks))
 
     def ranking(self, task: str, metrics: Mapping[str, float], metric: str = "") -> Ranking:
         """What two models are compared by: `metric`, else `select_by`, else the first of the metrics.

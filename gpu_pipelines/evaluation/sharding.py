@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,32 +33,37 @@ WORTH_STARTING = 40.0
 CPU_PROCESSES = 2
 
 
-class RowShard(NamedTuple):
-    """Rows `start` to `stop` of a split, to be predicted by the model of a source."""
+class Shard(NamedTuple):
+    """A part of the work with the model of a source.
+
+    Attributes:
+        source: number of the model.
+        number: of the part among those of all models.
+        function: does it, in whichever process; takes the runner and the source, then the arguments.
+        arguments: whatever it takes besides.
+    """
 
     source: int
-    start: int
-    stop: int
+    number: int
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
-class RowShards:
+class Shards:
     """What is still to be done, shared by the threads that wait for the processes.
 
     Args:
-        sources: number of models.
-        rows: of the split.
-        size: rows of a shard, the last one of each source apart.
+        shards: all of it; those of one model in the order in which they are taken.
     """
 
-    def __init__(self, sources: int, rows: int, size: int) -> None:
-        self._left = {
-            source: [RowShard(source, start, min(rows, start + size)) for start in range(0, rows, size)]
-            for source in range(sources)
-        }
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._left: dict[int, list[Shard]] = {}
+        for shard in shards:
+            self._left.setdefault(shard.source, []).append(shard)
         self._begun: set[int] = set()
         self._lock = threading.Lock()
 
-    def take(self, last: int | None) -> RowShard | None:
+    def take(self, last: int | None) -> Shard | None:
         """The next shard for a process that has the model of source `last` in memory; None if there is none."""
         with self._lock:
             left = {source: shards for source, shards in self._left.items() if shards}
@@ -129,13 +135,42 @@ class ShardedRunner:
         Raises:
             UserError: a model cannot be loaded, or a process was killed.
         """
-        job = _Job(sources, split, rows, self._shard_size(rows))
+        size = self._shard_size(rows)
+        starts = [(source, start) for source in range(len(sources)) for start in range(0, rows, size)]
+        shards = [
+            Shard(source, number, _predict, (split, start, min(rows, start + size)))
+            for number, (source, start) in enumerate(starts)
+        ]
+        self._work(_Job(sources, shards), lambda source, found: done(source, np.concatenate(found)))
+
+    def each(
+        self,
+        sources: Sequence[ModelSource],
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[int, Any]],
+        done: Callable[[int, list[Any]], None],
+    ) -> None:
+        """Does other work with several models than to predict rows.
+
+        Args:
+            sources: the models.
+            function: of a module; takes the runner of a process, the source and one argument.
+            arguments: the arguments, each with the number of its source.
+            done: is called in this thread with the number of a source and its answers, once it has them all.
+
+        Raises:
+            UserError: a model cannot be loaded, the function raises it, or a process was killed.
+        """
+        shards = [Shard(source, number, function, (each,)) for number, (source, each) in enumerate(arguments)]
+        self._work(_Job(sources, shards), done)
+
+    def _work(self, job: _Job, done: Callable[[int, list[Any]], None]) -> None:
         threads = [self._waiting_thread(number, job) for number in range(len(self._pools))]
         while (shard := job.shards.take(job.last)) is not None and job.error is None:
             started = time.monotonic()
             job.last = shard.source
             try:
-                job.add(shard, self.runner.predict(sources[shard.source], split, shard.start, shard.stop))
+                job.add(shard, shard.function(self.runner, job.sources[shard.source], *shard.arguments))
             except UserError as error:  # the others stop first: after a champion that fails, the work goes on
                 job.fail(error)
                 break
@@ -196,39 +231,38 @@ class ShardedRunner:
         self._ready[number].result()
         while (shard := job.shards.take(last)) is not None:
             last = shard.source
-            work = self._pools[number].submit(_predict, job.sources[last], job.split, shard.start, shard.stop)
+            work = self._pools[number].submit(_in_process, shard.function, job.sources[last], *shard.arguments)
             job.add(shard, work.result())
 
 
 class _Job:
-    """One call of `ShardedRunner.predict`: what is to do and what is done."""
+    """What is to be done with some models, and what is done."""
 
-    def __init__(self, sources: Sequence[ModelSource], split: str, rows: int, size: int) -> None:
+    def __init__(self, sources: Sequence[ModelSource], shards: Sequence[Shard]) -> None:
         self.sources = sources
-        self.split = split
-        self.shards = RowShards(len(sources), rows, size)
+        self.shards = Shards(shards)
         self.last: int | None = None
         self.error: UserError | None = None
-        self._wanted = len(range(0, rows, size))
-        self._found: dict[int, dict[int, np.ndarray]] = {source: {} for source in range(len(sources))}
+        self._wanted = Counter(shard.source for shard in shards)
+        self._found: dict[int, dict[int, Any]] = {source: {} for source in self._wanted}
         self._lock = threading.Lock()
 
-    def add(self, shard: RowShard, predicted: np.ndarray) -> None:
+    def add(self, shard: Shard, answer: Any) -> None:
         with self._lock:
-            self._found[shard.source][shard.start] = predicted
+            self._found[shard.source][shard.number] = answer
 
     def fail(self, error: UserError) -> None:
         with self._lock:
             self.error = self.error or error
         self.shards.stop()
 
-    def report(self, done: Callable[[int, np.ndarray], None]) -> None:
-        """Gives away the predictions of the sources that have all of them, in order of the sources."""
+    def report(self, done: Callable[[int, list[Any]], None]) -> None:
+        """Gives away the answers of the sources that have all of them, in order of the sources."""
         with self._lock:
-            whole = [source for source, parts in self._found.items() if len(parts) == self._wanted]
+            whole = [source for source, parts in self._found.items() if len(parts) == self._wanted[source]]
             parts = {source: self._found.pop(source) for source in whole}
         for source, found in parts.items():
-            done(source, np.concatenate([found[start] for start in sorted(found)]))
+            done(source, [found[number] for number in sorted(found)])
 
 
 # Of a process that another one has started.
@@ -246,8 +280,12 @@ def _warm() -> None:
     """Makes the pool start its process now."""
 
 
-def _predict(source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
-    return _runner[0].predict(source, split, start, stop)
+def _in_process(function: Callable[..., Any], source: ModelSource, *arguments: Any) -> Any:
+    return function(_runner[0], source, *arguments)
+
+
+def _predict(runner: Runner, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
+    return runner.predict(source, split, start, stop)
 
 
 def evaluation_devices(gpus_visible: int, processes: int | None = None) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.benchmark_results import BENCHMARKS
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -21,10 +22,11 @@ from gpu_pipelines.component_interface.step import (
     write_figures,
 )
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.hugging_face import is_model
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.trainings import named_by_settings, names_of
-from gpu_pipelines.tracking.facts import facts_of_dataset, facts_of_evaluation
+from gpu_pipelines.tracking.facts import benchmark_figures, facts_of_dataset, facts_of_evaluation
 from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at, run_of
 
 
@@ -39,6 +41,7 @@ def run(
     evaluation: Any,
     confusion: Any,
     report: Any,
+    benchmark_results: Any,
     tracking: str = "none",
     advanced: Mapping[str, Any],
 ) -> tuple[bool]:
@@ -54,6 +57,7 @@ def run(
         evaluation: gets the figures.
         confusion: gets the confusion matrix.
         report: gets the report.
+        benchmark_results: gets what the benchmarks gave for each document; without benchmarks it is empty.
         tracking: the tracker.
         advanced: values of parameters by name, which win.
 
@@ -69,8 +73,13 @@ def run(
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             directories = _copied(places, Path(scratch), has_own_scores=bool(settings.scoring_function))
             with _tracked(tracking, checkpoints, places, directories) as tracked:
-                with output_files(best_checkpoint, EVALUATION) as exported:
-                    found = evaluate_checkpoints(settings, rows, directories, exported)
+                with (
+                    output_files(best_checkpoint, EVALUATION) as exported,
+                    output_files(benchmark_results, BENCHMARKS) as results,
+                ):
+                    found = evaluate_checkpoints(
+                        settings, rows, directories, exported, None, results, _stores(places, directories)
+                    )
                 write_report(found, rows, Path(report.path))
                 if tracked.is_on:
                     best_checkpoint.metadata[RUN_OF_ARTIFACT] = tracked.run.to_json()
@@ -86,6 +95,7 @@ def run(
                 f"warning: not a finite number on test, and left out of the metrics: {', '.join(unknown)}", flush=True
             )
         figures = {f"test_{name}": round(value, 6) for name, value in values.items() if value is not None}
+        figures |= {name: round(value, 6) for name, value in benchmark_figures(found).items()}
         log_metrics(evaluation, figures)
         _write_confusion(confusion, found)
         for gate in found.gates:
@@ -131,6 +141,12 @@ def _places(artifacts: Sequence[Any]) -> dict[str, str]:
             "Give it checkpoints, or the checkpoints of a ParallelFor as collected (dsl.Collected).",
         )
     return dict(zip(names_of(places) if len(places) > 1 else [""], places, strict=True))
+
+
+def _stores(places: Mapping[str, str], directories: Mapping[str, Path]) -> dict[str, str]:
+    """Where the checkpoints of each training are; a folder that is a model itself gets no folder beside its files."""
+    each = zip(directories.items(), places.values(), strict=True)
+    return {name: place for (name, directory), place in each if not is_model(directory)}
 
 
 def _told(directory: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,25 @@ class TrainingsScorer:
 
     def champion_on_test(self, champion: RegisteredVersion) -> Scores:
         return self._current.champion_on_test(champion)
+
+    def each(
+        self,
+        models: Sequence[Candidate | RegisteredVersion],
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[int, Any]],
+        done: Callable[[int, list[Any]], None],
+    ) -> None:
+        """Does work with models, those of one training after those of another; the champion's with the best one's."""
+        owners = [self._of(each) if isinstance(each, Candidate) else self._current for each in models]
+        for scorer in dict.fromkeys(owners):
+            mine = [number for number, owner in enumerate(owners) if owner is scorer]
+            given = [(mine.index(number), each) for number, each in arguments if number in mine]
+            scorer.each([models[n] for n in mine], function, given, lambda n, found, mine=mine: done(mine[n], found))  # type: ignore[misc]
+            if scorer is not self._current:
+                scorer.release()
+
+    def identity_of(self, candidate: Candidate) -> str:
+        return self._of(candidate).identity_of(candidate)
 
     def latency(self, candidate: Candidate) -> dict[str, Any]:
         return self._of(candidate).latency(candidate)

@@ -205,7 +205,8 @@ def interval_chart(
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(color=_INK, alpha=0.12, axis="x")
         if len(groups) > 1:
-            axes.legend(frameon=False, labelcolor=_INK, loc="best", fontsize=9)
+            # Below the axes: within them an interval could run through it.
+            axes.figure.legend(frameon=False, labelcolor=_INK, loc="outside lower left", fontsize=9)
     return svg[0]
 
 

@@ -117,6 +117,7 @@ def facts_of_evaluation(evaluation: Evaluation) -> Facts:
     for name, metric in evaluation.test["metrics"].items():
         values = {"": metric["value"], "_low": metric.get("low"), "_high": metric.get("high")}
         figures |= {f"test_{name}{end}": value for end, value in values.items() if _is_finite(value)}
+    figures |= benchmark_figures(evaluation, with_intervals=True)
     champion = evaluation.champion_version
     told = {
         "task": evaluation.task,
@@ -129,11 +130,29 @@ def facts_of_evaluation(evaluation: Evaluation) -> Facts:
     }
     if len({scored["step"] for scored in evaluation.checkpoints}) < len(evaluation.checkpoints):
         return Facts(_texts(told), figures)  # of several trainings: their checkpoints are no curve
-    entries = [
-        {"step": scored["step"], **{f"checkpoint_val_{name}": value for name, value in scored["val"].items()}}
-        for scored in evaluation.checkpoints
-    ]
+    ran = {each["name"]: each["metrics"] for each in (evaluation.benchmarks or {}).get("checkpoints", [])}
+    entries = []
+    for scored in evaluation.checkpoints:
+        values = {f"checkpoint_val_{name}": value for name, value in scored["val"].items()}
+        on_benchmarks = ran.get(scored["name"], {})
+        values |= {f"checkpoint_{_of_benchmark(name)}": metric["value"] for name, metric in on_benchmarks.items()}
+        entries.append({"step": scored["step"], **values})
     return Facts(_texts(told), figures, entries)
+
+
+def benchmark_figures(evaluation: Evaluation, with_intervals: bool = False) -> dict[str, float]:
+    """What the best checkpoint reached on benchmarks, as `benchmark_TASK_METRIC`; what is no number is left out."""
+    if evaluation.benchmarks is None:
+        return {}
+    found: dict[str, float] = {}
+    for name, metric in evaluation.benchmarks["checkpoints"][0]["metrics"].items():
+        ends = {"": metric["value"], **({"_low": metric["low"], "_high": metric["high"]} if with_intervals else {})}
+        found |= {f"{_of_benchmark(name)}{end}": value for end, value in ends.items() if _is_finite(value)}
+    return found
+
+
+def _of_benchmark(metric: str) -> str:
+    return f"benchmark_{metric.replace('.', '_')}"
 
 
 def facts_of_version(version: Mapping[str, Any]) -> Facts:

@@ -18,7 +18,7 @@ from gpu_pipelines.evaluation import sharding
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import RunnerSettings
-from gpu_pipelines.evaluation.sharding import RowShard, RowShards, ShardedRunner, evaluation_devices
+from gpu_pipelines.evaluation.sharding import Shard, ShardedRunner, Shards, evaluation_devices
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,13 @@ def evaluate(numbers: Dataset, folder: Path, name: str, processes: int | None, *
     return evaluate_checkpoints(settings, numbers.directory, folder / name, best, processes)
 
 
+def shards_of(sources: int, each: int) -> list[Shard]:
+    return [Shard(number // each, number, print, ()) for number in range(sources * each)]
+
+
 def finish_times(checkpoints: int, processes: int, shards: int, swap: float = 0.1) -> list[float]:
     """When each of several processes has nothing left to do, if a shard takes 1 and other weights `swap`."""
-    work = RowShards(checkpoints, shards, 1)
+    work = Shards(shards_of(checkpoints, shards))
     clock, last = [0.0] * processes, [None] * processes
     ended: list[float] = []
     while clock:
@@ -58,7 +62,8 @@ def test_all_processes_finish_together(checkpoints: int, processes: int) -> None
 
 
 def test_each_piece_is_taken_once_however_many_take() -> None:
-    shards, taken = RowShards(5, 103, 10), []
+    every = shards_of(5, 11)
+    shards, taken = Shards(every), []
     lock = threading.Lock()
 
     def take_all() -> None:
@@ -73,8 +78,7 @@ def test_each_piece_is_taken_once_however_many_take() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    wanted = [RowShard(source, start, min(103, start + 10)) for source in range(5) for start in range(0, 103, 10)]
-    assert sorted(taken) == wanted
+    assert sorted(taken, key=lambda shard: shard.number) == every
 
 
 def test_two_processes_find_what_one_finds(numbers: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(
         evaluation=here(dsl.Metrics, tmp_path, "evaluation"),
         confusion=here(dsl.ClassificationMetrics, tmp_path, "confusion"),
         report=here(dsl.HTML, tmp_path, "evaluation.html"),
+        benchmark_results=dsl.Artifact(name="benchmark_results", uri=f"{bucket}/run/benchmark_results"),
         advanced={},
     )
     evaluation = json.loads(RemoteFolder(model.uri).read("evaluation.json"))

@@ -129,6 +129,7 @@ def test_checkpoints_in_a_bucket_are_evaluated(trained: str, numbers: Path, tmp_
         evaluation=artifact(Metrics, "metrics"),
         confusion=artifact(ClassificationMetrics, "confusion"),
         report=artifact(HTML, "report.html"),
+        benchmark_results=artifact(Artifact, "benchmark_results"),
         advanced={},
     )
     assert passed

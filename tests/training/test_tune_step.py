@@ -65,6 +65,7 @@ def test_what_the_step_leaves_is_evaluated_as_any_training(numbers: Path, tmp_pa
         evaluation=dsl.Metrics(name="evaluation", uri=str(tmp_path / "evaluation")),
         confusion=dsl.ClassificationMetrics(name="confusion", uri=str(tmp_path / "confusion")),
         report=dsl.HTML(name="report", uri=str(tmp_path / "report")),
+        benchmark_results=dsl.Artifact(name="benchmark_results", uri=str(tmp_path / "benchmark_results")),
         advanced={},
     )
     assert passed

@@ -22,6 +22,8 @@ class CausalLanguageModelTask(Task):
     parameters = (
         *("text_column", "tokenizer", "vocabulary_size", "sequence_length", "packing"),
         *("near_duplicates", "label_smoothing"),
+        *("benchmarks", "benchmark_best", "benchmark_limit", "benchmark_fewshot"),
+        *("benchmark_chat_template", "benchmark_batch_size"),
     )
     samples = {"documentation": "gpu_pipelines.tasks.causal_lm.sample:write_documentation"}
     defaults = {"source": "sample:documentation", "model": "gpt2-micro"}

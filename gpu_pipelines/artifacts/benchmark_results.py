@@ -1,0 +1,156 @@
+"""`benchmarks.json`: how a model did on each document of the benchmarks that it was evaluated on."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.documents import read_as, write_document
+
+BENCHMARKS = "benchmarks.json"
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """A metric of a task.
+
+    Attributes:
+        value: as lm-eval gives it; None if it is not a finite number.
+        more_is_better: its direction.
+        aggregation: how `value` follows from the documents: `mean`, `perplexity`, `weighted_perplexity` or
+            `bits_per_byte` of lm-eval; empty for any other, of which no interval is known.
+        of_documents: of each document what is aggregated: a number, a pair of a number and its weight, or None where
+            the document has no such metric; empty without an aggregation.
+    """
+
+    value: float | None
+    more_is_better: bool
+    aggregation: str = ""
+    of_documents: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How a model did on a task.
+
+    Attributes:
+        version: of the task, as it says itself.
+        fingerprint: of the task, of the options and of lm-eval: results of different ones are not compared.
+        documents: number of documents.
+        documents_sha256: of all documents, prompts and targets, in their order.
+        metrics: by name; that of another filter than the task's first one is METRIC.FILTER.
+    """
+
+    version: str
+    fingerprint: str
+    documents: int
+    documents_sha256: str
+    metrics: dict[str, MetricResult]
+
+    def is_comparable(self, other: TaskResult | None) -> bool:
+        """Whether another result is of the same version of the task and of the same documents."""
+        mine = (self.version, self.fingerprint, self.documents_sha256)
+        return other is not None and mine == (other.version, other.fingerprint, other.documents_sha256)
+
+
+@dataclass(frozen=True)
+class GroupMetric:
+    """A metric of a group, the mean of that of its tasks.
+
+    Attributes:
+        value: as lm-eval gives it.
+        more_is_better: its direction.
+        by_size: whether a task weighs as much as it has documents; else all tasks weigh the same.
+    """
+
+    value: float | None
+    more_is_better: bool
+    by_size: bool
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """How a model did on a group of tasks: the names of the tasks, and the metrics that the group has itself."""
+
+    tasks: list[str]
+    metrics: dict[str, GroupMetric]
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """How a model did on a benchmark, by names of lm-eval.
+
+    Attributes:
+        lm_eval: version of the package.
+        main: the tasks and groups that were asked for; the others are parts of them.
+        tasks: of each task.
+        groups: of each group that has metrics of its own.
+    """
+
+    lm_eval: str
+    main: list[str]
+    tasks: dict[str, TaskResult]
+    groups: dict[str, GroupResult]
+
+    def is_comparable(self, other: BenchmarkResult | None) -> bool:
+        """Whether another one is of the same tasks, each of the same version and documents."""
+        if other is None or other.tasks.keys() != self.tasks.keys():
+            return False
+        return all(result.is_comparable(other.tasks[name]) for name, result in self.tasks.items())
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> BenchmarkResult:
+        """From the JSON of a result; raises KeyError or TypeError where it is none."""
+        tasks = {
+            name: TaskResult(**{**each, "metrics": {key: MetricResult(**m) for key, m in each["metrics"].items()}})
+            for name, each in content["tasks"].items()
+        }
+        groups = {
+            name: GroupResult(each["tasks"], {key: GroupMetric(**m) for key, m in each["metrics"].items()})
+            for name, each in content["groups"].items()
+        }
+        return cls(content["lm_eval"], content["main"], tasks, groups)
+
+
+def metric_name(task: str, metric: str) -> str:
+    """What gates and figures call a metric of a benchmark: `gsm8k.exact_match`.
+
+    Whatever is neither letter nor digit in the name of the task becomes an underscore.
+    """
+    return f"{plain(task)}.{metric}"
+
+
+def plain(name: str) -> str:
+    """A name of lm-eval in letters, digits and underscores alone."""
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def as_float(value: float | None) -> float:
+    """A value of JSON, where None stands for what is not a finite number."""
+    return math.nan if value is None else value
+
+
+def write_results(directory: Path, results: Mapping[str, BenchmarkResult]) -> None:
+    """Writes the results of a model, by benchmark, beside it."""
+    content = {"results": {name: asdict(result) for name, result in results.items()}}
+    write_document(directory / BENCHMARKS, content)
+
+
+def read_results(directory: Path) -> dict[str, BenchmarkResult]:
+    """The results of an exported model, by benchmark; empty if it was evaluated without any.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = directory / BENCHMARKS
+    if not path.is_file():
+        return {}
+    return read_as(
+        path,
+        "evaluated model",
+        lambda content: {name: BenchmarkResult.from_json(each) for name, each in content["results"].items()},
+    )
