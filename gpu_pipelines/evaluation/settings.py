@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
+from gpu_pipelines.evaluation.user_function import file_of, names_function, why_not_there
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.tasks import task_named
-
-# The dot before `py` keeps `module:function` apart; a file's name may be anything.
-_FILE = re.compile(r"(?P<file>.+\.py):(?P<function>[^\W\d]\w*)")
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class EvaluationSettings:
         """Everything that is wrong with the values, each with what to do."""
         found = registry_problems(self.registry, self.model_name)
         metrics = self._known_metrics(task)
-        if self.scoring_function and not (self.scoring_file or _MODULE.fullmatch(self.scoring_function)):
+        if self.scoring_function and not names_function(self.scoring_function):
             found.append(
                 f"scoring_function is {self.scoring_function!r}; give package.module:function or "
                 "path/to/file.py:function."
@@ -130,15 +124,13 @@ class EvaluationSettings:
         """What is wrong with them on this machine: a function that is not there."""
         if not self.scoring_function:
             return []
-        place, _, name = self.scoring_function.rpartition(":")
-        why = _why_not_there(place, name, self.scoring_file)
+        why = why_not_there(self.scoring_function)
         return [f"scoring_function is {self.scoring_function!r}: {why}"] if why else []
 
     @property
     def scoring_file(self) -> Path | None:
         """The file of the scoring function, where it is given by its file."""
-        match = _FILE.fullmatch(self.scoring_function)
-        return Path(match["file"]).expanduser() if match else None
+        return file_of(self.scoring_function)
 
     def parsed_gates(self, task: str) -> list[Gate | ChampionGate]:
         """The gates given, or the task's own where none are and its own metrics are used."""
@@ -162,43 +154,3 @@ class EvaluationSettings:
 
     def _known_metrics(self, task: str) -> Mapping[str, Metric] | None:
         return None if self.scoring_function else task_named(task).metrics
-
-
-def _why_not_there(module: str, name: str, file: Path | None) -> str:
-    """Why a function cannot be imported, as far as the text of its module says; empty if nothing speaks against it.
-
-    The packages around a module are imported, the module itself is not: it may need a GPU.
-    """
-    if file is None:
-        try:
-            spec = find_spec(module)
-        except (Exception, SystemExit) as error:
-            return f"{module} cannot be imported: {type(error).__name__}: {error}."
-        if spec is None:
-            return f"There is no module {module}. Add it to the image, or give a file."
-        if not (spec.origin and spec.origin.endswith(".py")):
-            return ""
-        file = Path(spec.origin)
-    elif not file.is_file():
-        return f"There is no file {file}."
-    try:
-        tree = ast.parse(file.read_bytes(), str(file))
-    except (OSError, SyntaxError, ValueError) as error:
-        return f"{module} cannot be imported: {error}."
-    names = _names_in(tree)
-    return "" if names is None or name in names else f"{module} has no {name}. {nearest(name, sorted(names))}"
-
-
-def _names_in(tree: ast.Module) -> set[str] | None:
-    """The names that a module may have; None where it takes all those of another."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            if any(alias.name == "*" for alias in node.names):
-                return None
-            found.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    return None if "__getattr__" in found else found
