@@ -71,6 +71,7 @@ def places(arguments: Mapping[str, Any]) -> list[Place]:
     found += [Place(name, value, DIRECTORY) for name, value in directories.items()]
     if evaluation.scoring_file is not None:
         found.append(Place("scoring_function", str(evaluation.scoring_file), FILE))
+    found += [Place(name, place, FILE) for name, place in evaluation.texts.places]
     return found
 
 

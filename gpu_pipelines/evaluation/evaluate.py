@@ -22,6 +22,9 @@ from gpu_pipelines.evaluation.candidates import Candidate, Scorer
 from gpu_pipelines.evaluation.champion import Champion, beside
 from gpu_pipelines.evaluation.function_scoring import FunctionScorer
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, GateResult
+from gpu_pipelines.evaluation.generation.record import texts_json, write_texts
+from gpu_pipelines.evaluation.generation.scores import ScoresWithText
+from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 from gpu_pipelines.evaluation.promotion import better, better_by_value
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.scores import Scores, summary
@@ -65,22 +68,35 @@ def evaluate_checkpoints(
     if problems := settings.problems(task):
         raise UserError.of_all(problems)
     directories = {"": checkpoints} if isinstance(checkpoints, Path) else checkpoints
-    with closing(_scorer(settings, dataset, directories, processes)) as scorer:
-        return _evaluate(scorer, settings, dataset, export_directory)
+    texts = TextScoring(settings.texts, dataset) if settings.generate else None
+    with closing(_scorer(settings, dataset, directories, processes, texts)) as scorer:
+        return _evaluate(scorer, settings, dataset, export_directory, texts)
 
 
 def _scorer(
-    settings: EvaluationSettings, dataset: Dataset, directories: Mapping[str, Path], processes: int | None
+    settings: EvaluationSettings,
+    dataset: Dataset,
+    directories: Mapping[str, Path],
+    processes: int | None,
+    texts: TextScoring | None,
 ) -> Scorer:
     if settings.scoring_function:
         return FunctionScorer(settings, dataset, directories)
     if len(directories) > 1:
-        return TrainingsScorer(dataset, directories, settings.average_last, processes)
+        return TrainingsScorer(dataset, directories, settings.average_last, processes, texts, settings.texts_on_val)
     (directory,) = directories.values()
-    return RecipeScorer(dataset, directory, settings.average_last, processes)
+    return RecipeScorer(
+        dataset, directory, settings.average_last, processes, texts=texts, texts_on_val=settings.texts_on_val
+    )
 
 
-def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, export_directory: Path) -> Evaluation:
+def _evaluate(
+    scorer: Scorer,
+    settings: EvaluationSettings,
+    dataset: Dataset,
+    export_directory: Path,
+    texts: TextScoring | None,
+) -> Evaluation:
     task = dataset.manifest.task
     values = scorer.slice_values(settings.slice_by) if settings.slice_by else []
     trainings = _trainings(scorer)
@@ -91,9 +107,10 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
     name = settings.model_name or model_name_for(dataset.manifest.source)
     registered = open_registry(settings.registry).champion(name)
     champion = beside(registered, scorer, scores, dataset.manifest) if registered else None
+    theirs = champion.scores if champion else None
     test = summary(scores)
     if values:
-        test["slices"] = slices_of(values, scores, champion.scores if champion else None)
+        test["slices"] = slices_of(values, scores, theirs)
     asked = settings.parsed_gates(task)
     latency = scorer.latency(best) if _asks_for_latency(settings, asked) else None
     gates = _check_gates(settings, task, asked, _figures(scores, test, latency), scores, champion)
@@ -121,9 +138,12 @@ def _evaluate(scorer: Scorer, settings: EvaluationSettings, dataset: Dataset, ex
         shift=shift_json(champion.shift, settings.accept_shift) if champion else None,
         test_source=dataset.manifest.test_source,
         trainings=trainings,
+        texts=texts_json(texts, scores, theirs) if texts and isinstance(scores, ScoresWithText) else None,
     )
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
+    if isinstance(scores, ScoresWithText):
+        write_texts(export_directory, scores, theirs)
     evaluation.save(export_directory)
     write_model_card(export_directory, evaluation, dataset.manifest.source, task_named(task).pipeline_tag)
     return evaluation
@@ -184,7 +204,9 @@ def _asks_for_latency(settings: EvaluationSettings, gates: Sequence[Gate | Champ
 def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[str, float]) -> None:
     """Checks that what is asked for was computed, which for a user's own code shows only when it has run."""
     asked = [settings.ranking(task, metrics).metric]
-    later = () if settings.scoring_function else (LATENCY, "slices.", *task_named(task).figures)
+    later = (
+        () if settings.scoring_function else (LATENCY, "slices.", *task_named(task).figures, *settings.texts.metrics)
+    )
     asked += [g.metric for g in settings.parsed_gates(task) if g.metric and not g.metric.startswith(later)]
     if missing := [name for name in asked if name not in metrics]:
         raise UserError(

@@ -86,6 +86,8 @@ def parse_gate(
 ) -> Gate | ChampionGate:
     """Parses `METRIC>=NUMBER` (or `<=`, `>`, `<`), or `better_than_champion [in METRIC] [by NUMBER] [at NUMBER%]`.
 
+    `METRIC better_than_champion …` is another form of `better_than_champion in METRIC …`.
+
     Args:
         text: the gate.
         metrics: those there are; None where they are not known before a user's function is called.
@@ -110,7 +112,11 @@ class _Parser:
 
     def gate(self) -> Gate | ChampionGate:
         name, at = self._take("a metric, such as accuracy>=0.95")
-        gate = self._champion() if name == BETTER else self._condition(name, at)
+        if name != BETTER and self._tokens[self._next : self._next + 1] and self._tokens[self._next][0] == BETTER:
+            self._next += 1
+            gate: Gate | ChampionGate = self._champion(self._compared(name, at))
+        else:
+            gate = self._champion() if name == BETTER else self._condition(name, at)
         if self._next < len(self._tokens):
             rest, at = self._tokens[self._next]
             hint = " Give several gates as a list, not in one." if rest.startswith(",") else ""
@@ -132,8 +138,8 @@ class _Parser:
             raise self._wrong(at, f"nothing can pass this: {name} goes from {reach}.")
         return gate
 
-    def _champion(self) -> ChampionGate:
-        given: dict[str, Any] = {}
+    def _champion(self, metric: str = "") -> ChampionGate:
+        given: dict[str, Any] = {"in": metric} if metric else {}
         while self._next < len(self._tokens):
             word, at = self._take("")
             if word not in ("in", "by", "at") or word in given:
@@ -142,7 +148,9 @@ class _Parser:
         return ChampionGate(given.get("in", ""), given.get("by", 0.0), given.get("at"))
 
     def _in(self) -> str:
-        name, at = self._take("a metric")
+        return self._compared(*self._take("a metric"))
+
+    def _compared(self, name: str, at: int) -> str:
         if self._metrics is not None and name not in self._metrics:
             raise self._wrong(at, f"there is no metric {name[:40]!r}. {nearest(name, self._metrics)}")
         return name

@@ -17,6 +17,8 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.generation.scores import ScoresWithText
+from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 from gpu_pipelines.evaluation.hugging_face import copy_model, models_in
 from gpu_pipelines.evaluation.models import Loaded, ModelSource
 from gpu_pipelines.evaluation.runner import RunnerSettings
@@ -44,6 +46,8 @@ class RecipeScorer:
         average_last: how many of the last checkpoints are averaged into one more candidate; 0 for none.
         processes: number of GPUs or CPU processes; None for all that the step was placed on.
         training: what the candidates' names begin with; empty where there is one training only.
+        texts: what scores written text; None where none is written.
+        texts_on_val: whether text is written for `val` as well, with each candidate.
 
     Raises:
         UserError: there is no good checkpoint, or data and checkpoints do not belong together.
@@ -56,8 +60,11 @@ class RecipeScorer:
         average_last: int = 0,
         processes: int | None = None,
         training: str = "",
+        texts: TextScoring | None = None,
+        texts_on_val: bool = False,
     ) -> None:
         self._dataset = dataset
+        self._texts, self._texts_on_val = texts, texts_on_val
         self._scoring = task_named(dataset.manifest.task).load_scoring(dataset)
         self._scratch = tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")
         self._trained = not foreign_models(directory)
@@ -71,6 +78,8 @@ class RecipeScorer:
             self._configuration["settings"],
             next(iter(frozen), ""),
             self._rows_per_batch(),
+            texts.request.generate_rows if texts else 0,
+            texts.request.max_new_tokens if texts else 0,
         )
         self._processes = processes
         self._opened: ShardedRunner | None = None
@@ -103,10 +112,7 @@ class RecipeScorer:
 
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         sources = [self._source(candidate) for candidate in self.candidates]
-        rows = self._rows("val")
-        self._sharded.predict(
-            sources, "val", rows, lambda n, predicted: done(n, self._scoring.scores(predicted, "val"))
-        )
+        self._scored(sources, "val", done, self._texts if self._texts_on_val else None)
 
     def on_test(self, candidate: Candidate) -> Scores:
         return self._score_on_test(self._source(candidate))
@@ -122,7 +128,7 @@ class RecipeScorer:
         return {"p50_ms": float(p50), "p95_ms": float(p95), "calls": len(took), "device": device}
 
     def worst(self, scores: Scores) -> list[dict[str, Any]]:
-        return self._scoring.worst(scores)
+        return self._scoring.worst(scores.others if isinstance(scores, ScoresWithText) else scores)
 
     def slice_values(self, column: str) -> list[str]:
         return self._scoring.slice_values(column)
@@ -151,10 +157,33 @@ class RecipeScorer:
 
     def _score_on_test(self, source: ModelSource) -> Scores:
         found: list[Scores] = []
-        rows = self._rows("test")
-        scores = self._scoring.scores
-        self._sharded.predict([source], "test", rows, lambda n, predicted: found.append(scores(predicted, "test")))
+        self._scored([source], "test", lambda number, scores: found.append(scores), self._texts)
         return found[0]
+
+    def _scored(
+        self,
+        sources: list[ModelSource],
+        split: str,
+        done: Callable[[int, Scores], None],
+        texts: TextScoring | None,
+    ) -> None:
+        """Scores models on a split; with their text, if `texts` is given, which they write afterwards."""
+        others: dict[int, Scores] = {}
+
+        def scored(number: int, predicted: np.ndarray) -> None:
+            others[number] = self._scoring.scores(predicted, split)
+            if texts is None:
+                done(number, others[number])
+
+        self._sharded.predict(sources, split, self._rows(split), scored)
+        if texts is not None:
+            self._sharded.predict(
+                sources,
+                split,
+                len(texts.units(split)),
+                lambda number, written: done(number, texts.scores(written, split, others[number])),
+                writes=True,
+            )
 
     def _rows(self, split: str) -> int:
         if rows := self._dataset.manifest.rows(split):

@@ -9,6 +9,8 @@ from pathlib import Path
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
+from gpu_pipelines.evaluation.generation.judge_settings import JudgeSettings
+from gpu_pipelines.evaluation.generation.request import NAMES, TextRequest
 from gpu_pipelines.evaluation.user_function import file_of, names_function, why_not_there
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.metric import Metric
@@ -74,9 +76,54 @@ class EvaluationSettings:
         "gone, or where the shares of the classes have moved.",
     )
 
+    generate: list[str] = parameter(
+        [],
+        "Metrics of text that the model writes behind the prompts of test, for causal_lm with prompts and completions "
+        "or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, json_schema, judge, and functions "
+        "of your own as package.module:function or path/to/file.py:function, which are called with prompt, answer and "
+        "reference. They can be gated on and selected by; of all of them more is better. Empty to write nothing.",
+    )
+    max_new_tokens: int = parameter(256, "Tokens that are written behind a prompt at most.")
+    generate_rows: int = parameter(
+        500,
+        "Prompts of a split that are answered at most, chosen by a hash of their content, the same for all models; "
+        "0 for all.",
+    )
+    json_schema: str = parameter(
+        "",
+        "JSON Schema of the metric json_schema: its text, or where such a file is, local or gs://.",
+    )
+    judge: str = parameter(
+        "",
+        "Address of the language model that gives the metric judge, a score of 0 to 10, in the form of OpenAI's chat "
+        "completions, such as https://host/v1.",
+    )
+    judge_model: str = parameter("", "What the judge's address calls its model.")
+    judge_prompt: str = parameter(
+        "",
+        "What the judge is asked, with {prompt}, {answer} and {reference} where these are to stand; the form of its "
+        "answer is added. Empty to ask how right and complete the answer is.",
+    )
+    judge_key: str = parameter(
+        "",
+        "Where the judge's key is: a variable of the step's environment, or a secret of Secret Manager as "
+        "projects/PROJECT/secrets/SECRET/versions/VERSION; never the key itself. Empty for no key.",
+    )
+
+    @property
+    def texts(self) -> TextRequest:
+        """What is asked of written text."""
+        judge = JudgeSettings(self.judge, self.judge_model, self.judge_prompt, self.judge_key)
+        return TextRequest(tuple(self.generate), self.max_new_tokens, self.generate_rows, self.json_schema, judge)
+
+    @property
+    def texts_on_val(self) -> bool:
+        """Whether text is written with every checkpoint, because it chooses the best one."""
+        return self.select_by in self.texts.metrics
+
     def problems(self, task: str) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
-        found = registry_problems(self.registry, self.model_name)
+        found = [*registry_problems(self.registry, self.model_name), *self.texts.problems(task)]
         metrics = self._known_metrics(task)
         if self.scoring_function and not names_function(self.scoring_function):
             found.append(
@@ -91,8 +138,14 @@ class EvaluationSettings:
             try:
                 found += self._gate_problems(gate, parse_gate(gate, metrics, task_named(task).figures))
             except ValueError as error:
-                found.append(str(error))
+                found.append(f"{error}{self._hint_of_text(gate, task)}")
         return found + self._function_problems() if self.scoring_function else found
+
+    def _hint_of_text(self, gate: str, task: str) -> str:
+        """What to do where a gate names a metric of text that is not written."""
+        able = task_named(task).text_task and not self.scoring_function
+        lacking = [name for name in NAMES if name in gate and name not in self.generate]
+        return f"\n      {lacking[0]} needs generate={lacking[0]}." if able and lacking else ""
 
     def _gate_problems(self, text: str, gate: Gate | ChampionGate) -> list[str]:
         """What a gate asks for that cannot be known."""
@@ -118,12 +171,16 @@ class EvaluationSettings:
             )
         if self.slice_by:
             found.append("slice_by needs predictions of each row; a scoring_function gives metrics of all rows.")
+        if self.generate:
+            found.append(
+                "generate and scoring_function are both given, and a scoring_function gives all metrics. Give one."
+            )
         return found
 
     def problems_here(self) -> list[str]:
-        """What is wrong with them on this machine: a function that is not there."""
+        """What is wrong with them on this machine: a function, a file or a variable that is not there."""
         if not self.scoring_function:
-            return []
+            return self.texts.problems_here()
         why = why_not_there(self.scoring_function)
         return [f"scoring_function is {self.scoring_function!r}: {why}"] if why else []
 
@@ -153,4 +210,4 @@ class EvaluationSettings:
         return Ranking(metric, not self.select_by.startswith("-"))
 
     def _known_metrics(self, task: str) -> Mapping[str, Metric] | None:
-        return None if self.scoring_function else task_named(task).metrics
+        return None if self.scoring_function else {**task_named(task).metrics, **self.texts.metrics}

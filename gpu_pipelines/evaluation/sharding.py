@@ -40,6 +40,13 @@ class RowShard(NamedTuple):
     stop: int
 
 
+class _Task(NamedTuple):
+    """What is done with the shards of a split."""
+
+    split: str
+    writes: bool
+
+
 class RowShards:
     """What is still to be done, shared by the threads that wait for the processes.
 
@@ -117,25 +124,28 @@ class ShardedRunner:
         split: str,
         rows: int,
         done: Callable[[int, np.ndarray], None] = lambda number, predicted: None,
+        *,
+        writes: bool = False,
     ) -> None:
-        """Predicts all rows of a split with several models.
+        """Predicts all rows of a split with several models, or writes text for its prompts.
 
         Args:
             sources: the models.
             split: `val` or `test`.
-            rows: of the split.
+            rows: of the split; of text the units of its prompts.
             done: is called in this thread with the number of a source and its predictions, once it has them all.
+            writes: whether text is written.
 
         Raises:
             UserError: a model cannot be loaded, or a process was killed.
         """
-        job = _Job(sources, split, rows, self._shard_size(rows))
+        job = _Job(sources, split, rows, 1 if writes else self._shard_size(rows), writes)
         threads = [self._waiting_thread(number, job) for number in range(len(self._pools))]
         while (shard := job.shards.take(job.last)) is not None and job.error is None:
             started = time.monotonic()
             job.last = shard.source
             try:
-                job.add(shard, self.runner.predict(sources[shard.source], split, shard.start, shard.stop))
+                job.add(shard, _done(self.runner, sources[shard.source], job.task, shard))
             except UserError as error:  # the others stop first: after a champion that fails, the work goes on
                 job.fail(error)
                 break
@@ -196,16 +206,16 @@ class ShardedRunner:
         self._ready[number].result()
         while (shard := job.shards.take(last)) is not None:
             last = shard.source
-            work = self._pools[number].submit(_predict, job.sources[last], job.split, shard.start, shard.stop)
+            work = self._pools[number].submit(_in_process, job.sources[last], job.task, shard)
             job.add(shard, work.result())
 
 
 class _Job:
     """One call of `ShardedRunner.predict`: what is to do and what is done."""
 
-    def __init__(self, sources: Sequence[ModelSource], split: str, rows: int, size: int) -> None:
+    def __init__(self, sources: Sequence[ModelSource], split: str, rows: int, size: int, writes: bool) -> None:
         self.sources = sources
-        self.split = split
+        self.task = _Task(split, writes)
         self.shards = RowShards(len(sources), rows, size)
         self.last: int | None = None
         self.error: UserError | None = None
@@ -246,8 +256,13 @@ def _warm() -> None:
     """Makes the pool start its process now."""
 
 
-def _predict(source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
-    return _runner[0].predict(source, split, start, stop)
+def _in_process(source: ModelSource, task: _Task, shard: RowShard) -> np.ndarray:
+    return _done(_runner[0], source, task, shard)
+
+
+def _done(runner: Runner, source: ModelSource, task: _Task, shard: RowShard) -> np.ndarray:
+    run = runner.write if task.writes else runner.predict
+    return run(source, task.split, shard.start, shard.stop)
 
 
 def evaluation_devices(gpus_visible: int, processes: int | None = None) -> list[str]:
