@@ -26,6 +26,14 @@ def evaluate_checkpoints(
     registry: str = "./registry",
     model_name: str = "",
     accept_shift: bool = False,
+    generate: list = [],  # noqa: B006
+    max_new_tokens: int = 0,
+    generate_rows: int = 500,
+    json_schema: str = "",
+    judge: str = "",
+    judge_model: str = "",
+    judge_prompt: str = "",
+    judge_key: str = "",
     tracking: str = "none",
     advanced: dict = {},  # noqa: B006
 ) -> NamedTuple("Outputs", [("passed", bool)]):  # type: ignore[valid-type]
@@ -63,6 +71,22 @@ def evaluate_checkpoints(
         accept_shift: Whether the data is meant to be another than the champion was evaluated on. Otherwise no model
             passes where the champion's own score has fallen by more than chance allows, where classes or columns that
             it knew are gone, or where the shares of the classes have moved.
+        generate: Metrics of text that the model writes behind the prompts of test, for causal_lm with prompts and
+            completions or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, json_schema, judge,
+            and functions of your own as package.module:function or path/to/file.py:function, which are called with
+            prompt, answer and reference. They can be gated on and selected by; of all of them more is better. Empty to
+            write nothing.
+        max_new_tokens: Tokens that are written behind a prompt at most; 0 for 256.
+        generate_rows: Prompts of a split that are answered at most, chosen by a hash of their content, the same for all
+            models; 0 for all.
+        json_schema: JSON Schema of the metric json_schema: its text, or where such a file is, local or gs://.
+        judge: Address of the language model that gives the metric judge, a score of 0 to 10, in the form of OpenAI's
+            chat completions, such as https://host/v1.
+        judge_model: What the judge's address calls its model.
+        judge_prompt: What the judge is asked, with {prompt}, {answer} and {reference} where these are to stand; the
+            form of its answer is added. Empty to ask how right and complete the answer is.
+        judge_key: Where the judge's key is: a variable of the step's environment, or a secret of Secret Manager as
+            projects/PROJECT/secrets/SECRET/versions/VERSION; never the key itself. Empty for no key.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
@@ -88,6 +112,14 @@ def evaluate_checkpoints(
             registry=registry,
             model_name=model_name,
             accept_shift=accept_shift,
+            generate=generate,
+            max_new_tokens=max_new_tokens,
+            generate_rows=generate_rows,
+            json_schema=json_schema,
+            judge=judge,
+            judge_model=judge_model,
+            judge_prompt=judge_prompt,
+            judge_key=judge_key,
         ),
         dataset=dataset,
         best_checkpoint=best_checkpoint,

@@ -10,7 +10,7 @@ from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.evaluation.generation.judge_settings import JudgeSettings
-from gpu_pipelines.evaluation.generation.request import NAMES, TextRequest
+from gpu_pipelines.evaluation.generation.request import NAMES, NEW_TOKENS, TextRequest
 from gpu_pipelines.evaluation.user_function import file_of, names_function, why_not_there
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.metric import Metric
@@ -83,7 +83,7 @@ class EvaluationSettings:
         "of your own as package.module:function or path/to/file.py:function, which are called with prompt, answer and "
         "reference. They can be gated on and selected by; of all of them more is better. Empty to write nothing.",
     )
-    max_new_tokens: int = parameter(256, "Tokens that are written behind a prompt at most.")
+    max_new_tokens: int = parameter(0, f"Tokens that are written behind a prompt at most; 0 for {NEW_TOKENS}.")
     generate_rows: int = parameter(
         500,
         "Prompts of a split that are answered at most, chosen by a hash of their content, the same for all models; "
@@ -114,7 +114,8 @@ class EvaluationSettings:
     def texts(self) -> TextRequest:
         """What is asked of written text."""
         judge = JudgeSettings(self.judge, self.judge_model, self.judge_prompt, self.judge_key)
-        return TextRequest(tuple(self.generate), self.max_new_tokens, self.generate_rows, self.json_schema, judge)
+        most = self.max_new_tokens or NEW_TOKENS
+        return TextRequest(tuple(self.generate), most, self.generate_rows, self.json_schema, judge)
 
     @property
     def texts_on_val(self) -> bool:

@@ -20,6 +20,8 @@ from gpu_pipelines.tasks.tasks import TASKS, task_named
 JUDGE, JSON_SCHEMA = "judge", "json_schema"
 #: All that can be asked for by its name.
 NAMES = (*TEXT_METRICS, JSON_SCHEMA, JUDGE)
+#: Tokens that are written for a prompt at most, where nobody says it.
+NEW_TOKENS = 256
 #: A schema in object storage is small.
 _LARGEST_SCHEMA = 1 << 20
 
@@ -80,7 +82,7 @@ class TextRequest:
         if twice := sorted({name for name in names if names.count(name) > 1 or name in task_named(task).metrics}):
             found.append(f"generate gives {twice[0]}, which is a metric already. Call the function otherwise.")
         if self.max_new_tokens < 1:
-            found.append(f"max_new_tokens is {self.max_new_tokens}; give 1 or more.")
+            found.append(f"max_new_tokens is {self.max_new_tokens}; give 1 or more, or 0 for {NEW_TOKENS}.")
         if self.generate_rows < 0:
             found.append(f"generate_rows is {self.generate_rows}; give how many rows, or 0 for all.")
         found += self._schema_problems()
